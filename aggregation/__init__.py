@@ -1,0 +1,1 @@
+"""From experiment to plan to model version: plans, the round engine, reducers and methods."""

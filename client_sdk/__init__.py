@@ -1,0 +1,1 @@
+"""The client side: the device agent and the researcher's control client."""

@@ -1,0 +1,1 @@
+"""The compute core: a small autodiff compiler that writes training steps as plain ONNX."""

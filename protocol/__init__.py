@@ -1,0 +1,1 @@
+"""What crosses the wire: messages, schemas, tensor files, layouts, codecs."""

@@ -1,0 +1,1 @@
+"""Many virtual clients without a network."""
