@@ -22,8 +22,8 @@
     ├── PolicyRefused               the device's own policy says no to a task
     └── InternalError               ours: a bug in coterie; please report it
 
-The docstring of a class is its default message. Every error carries a stable ``code``, the HTTP ``status`` that suits it, and, where one is known, a ``hint``
-that says what to do. ``str(error)`` is the message followed by the hint.
+The docstring of a class is its default message. Every error carries a stable ``code``, the HTTP ``status`` that suits
+it, and, where one is known, a ``hint`` that says what to do. ``str(error)`` is the message followed by the hint.
 """
 
 from inspect import cleandoc
@@ -38,11 +38,14 @@ class CoterieError(Exception):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
 
-    def __init__(self, message: str | None = None, *, hint: str | None = None, code: str | None = None, **details: Any) -> None:
+    def __init__(
+        self, message: str | None = None, *, hint: str | None = None, code: str | None = None, **details: Any
+    ) -> None:
         """Make an error.
 
         message: what went wrong, where and why; the class docstring when absent.
-        hint: what to do about it. code: a finer code than the class's own. details: machine-readable facts (JSON values).
+        hint: what to do about it. code: a finer code than the class's own.
+        details: machine-readable facts (JSON values).
         """
         self.message = message or cleandoc(type(self).__doc__ or "").split("\n\n")[0]
         self.hint = hint

@@ -1,0 +1,38 @@
+# Three commands: `make demo`, `make test`, `make check`. Each makes .venv when it is missing and adds what it needs.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -q -n 2
+
+.PHONY: help demo test check clean
+
+help:
+	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
+	@echo "make test    the tests"
+	@echo "make check   style, types, import rules, packaging, documentation snippets"
+	@echo "make clean   remove .venv, .coterie and the caches"
+
+demo: .venv/installed-demo
+	@$(BIN)/coterie demo $(ARGS)
+
+test: .venv/installed-test
+	@$(PYTEST) --ignore=tests/house
+
+check: .venv/installed-dev
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/lint-imports
+	@$(PYTEST) tests/house
+
+clean:
+	rm -rf .venv .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+
+$(BIN)/python:
+	@echo "making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+
+# One stamp per set of extras; a stamp older than pyproject.toml is installed again.
+.venv/installed-%: pyproject.toml | $(BIN)/python
+	@echo "installing coterie[$*] into .venv (the first time takes about a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@

@@ -1,0 +1,92 @@
+"""The hierarchy is drawn truly, and every error code has its place in docs/errors.md."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+from coterie import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("compute", "protocol", "privacy", "aggregation", "client_sdk", "simulation", "server", "cli")
+PAGE = ROOT / "docs" / "errors.md"
+CLASSES = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, errors.CoterieError)
+}
+
+
+def _drawn() -> dict[str, str]:
+    """Class name → its parent's name, read from the tree in the module's docstring."""
+    parents: dict[str, str] = {}
+    path: list[str] = []
+    for line in (inspect.getdoc(errors) or "").splitlines():
+        found = re.match(r"^    (?P<branches>[ │├└─]*)(?P<name>[A-Z]\w+)", line)
+        if found is None:
+            continue
+        depth = len(found["branches"]) // 4
+        del path[depth:]
+        parents[found["name"]] = path[-1] if path else "Exception"
+        path.append(found["name"])
+    return parents
+
+
+def test_the_drawn_tree_is_the_hierarchy() -> None:
+    assert _drawn() == {name: value.__bases__[0].__name__ for name, value in CLASSES.items()}
+
+
+def test_every_class_has_a_code_of_its_own_and_a_sentence_for_a_message() -> None:
+    codes = [value.code for value in CLASSES.values()]
+    assert len(set(codes)) == len(codes)
+    for name, value in CLASSES.items():
+        assert value().message.endswith("."), name
+
+
+def _raised_codes() -> dict[str, str]:
+    """Code → the place that raises it: codes of the classes, and every literal `code=` in a call in the source."""
+    codes = {value.code: f"errors.{name}" for name, value in CLASSES.items()}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if (
+                        name in CLASSES or name == "Problem"
+                    ):
+                        for keyword in keywords:
+                            match keyword:
+                                case ast.keyword(arg="code", value=ast.Constant(value=str(code))):
+                                    codes.setdefault(code, f"{path.relative_to(ROOT)}:{node.lineno}")
+                                case _:
+                                    pass
+                    case _:
+                        pass
+    return codes
+
+
+def _documented_codes() -> set[str]:
+    """The headings of docs/errors.md: an error's `doc` address ends in its code with dashes, which is the heading."""
+    text = PAGE.read_text(encoding="utf-8")
+    return {found[1].replace("-", "_") for found in re.finditer(r"^#{3} ([a-z0-9-]+)$", text, re.MULTILINE)}
+
+
+def test_every_error_code_is_documented() -> None:
+    documented = _documented_codes()
+    assert {code: place for code, place in _raised_codes().items() if code not in documented} == {}
+
+
+def test_no_documented_code_is_gone() -> None:
+    source = "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("src/coterie", *FOLDERS)
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    )
+    assert {code for code in _documented_codes() if not re.search(rf"[\"'`]{code}[\"'`]", source)} == set()
+
+
+def test_every_documented_code_says_what_to_do() -> None:
+    sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert sections
+    for section in sections:
+        title, _, body = section.partition("\n")
+        assert "**Fix:**" in body, f"docs/errors.md: {title} does not say what to do"
