@@ -1,0 +1,148 @@
+"""What can happen to a round (events) and what the engine asks of its host (effects): frozen values."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from coterie.aggregation.round import Cause, Sums
+
+Kind = Literal["train", "evaluate"]
+
+# Events: what happened. The host reports each exactly once.
+
+
+@dataclass(frozen=True)
+class TaskLeased:
+    """A device took a training task."""
+
+
+@dataclass(frozen=True)
+class UpdateAccepted:
+    """A leased training task came back with an update that passed its checks and is safely stored."""
+
+
+@dataclass(frozen=True)
+class TaskFailed:
+    """A leased training task was aborted, refused, or its lease ran out."""
+
+
+@dataclass(frozen=True)
+class DeadlinePassed:
+    """The time for tasks of this kind is over."""
+
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class AggregateReady:
+    """The new version is safely stored.
+
+    metrics: training sums. rejected: how many accepted updates were found unusable while aggregating.
+    """
+
+    version: str
+    metrics: Sums = field(default_factory=dict[str, float])
+    rejected: int = 0
+
+
+@dataclass(frozen=True)
+class AggregateFailed:
+    """No new version can be made of the accepted updates."""
+
+    detail: str
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The coordinator's own evaluation is over; no metrics when it failed, then ``detail`` says why."""
+
+    metrics: Sums | None
+    detail: str | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationLeased:
+    """A device took an evaluation task."""
+
+
+@dataclass(frozen=True)
+class EvaluationAccepted:
+    """A leased evaluation task came back with checked metric sums."""
+
+    metrics: Sums
+
+
+@dataclass(frozen=True)
+class EvaluationFailed:
+    """A leased evaluation task was aborted, refused, or its lease ran out."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The commit is durable."""
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """Somebody asked to stop."""
+
+
+Event = (
+    TaskLeased | UpdateAccepted | TaskFailed | DeadlinePassed | AggregateReady | AggregateFailed
+    | Evaluated | EvaluationLeased | EvaluationAccepted | EvaluationFailed | Committed | StopRequested
+)  # fmt: skip
+
+
+# Effects: what the host has to do. All may be repeated.
+
+
+@dataclass(frozen=True)
+class OfferTasks:
+    """``count`` slots for tasks of this kind are open now (an absolute number, not an increment)."""
+
+    kind: Kind
+    count: int
+
+
+@dataclass(frozen=True)
+class SetDeadline:
+    """Report ``DeadlinePassed(kind)`` in so many seconds, unless the round already has a deadline of this kind."""
+
+    kind: Kind
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CloseTasks:
+    """Take back every open or leased task of this kind; none of them can be accepted any more."""
+
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Make a version of the accepted updates, then report ``AggregateReady`` or ``AggregateFailed``."""
+
+
+@dataclass(frozen=True)
+class EvaluateCentrally:
+    """Measure this version on the coordinator's data, then report ``Evaluated``."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """As one step: make this version the experiment's model, settle its updates as counted, report ``Committed``."""
+
+    version: str
+
+
+@dataclass(frozen=True)
+class Abandon:
+    """Settle the updates of this round as rolled back."""
+
+    cause: Cause
+
+
+Effect = OfferTasks | SetDeadline | CloseTasks | Aggregate | EvaluateCentrally | Commit | Abandon
+Effects = tuple[Effect, ...]
