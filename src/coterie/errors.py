@@ -16,10 +16,14 @@
     │       ├── Unauthenticated     no credential, or one that does not verify
     │       ├── Forbidden           a credential that does not allow this
     │       ├── NotFound            nothing there by that name
-    │       └── Conflict            the state of the thing does not allow it now
+    │       ├── Conflict            the state of the thing does not allow it now
+    │       ├── Gone                it was there; its time is over
+    │       ├── TooLarge            more bytes than are allowed here
+    │       └── Unavailable         not now: starting, or closing
     ├── RemoteError                 theirs: what the other side answered
     │   └── Unreachable             the other side did not answer at all
     ├── PolicyRefused               the device's own policy says no to a task
+    ├── StorageError                the disk is full, or a file cannot be read or written
     └── InternalError               ours: a bug in coterie; please report it
 
 The docstring of a class is its default message. Every error carries a stable ``code``, the HTTP ``status`` that suits
@@ -165,6 +169,27 @@ class Conflict(RequestRefused):
     status = 409
 
 
+class Gone(RequestRefused):
+    """The thing was there, but its time is over."""
+
+    code = "gone"
+    status = 410
+
+
+class TooLarge(RequestRefused):
+    """The body is larger than allowed."""
+
+    code = "too_large"
+    status = 413
+
+
+class Unavailable(RequestRefused):
+    """The coordinator cannot answer this now."""
+
+    code = "unavailable"
+    status = 503
+
+
 class RemoteError(CoterieError):
     """The other side answered with an error."""
 
@@ -184,6 +209,13 @@ class PolicyRefused(CoterieError):
 
     code = "policy_refused"
     status = 403
+
+
+class StorageError(CoterieError):
+    """A file cannot be read or written."""
+
+    code = "storage_failed"
+    status = 507
 
 
 class InternalError(CoterieError):
