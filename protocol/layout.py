@@ -1,0 +1,175 @@
+"""The global layout: which named tensor lies where in the one flat vector that updates are slices of."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.protocol.canonical import digest_of
+
+LARGEST_SIZE = 1 << 40
+LONGEST_NAME = 256
+HIGHEST_RANK = 8
+
+Slice = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One named tensor: its dotted name and its shape. Elements are float32, row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > LONGEST_NAME:
+            raise _invalid(f"A tensor's name has 1 to {LONGEST_NAME} characters; got {len(self.name)}.")
+        if len(self.shape) > HIGHEST_RANK or any(n < 1 for n in self.shape):
+            raise _invalid(f"Tensor {self.name!r} has shape {list(self.shape)}; sizes must be ≥ 1, at most {HIGHEST_RANK} of them.")
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An ordered tuple of tensors with unique names. The order given is the order in the vector.
+
+    Guarantees: `unflatten(flatten(t))` equals `t` bit for bit; equal layouts have equal digests, and only those.
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        names = [tensor.name for tensor in self.tensors]
+        if not names:
+            raise _invalid("A layout needs at least one tensor.")
+        if len(set(names)) != len(names):
+            raise _invalid(f"Tensor {next(n for n in names if names.count(n) > 1)!r} occurs twice in the layout.")
+        if self.size > LARGEST_SIZE:
+            raise _invalid(f"A layout holds at most {LARGEST_SIZE} elements; got {self.size}.")
+
+    @staticmethod
+    def of(shapes: Mapping[str, Sequence[int]]) -> "Layout":
+        """The layout of a mapping from name to shape, in the mapping's order."""
+        return Layout(tuple(Tensor(name, tuple(shape)) for name, shape in shapes.items()))
+
+    @cached_property
+    def size(self) -> int:
+        """Number of elements of the whole vector."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @cached_property
+    def slices(self) -> Mapping[str, Slice]:
+        """Name → (start, stop) in the vector, in layout order."""
+        result: dict[str, Slice] = {}
+        start = 0
+        for tensor in self.tensors:
+            result[tensor.name] = (start, start + tensor.size)
+            start += tensor.size
+        return result
+
+    @property
+    def offsets(self) -> Mapping[str, int]:
+        """Name → first element in the vector, in layout order."""
+        return {name: start for name, (start, _) in self.slices.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Tensor names in layout order."""
+        return tuple(tensor.name for tensor in self.tensors)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the layout's canonical JSON."""
+        return digest_of(self.to_json())
+
+    def segments(self, slices: Sequence[Slice] | None = None) -> tuple[int, ...]:
+        """Lengths of the runs that `slices` (the whole vector when None) make when also cut at every tensor's edge.
+
+        A codec that scales per tensor uses these as its segments. They sum to the slices' total length.
+        """
+        if slices is None:
+            return tuple(tensor.size for tensor in self.tensors)
+        lengths: list[int] = []
+        for start, stop in slices:
+            for low, high in self.slices.values():
+                overlap = min(stop, high) - max(start, low)
+                if overlap > 0:
+                    lengths.append(overlap)
+        return tuple(lengths)
+
+    def flatten(self, tensors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+        """The tensors as one new float32 vector `[size]`. Names must be exactly the layout's, dtype float32, shapes equal.
+
+        Raises errors.InputError (code ``layout_mismatch``) naming the first tensor that does not fit.
+        """
+        self.check(tensors)
+        vector = np.empty(self.size, np.float32)
+        for name, (start, stop) in self.slices.items():
+            vector[start:stop] = tensors[name].reshape(-1)
+        return vector
+
+    def unflatten(self, vector: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float32]]:
+        """Views of a float32 vector `[size]` by name and shape. Raises errors.InputError (code ``layout_mismatch``)."""
+        if vector.shape != (self.size,) or vector.dtype != np.float32:
+            raise _mismatch(f"The layout needs a float32 vector of {self.size} elements; got {vector.dtype} {list(vector.shape)}.")
+        slices = self.slices
+        return {
+            tensor.name: vector[slice(*slices[tensor.name])].reshape(tensor.shape) for tensor in self.tensors
+        }
+
+    def check(self, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Raise errors.InputError (code ``layout_mismatch``) unless names, dtypes and shapes are exactly the layout's."""
+        missing = [name for name in self.slices if name not in tensors]
+        if missing:
+            raise _mismatch(f"{len(missing)} tensor(s) of the layout are missing, first {missing[0]!r}.")
+        extra = [name for name in tensors if name not in self.slices]
+        if extra:
+            raise _mismatch(f"{len(extra)} tensor(s) are not in the layout, first {extra[0][:LONGEST_NAME]!r}.")
+        for tensor in self.tensors:
+            array = tensors[tensor.name]
+            if array.shape != tensor.shape or array.dtype != np.float32:
+                raise _mismatch(
+                    f"Tensor {tensor.name!r} must be float32 {list(tensor.shape)}; got {array.dtype} {list(array.shape)}."
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"tensors": [{"name": …, "shape": […]}, …]}``"""
+        return {"tensors": [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in self.tensors]}
+
+    @staticmethod
+    def from_json(value: object) -> "Layout":
+        """The layout of `to_json`'s value. Raises errors.InputError (code ``layout_invalid``)."""
+        tensors: object = cast(dict[str, object], value).get("tensors") if isinstance(value, dict) else None
+        if not isinstance(tensors, list):
+            raise _invalid('A layout is {"tensors": [...]}.')
+        return Layout(tuple(_tensor(item) for item in cast(list[object], tensors)))
+
+
+def _tensor(value: object) -> Tensor:
+    if not isinstance(value, dict):
+        raise _invalid("A layout's tensor is an object.")
+    fields = cast(dict[str, object], value)
+    name, shape = fields.get("name"), fields.get("shape")
+    if set(fields) != {"name", "shape"} or not isinstance(name, str) or not isinstance(shape, list):
+        raise _invalid('A layout\'s tensor is {"name": text, "shape": [whole numbers]}.')
+    sizes = cast(list[object], shape)
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n <= LARGEST_SIZE for n in sizes):
+        raise _invalid(f"Tensor {name[:LONGEST_NAME]!r} has a shape that is not whole numbers up to {LARGEST_SIZE}.")
+    return Tensor(name, tuple(cast(list[int], sizes)))
+
+
+def _invalid(message: str) -> errors.InputError:
+    return errors.InputError(message, code="layout_invalid")
+
+
+def _mismatch(message: str) -> errors.InputError:
+    return errors.InputError(message, hint="Use the tensors that this plan's layout names.", code="layout_mismatch")
