@@ -1,0 +1,79 @@
+"""A loaded graph on stock ONNX Runtime."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.compute.runtime.session import CPU, Session, describe, first_line, open_session
+from coterie.compute.runtime.tensors import TensorInfo, check_names
+from coterie.errors import InternalError
+
+
+class Executable:
+    """A serialised graph, loaded once and run many times.
+
+    threads: how many threads one run may use. provider: the execution provider's name.
+    spinning: let waiting threads spin, which is faster and costs battery; it matters only for more than one thread.
+    arena: keep freed memory for the next run; without it peak memory is lower and runs are slower.
+    fallback: let nodes that another provider lacks run on the CPU.
+
+    Guarantees: a run on the CPU provider with the same feeds and the same number of threads gives the same bits;
+    ``run`` may be called from several threads. Raises GraphRefused when the graph does not load, ConfigurationError for
+    an absent provider or a bad option.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        threads: int = 1,
+        provider: str = CPU,
+        spinning: bool = False,
+        arena: bool = True,
+        fallback: bool = True,
+        profile_prefix: str | None = None,
+    ) -> None:
+        self.session: Session = open_session(
+            data,
+            threads=threads,
+            provider=provider,
+            spinning=spinning,
+            arena=arena,
+            fallback=fallback,
+            profile_prefix=profile_prefix,
+        )
+        self.provider = provider
+        self.threads = threads
+        self.inputs: tuple[TensorInfo, ...] = describe(self.session.get_inputs())
+        self.outputs: tuple[TensorInfo, ...] = describe(self.session.get_outputs())
+
+    @cached_property
+    def input(self) -> Mapping[str, TensorInfo]:
+        """Inputs by name."""
+        return {tensor.name: tensor for tensor in self.inputs}
+
+    @cached_property
+    def output(self) -> Mapping[str, TensorInfo]:
+        """Outputs by name."""
+        return {tensor.name: tensor for tensor in self.outputs}
+
+    def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+        """All outputs for these feeds, each an array of its own.
+
+        feeds: every input by name, each of exactly the graph's dtype and shape. Raises InputError naming the tensor
+        otherwise.
+        """
+        check_names(self.input, feeds, where="run")
+        checked = {
+            name: np.ascontiguousarray(self.input[name].check(value, where="run")).reshape(value.shape)
+            for name, value in feeds.items()
+        }
+        try:
+            values = self.session.run(None, checked)
+        except Exception as error:  # see open_session
+            raise InternalError(
+                f"ONNX Runtime failed on {self.provider} in a graph that it had accepted: {first_line(error)}"
+            ) from error
+        return {tensor.name: value for tensor, value in zip(self.outputs, values, strict=True)}

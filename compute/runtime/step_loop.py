@@ -1,0 +1,161 @@
+"""Stepping a graph whose outputs are its next inputs, without copying state and without allocating."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.session import CPU, Binding, OrtValue, first_line, ortvalue_over
+from coterie.compute.runtime.tensors import TensorInfo, check_names
+from coterie.errors import InputError, InternalError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Memory that ONNX Runtime reads or writes, seen from NumPy: both share one buffer."""
+
+    info: TensorInfo
+    array: NDArray[np.generic]
+    value: OrtValue
+
+    @staticmethod
+    def make(info: TensorInfo) -> "Slot":
+        """A zeroed slot."""
+        array = info.zeros()
+        return Slot(info, array, ortvalue_over(array))
+
+
+class StepLoop:
+    """A graph run again and again, its carried outputs becoming its next inputs.
+
+    executable: the graph. carry: for each carried output the input that it becomes; both have one dtype and shape.
+    constants: inputs that stay the same. state: the first values of the carried inputs.
+    Every other input is a feed, given at each step.
+
+    There are two sets of state memory and two bindings made once: an even step reads the first set and writes the
+    second, an odd step the reverse. An output is never bound onto its own input, because the runtime may write the new
+    value before another node has read the old one.
+
+    Guarantees: the same bits as ``executable.run`` with the outputs fed back by hand; a step allocates no tensor;
+    arrays given are copied and arrays returned are copies. One loop serves one thread at a time. rebind: bind the
+    inputs again at each step; providers that copy at bind time need it, hence the default: everywhere but on the CPU.
+    Raises InputError naming the tensor for a missing, unknown or misshaped one.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        *,
+        carry: Mapping[str, str],
+        constants: Mapping[str, NDArray[np.generic]],
+        state: Mapping[str, NDArray[np.generic]],
+        rebind: bool | None = None,
+    ) -> None:
+        _check_carry(executable, carry)
+        carried = set(carry.values())
+        clash = sorted(carried & constants.keys())
+        if clash:
+            raise InputError(f"step loop: {', '.join(clash)} cannot be both carried and constant.")
+        self.executable = executable
+        self._carry = dict(carry)
+        self._rebind = executable.provider != CPU if rebind is None else rebind
+        slots = {tensor.name: Slot.make(tensor) for tensor in executable.inputs}
+        second = {name: Slot.make(slots[name].info) for name in carried}
+        self._states = ({name: slots[name] for name in carried}, second)
+        self._constants = {name: slot for name, slot in slots.items() if name in constants}
+        self._feeds = {name: slot for name, slot in slots.items() if name not in carried and name not in constants}
+        self._results = {tensor.name: Slot.make(tensor) for tensor in executable.outputs if tensor.name not in carry}
+        self._turn = 0
+        check_names(self._constants, constants, where="step loop constants")
+        self.load(state, constants=constants)
+        self._bindings = (self._bind(0), self._bind(1))
+        self._runs: tuple[Callable[[], None], Callable[[], None]] = (self._runner(0), self._runner(1))
+
+    @property
+    def feeds(self) -> tuple[TensorInfo, ...]:
+        """The inputs that every step must be given."""
+        return tuple(slot.info for slot in self._feeds.values())
+
+    def load(
+        self, state: Mapping[str, NDArray[np.generic]], *, constants: Mapping[str, NDArray[np.generic]] | None = None
+    ) -> None:
+        """Start again from ``state`` (every carried input), keeping memory and bindings; ``constants`` replaces all
+        constants when given.
+        """
+        _write(self._states[self._turn], state, where="step loop state")
+        if constants is not None:
+            _write(self._constants, constants, where="step loop constants")
+
+    def step(self, feeds: Mapping[str, NDArray[np.generic]]) -> None:
+        """Run once. feeds: every input that is neither carried nor constant; they are copied before this returns."""
+        _write(self._feeds, feeds, where="step")
+        turn = self._turn
+        if self._rebind:
+            self._bind_inputs(self._bindings[turn], turn)
+        try:
+            self._runs[turn]()
+        except Exception as error:  # see open_session
+            raise InternalError(
+                f"ONNX Runtime failed on {self.executable.provider} in a training step: {first_line(error)}"
+            ) from error
+        self._turn = 1 - turn
+
+    def read(self, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+        """Copies of the named outputs as the last step left them; zeros, or the first state for carried ones, before
+        any step.
+        """
+        return {name: self._output(name).array.copy() for name in names}
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of the carried inputs as the next step will see them."""
+        return {name: slot.array.copy() for name, slot in self._states[self._turn].items()}
+
+    def _output(self, name: str) -> Slot:
+        carried = self._carry.get(name)
+        slot = self._results.get(name) if carried is None else self._states[self._turn][carried]
+        if slot is None:
+            raise InputError(f"read: the graph has no output {name!r}; it has {', '.join(self.executable.output)}.")
+        return slot
+
+    def _bind(self, turn: int) -> Binding:
+        binding = self.executable.session.io_binding()
+        self._bind_inputs(binding, turn)
+        for name in self.executable.output:
+            carried = self._carry.get(name)
+            slot = self._results[name] if carried is None else self._states[1 - turn][carried]
+            binding.bind_ortvalue_output(name, slot.value)
+        return binding
+
+    def _bind_inputs(self, binding: Binding, turn: int) -> None:
+        for group in (self._feeds, self._constants, self._states[turn]):
+            for name, slot in group.items():
+                binding.bind_ortvalue_input(name, slot.value)
+
+    def _runner(self, turn: int) -> Callable[[], None]:
+        session, binding = self.executable.session, self._bindings[turn]
+        return lambda: session.run_with_iobinding(binding)
+
+
+def _check_carry(executable: Executable, carry: Mapping[str, str]) -> None:
+    targets = list(carry.values())
+    doubled = sorted({name for name in targets if targets.count(name) > 1})
+    if doubled:
+        raise InputError(f"step loop: input {', '.join(doubled)} is carried from more than one output.")
+    for source, target in carry.items():
+        output, into = executable.output.get(source), executable.input.get(target)
+        if output is None or into is None:
+            lacking = f"output {source!r}" if output is None else f"input {target!r}"
+            raise InputError(f"step loop: the graph has no {lacking} to carry ({source} -> {target}).")
+        if (output.dtype, output.shape) != (into.dtype, into.shape):
+            raise InputError(f"step loop: output {output} cannot become input {into}: dtype and shape must be equal.")
+
+
+def _write(slots: Mapping[str, Slot], values: Mapping[str, NDArray[np.generic]], *, where: str) -> None:
+    """Copy every value into its slot, after all of them have been checked."""
+    check_names(slots, values, where=where)
+    for name, slot in slots.items():
+        slot.info.check(values[name], where=where)
+    for name, slot in slots.items():
+        np.copyto(slot.array, values[name])
