@@ -3,11 +3,13 @@
 Digests and signatures cover these bytes, so every SDK must produce the same ones. The rules, in full:
 
 - UTF-8, no white space, object keys sorted by their UTF-16 code units (what JavaScript's default sort does).
-- Strings escape only ``"``, ``\\`` and the control characters below U+0020: ``\\b \\t \\n \\f \\r`` by their short form, others as
-  ``\\u00xx`` in lower case. A lone surrogate is refused.
-- Numbers are written as ECMAScript writes a double: the shortest digits that read back to the same double, ``1`` and not ``1.0``, an exponent
-  only from 1e21 up and below 1e-6; minus zero is ``0``. So 1 and 1.0 are the same value, as they are to a JavaScript reader.
-- Whole numbers beyond ±(2**53 - 1), NaN and infinities are refused: a double cannot hold them exactly, or JSON cannot hold them at all.
+- Strings escape only ``"``, ``\\`` and the control characters below U+0020: ``\\b \\t \\n \\f \\r`` by their short
+  form, others as ``\\u00xx`` in lower case. A lone surrogate is refused.
+- Numbers are written as ECMAScript writes a double: the shortest digits that read back to the same double, ``1`` and
+  not ``1.0``, an exponent only from 1e21 up and below 1e-6; minus zero is ``0``. So 1 and 1.0 are the same value, as
+  they are to a JavaScript reader.
+- Whole numbers beyond ±(2**53 - 1), NaN and infinities are refused: a double cannot hold them exactly, or JSON cannot
+  hold them at all.
 
 A language whose JSON library follows RFC 8785 needs nothing else; ``vectors/canonical.json`` proves it.
 """
@@ -167,7 +169,9 @@ def _deeper_than(value: object, levels: int) -> bool:
 
 def _refused(place: str, why: str) -> errors.InputError:
     return errors.InputError(
-        f"The value at {place[:200]} {why}.", hint="Send finite numbers, text, lists and objects only.", code="not_canonical"
+        f"The value at {place[:200]} {why}.",
+        hint="Send finite numbers, text, lists and objects only.",
+        code="not_canonical",
     )
 
 

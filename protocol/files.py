@@ -14,14 +14,18 @@ Chunk = bytes | bytearray | memoryview
 def write_durably(path: Path, chunks: Iterable[Chunk] | Chunk, *, mode: int = 0o644) -> None:
     """Write the chunks to `path`, replacing what is there.
 
-    Guarantees: when this returns, content and name survive a power cut; at any earlier moment `path` is what it was before. The temporary
-    file lies in the same folder (``.<name>.<hex>.part``) and is removed on failure. Raises errors.StorageError (a full disk, no permission).
+    Guarantees: when this returns, content and name survive a power cut; at any earlier moment `path` is what it was
+    before. The temporary file lies in the same folder (``.<name>.<hex>.part``) and is removed on failure. Raises
+    errors.StorageError (a full disk, no permission).
     """
     _write(path, chunks, mode, os.replace)
 
 
 def create_durably(path: Path, chunks: Iterable[Chunk] | Chunk, *, mode: int = 0o644) -> bool:
-    """Like `write_durably`, but leaves an existing `path` alone and returns False; of two racing writers exactly one gets True."""
+    """Like `write_durably`, but leaves an existing `path` alone and returns False.
+
+    Of two racing writers exactly one gets True.
+    """
     try:
         _write(path, chunks, mode, _link)
     except FileExistsError:

@@ -30,7 +30,9 @@ class Tensor:
         if not self.name or len(self.name) > LONGEST_NAME:
             raise _invalid(f"A tensor's name has 1 to {LONGEST_NAME} characters; got {len(self.name)}.")
         if len(self.shape) > HIGHEST_RANK or any(n < 1 for n in self.shape):
-            raise _invalid(f"Tensor {self.name!r} has shape {list(self.shape)}; sizes must be ≥ 1, at most {HIGHEST_RANK} of them.")
+            raise _invalid(
+                f"Tensor {self.name!r} has shape {list(self.shape)}; sizes must be ≥ 1, at most {HIGHEST_RANK} of them."
+            )
 
     @property
     def size(self) -> int:
@@ -107,7 +109,7 @@ class Layout:
         return tuple(lengths)
 
     def flatten(self, tensors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-        """The tensors as one new float32 vector `[size]`. Names must be exactly the layout's, dtype float32, shapes equal.
+        """The tensors as one new float32 vector `[size]`; names, shapes and dtype float32 must be the layout's.
 
         Raises errors.InputError (code ``layout_mismatch``) naming the first tensor that does not fit.
         """
@@ -120,11 +122,11 @@ class Layout:
     def unflatten(self, vector: npt.NDArray[Any]) -> dict[str, npt.NDArray[np.float32]]:
         """Views of a float32 vector `[size]` by name and shape. Raises errors.InputError (code ``layout_mismatch``)."""
         if vector.shape != (self.size,) or vector.dtype != np.float32:
-            raise _mismatch(f"The layout needs a float32 vector of {self.size} elements; got {vector.dtype} {list(vector.shape)}.")
+            raise _mismatch(
+                f"The layout needs a float32 vector of {self.size} elements; got {vector.dtype} {list(vector.shape)}."
+            )
         slices = self.slices
-        return {
-            tensor.name: vector[slice(*slices[tensor.name])].reshape(tensor.shape) for tensor in self.tensors
-        }
+        return {tensor.name: vector[slice(*slices[tensor.name])].reshape(tensor.shape) for tensor in self.tensors}
 
     def check(self, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
         """Raise errors.InputError (code ``layout_mismatch``) unless names, dtypes and shapes are exactly the layout's."""

@@ -26,7 +26,9 @@ class MetricSums:
         values = {name: float(value) for name, value in self.sums.items()}
         for name, value in values.items():
             if not math.isfinite(value):
-                raise errors.InputError(f"The sum of metric {name!r} is {value}; it must be finite.", code="metric_invalid")
+                raise errors.InputError(
+                    f"The sum of metric {name!r} is {value}; it must be finite.", code="metric_invalid"
+                )
         object.__setattr__(self, "sums", values)
 
     @property
@@ -57,6 +59,7 @@ class MetricSums:
         """The inverse of `to_vector`. Raises errors.InputError when the lengths differ."""
         if vector.shape != (len(names),):
             raise errors.InputError(
-                f"{len(names)} metric names need a vector of that length; got {list(vector.shape)}.", code="metric_invalid"
+                f"{len(names)} metric names need a vector of that length; got {list(vector.shape)}.",
+                code="metric_invalid",
             )
         return MetricSums(dict(zip(names, vector.tolist(), strict=True)))

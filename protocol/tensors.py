@@ -1,12 +1,15 @@
 """Tensor files: safetensors, read with limits and without trust.
 
 Format (https://github.com/huggingface/safetensors#format): eight bytes of little-endian header length, a JSON header
-``{"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [start, stop]}}``, then the data, with no gap and no overlap.
+``{"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [start, stop]}}``, then the data, with no
+gap and no overlap.
 
-Writing is deterministic: metadata first with its keys sorted, then tensors by falling element size and rising name, compact JSON, spaces up to a
-multiple of eight. With at most one metadata key the bytes are those that the safetensors library writes (a test compares them).
+Writing is deterministic: metadata first with its keys sorted, then tensors by falling element size and rising name,
+compact JSON, spaces up to a multiple of eight. With at most one metadata key the bytes are those that the safetensors
+library writes (a test compares them).
 
-Reading checks the whole header against `TensorLimits` and against the true size of the file before anything of the size it declares is allocated.
+Reading checks the whole header against `TensorLimits` and against the true size of the file before anything of the
+size it declares is allocated.
 """
 
 import math
@@ -71,14 +74,20 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class TensorFile:
-    """A checked tensor file, in memory or on disk. A plain value: no handle stays open between reads, so it needs no closing."""
+    """A checked tensor file, in memory or on disk.
+
+    A plain value: no handle stays open between reads, so it needs no closing.
+    """
 
     source: bytes | Path
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
-        """Elements [start, stop) of a tensor as a new flat array. Raises errors.TensorFileError if the file changed meanwhile."""
+        """Elements [start, stop) of a tensor as a new flat array.
+
+        Raises errors.TensorFileError if the file changed meanwhile.
+        """
         info = self.tensors[name]
         last = info.size if stop is None else stop
         if not 0 <= start <= last <= info.size:
@@ -88,7 +97,7 @@ class TensorFile:
 
     def read_bytes(self, name: str, start: int, stop: int) -> memoryview:
         """Bytes [start, stop) of a U8 tensor."""
-        return memoryview(self.read(name, start, stop))
+        return self.read(name, start, stop).data
 
     def tensor(self, name: str) -> npt.NDArray[Any]:
         """A whole tensor in its shape."""
@@ -98,8 +107,8 @@ class TensorFile:
 def open_tensors(source: bytes | Path, limits: TensorLimits | None = None) -> TensorFile:
     """Check a tensor file's header and return it for lazy reading.
 
-    Raises errors.TensorFileError, whose `reason` names the cause, for anything malformed or over `limits`; errors.StorageError when the
-    file cannot be read.
+    Raises errors.TensorFileError, whose `reason` names the cause, for anything malformed or over `limits`;
+    errors.StorageError when the file cannot be read.
     """
     bounds = limits or TensorLimits()
     total = _size(source)
@@ -109,7 +118,9 @@ def open_tensors(source: bytes | Path, limits: TensorLimits | None = None) -> Te
         raise _refused("truncated", f"The file has {total} bytes, fewer than the {_PREFIX} of the length prefix")
     (length,) = struct.unpack("<Q", _read_bytes(source, 0, _PREFIX))
     if length > bounds.max_header_bytes:
-        raise _refused("header_too_large", f"The header declares {length} bytes; at most {bounds.max_header_bytes} are allowed")
+        raise _refused(
+            "header_too_large", f"The header declares {length} bytes; at most {bounds.max_header_bytes} are allowed"
+        )
     if length > total - _PREFIX:
         raise _refused("truncated", f"The header declares {length} bytes, but only {total - _PREFIX} follow")
     try:
@@ -120,14 +131,19 @@ def open_tensors(source: bytes | Path, limits: TensorLimits | None = None) -> Te
         raise _refused("header_invalid", "The header is not a JSON object")
     metadata = _metadata(header.pop(_METADATA, None))
     if len(header) > bounds.max_tensors:
-        raise _refused("too_many_tensors", f"The file has {len(header)} tensors; at most {bounds.max_tensors} are allowed")
+        raise _refused(
+            "too_many_tensors", f"The file has {len(header)} tensors; at most {bounds.max_tensors} are allowed"
+        )
     tensors = {name: _info(name, entry, _PREFIX + length, bounds) for name, entry in header.items()}
     _check_cover(tensors, _PREFIX + length, total)
     return TensorFile(source, tensors, metadata)
 
 
 def encode_tensors(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The file's bytes. Raises errors.TensorFileError (``dtype_unsupported``) for a dtype that the format table lacks."""
+    """The file's bytes.
+
+    Raises errors.TensorFileError (``dtype_unsupported``) for a dtype that the format table lacks.
+    """
     return b"".join(_chunks(tensors, metadata or {}))
 
 
@@ -163,13 +179,15 @@ def _chunks(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]
     for name in ordered:
         array = np.ascontiguousarray(tensors[name], DTYPES[codes[name]])
         if array.size:
-            yield memoryview(array.reshape(-1)).cast("B")
+            yield array.reshape(-1).data.cast("B")
 
 
 def _code(name: str, array: npt.NDArray[Any]) -> str:
     code = _CODES.get(array.dtype.newbyteorder("<"))
     if code is None or name == _METADATA:
-        raise _refused("dtype_unsupported", f"Tensor {name!r} of dtype {array.dtype} cannot be written; use one of {_names()}")
+        raise _refused(
+            "dtype_unsupported", f"Tensor {name!r} of dtype {array.dtype} cannot be written; use one of {_names()}"
+        )
     return code
 
 
@@ -190,17 +208,24 @@ def _info(name: str, entry: object, base: int, limits: TensorLimits) -> TensorIn
         raise _refused("header_invalid", f"Tensor {shown!r} must have exactly dtype, shape and data_offsets")
     code = fields["dtype"]
     if not isinstance(code, str) or code not in DTYPES or code not in limits.dtypes:
-        raise _refused("dtype_unsupported", f"Tensor {shown!r} has dtype {str(code)[:32]!r}; allowed: {_names(limits.dtypes)}")
+        raise _refused(
+            "dtype_unsupported", f"Tensor {shown!r} has dtype {str(code)[:32]!r}; allowed: {_names(limits.dtypes)}"
+        )
     shape = _integers(fields["shape"])
     if shape is None or len(shape) > limits.max_rank:
-        raise _refused("header_invalid", f"Tensor {shown!r} must have a shape of at most {limits.max_rank} whole numbers ≥ 0")
+        raise _refused(
+            "header_invalid", f"Tensor {shown!r} must have a shape of at most {limits.max_rank} whole numbers ≥ 0"
+        )
     offsets = _integers(fields["data_offsets"])
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _refused("offsets_invalid", f"Tensor {shown!r} must have data_offsets [start, stop] with 0 ≤ start ≤ stop")
+        raise _refused(
+            "offsets_invalid", f"Tensor {shown!r} must have data_offsets [start, stop] with 0 ≤ start ≤ stop"
+        )
     size = math.prod(shape) * DTYPES[code].itemsize
     if offsets[1] - offsets[0] != size:
         raise _refused(
-            "offsets_invalid", f"Tensor {shown!r} needs {size} bytes by its dtype and shape; its offsets span {offsets[1] - offsets[0]}"
+            "offsets_invalid",
+            f"Tensor {shown!r} needs {size} bytes by its dtype and shape; its offsets span {offsets[1] - offsets[0]}",
         )
     return TensorInfo(DTYPES[code], shape, base + offsets[0], base + offsets[1])
 
@@ -220,7 +245,9 @@ def _check_cover(tensors: Mapping[str, TensorInfo], base: int, total: int) -> No
     for name, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if info.start != end:
             cause = "offsets_overlap" if info.start < end else "offsets_gap"
-            raise _refused(cause, f"Tensor {name[:64]!r} starts at data byte {info.start - base}; expected {end - base}")
+            raise _refused(
+                cause, f"Tensor {name[:64]!r} starts at data byte {info.start - base}; expected {end - base}"
+            )
         end = info.stop
     if end > total:
         raise _refused("truncated", f"The tensors need {end} bytes, but the file has {total}")
@@ -251,7 +278,7 @@ def _read_array(source: bytes | Path, offset: int, count: int, dtype: np.dtype[A
     try:
         with source.open("rb", buffering=0) as file:
             file.seek(offset)
-            view, got = memoryview(array).cast("B"), 0
+            view, got = array.data.cast("B"), 0
             while got < array.nbytes:
                 more = file.readinto(view[got:])
                 if not more:

@@ -1,0 +1,64 @@
+"""The plain codecs: elements as IEEE 754 numbers of one width, rounded to nearest, ties to even."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.protocol.codecs.codec import Payload, check_range, check_vector, read_payload
+
+
+@dataclass(frozen=True)
+class Float:
+    """Elements one after another in `stored`, returned in `decoded`.
+
+    float32 and float64 are lossless for vectors of their own dtype. float16 keeps 11 significant bits: relative error
+    ≤ 2**-11 for magnitudes in [2**-14, 65504], absolute error ≤ 2**-25 below. A value that would round to infinity is
+    refused (``out_of_range``), never saturated: a delta that large means that training diverged, and a silent clip
+    would hide it.
+    """
+
+    name: str
+    stored: np.dtype[Any]
+    dtype: np.dtype[Any]
+
+    def min_bytes(self, length: int, segments: Sequence[int]) -> int:
+        """Exactly the element width times the length."""
+        return length * self.stored.itemsize
+
+    def max_bytes(self, length: int, segments: Sequence[int]) -> int:
+        """Exactly the element width times the length."""
+        return length * self.stored.itemsize
+
+    def encode(self, vector: npt.NDArray[Any], key: bytes, segments: Sequence[int]) -> bytes:
+        """See Codec.encode."""
+        check_vector(vector, segments)
+        with np.errstate(over="ignore", under="ignore"):
+            stored = vector.astype(self.stored)
+        fits = np.isfinite(stored)
+        if not fits.all():
+            at = int(np.argmin(fits))
+            raise errors.UpdateRefused(
+                f"Element {at} is {vector[at]}, beyond the largest {self.name} ({np.finfo(self.stored).max}).",
+                hint="Use the codec float32 or clip the delta.",
+                code="out_of_range",
+            )
+        return stored.tobytes()
+
+    def decode(self, payload: Payload, length: int, segments: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
+        """See Codec.decode.
+
+        NaN and infinity in a hostile payload come back as they are: Update.check_finite finds them.
+        """
+        check_range(length, start, stop)
+        width = self.stored.itemsize
+        piece = read_payload(payload, start * width, stop * width)
+        return np.frombuffer(piece, self.stored).astype(self.dtype)
+
+
+FLOAT16 = Float("float16", np.dtype("<f2"), np.dtype("<f4"))
+FLOAT32 = Float("float32", np.dtype("<f4"), np.dtype("<f4"))
+FLOAT64 = Float("float64", np.dtype("<f8"), np.dtype("<f8"))

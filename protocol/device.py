@@ -1,0 +1,250 @@
+"""The device plane's messages (``/v1/device/…``): what a device says and what it is told.
+
+Times that cross the wire are relative (milliseconds); only the coordinator's clock counts. Request signatures are in
+`signing`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from coterie.errors import CoterieError
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.schema import WireSchema
+from coterie.protocol.signing import Domain, SigningKey, verify, verify_plan
+from coterie.protocol.wire import (
+    BlobRef,
+    Detail,
+    DeviceId,
+    ExperimentId,
+    Label,
+    Milliseconds,
+    Nonce,
+    Number,
+    Positive,
+    ProtocolVersion,
+    PublicKey,
+    Request,
+    Response,
+    Sha256,
+    Signature,
+    Signed,
+    Size,
+    Slug,
+    TaskId,
+    Token,
+    Whole,
+)
+
+PROTOCOL_VERSIONS: tuple[int, ...] = (1,)
+
+DEVICE_HEADER = "Coterie-Device"
+NONCE_HEADER = "Coterie-Nonce"
+SIGNATURE_HEADER = "Coterie-Signature"
+UPLOAD_OFFSET_HEADER = "Upload-Offset"
+UPLOAD_LENGTH_HEADER = "Upload-Length"
+DIGEST_HEADER = "Repr-Digest"
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+TaskKind = Literal["train", "evaluate"]
+Phase = Literal["downloading", "checking", "training", "evaluating", "encoding", "uploading"]
+Settlement = Literal["counted", "rolled_back"]
+
+
+class RetryWindow(Response):
+    """Come back after a time drawn evenly from [min_ms, max_ms]."""
+
+    min_ms: Milliseconds
+    max_ms: Milliseconds
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        if self.max_ms < self.min_ms:
+            raise ValueError(f"max_ms {self.max_ms} must not be below min_ms {self.min_ms}")
+        return self
+
+
+class Capabilities(Request):
+    """What a device has: versions, codecs by name, trainers, and the caps it trains under."""
+
+    sdk: Token = "coterie-python/0"
+    runtime: Token = "onnxruntime/0"
+    opset: Annotated[int, Field(strict=True, ge=1, le=1000)] = 17
+    codecs: Annotated[tuple[Token, ...], Field(max_length=32)] = ("float32",)
+    trainers: Annotated[tuple[Literal["plan", "external"], ...], Field(min_length=1, max_length=2)] = ("plan",)
+    threads: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
+    memory_bytes: Size | None = None
+
+
+class PopulationInfo(Response):
+    """What a newcomer must know before it joins.
+
+    The schema its data must fit, the keys it shall pin, the versions spoken here.
+    """
+
+    population: Slug
+    data_schema: WireSchema
+    schema_digest: Sha256
+    signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)]
+    coordinator_key: PublicKey
+    protocol: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1, max_length=16)] = PROTOCOL_VERSIONS
+
+
+class EnrolRequest(Request):
+    """A device's public key, and the digest of the schema that its data was checked against."""
+
+    public_key: PublicKey
+    schema_digest: Sha256
+    name: Label | None = None
+    capabilities: Capabilities = Capabilities()
+    protocol: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1, max_length=16)] = PROTOCOL_VERSIONS
+
+
+class EnrolResponse(Response):
+    """The device's id and the nonce of its first signed request."""
+
+    device_id: DeviceId
+    nonce: Nonce
+
+
+class CheckIn(Request):
+    """A device asks for a task. pending: tasks whose client state waits to be settled."""
+
+    pending: Annotated[tuple[TaskId, ...], Field(max_length=64)] = ()
+    capabilities: Capabilities = Capabilities()
+    protocol: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1, max_length=16)] = PROTOCOL_VERSIONS
+
+
+class PlanRef(Signed):
+    """A plan by its id (SHA-256 of its canonical manifest) and its researcher's signature over that id."""
+
+    id: Sha256
+    signature: Signature
+    signer: PublicKey
+
+    def verify(self) -> None:
+        """Raise errors.Unauthenticated unless `signer` signed `id`.
+
+        Whether the signer is allowed is for the caller to say.
+        """
+        verify_plan(self.signer, self.id, self.signature)
+
+
+class Task(Signed):
+    """What one device is assigned, signed by the coordinator.
+
+    device: the only device it is for. hyper: runtime scalars by name. codecs: by preference. lease_ms: time left when
+    it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the update may
+    have. seed: of shuffling and dropout. Every field is given a value when a task is made; a reader keeps unknown
+    ones, since the signature covers them.
+    """
+
+    id: TaskId
+    device: DeviceId
+    experiment: ExperimentId
+    round: Positive
+    kind: TaskKind
+    plan: PlanRef
+    model: BlobRef
+    frozen: BlobRef | None
+    hyper: Annotated[dict[Token, Number], Field(max_length=64)]
+    codecs: Annotated[tuple[Token, ...], Field(min_length=1, max_length=32)]
+    lease_ms: Milliseconds
+    weight_cap: Positive
+    upload_limit: Size
+    seed: Whole
+    signature: Signature | Literal[""] = ""
+
+    def signed_bytes(self) -> bytes:
+        """What the signature covers: the canonical JSON of every field as given but `signature` itself."""
+        return canonical_json(self.model_dump(mode="json", exclude={"signature"}, exclude_unset=True))
+
+    def signed(self, key: SigningKey) -> "Task":
+        """This task under the coordinator's signature."""
+        return Task.model_validate(
+            {**self.model_dump(mode="json"), "signature": key.sign(Domain.TASK, self.signed_bytes())}
+        )
+
+    def verify(self, coordinator_key: str) -> None:
+        """Raise errors.Unauthenticated (``signature_invalid``) unless the coordinator signed exactly this task."""
+        verify(coordinator_key, Domain.TASK, self.signed_bytes(), self.signature)
+
+
+class CheckInResponse(Response):
+    """A task or none.
+
+    When to come back if the task's upload is accepted, and if it is not (or there is no task); what became of
+    `pending`.
+    """
+
+    task: Task | None = None
+    retry_if_accepted: RetryWindow
+    retry_if_rejected: RetryWindow
+    settled: Annotated[dict[TaskId, Settlement], Field(max_length=64)] = {}
+    protocol: ProtocolVersion = 1
+
+
+class Progress(Request):
+    """A device tells where it is with a task; it extends no lease."""
+
+    phase: Phase
+
+
+class Abort(Request):
+    """A device gives a task up. code: the error's stable code; detail: for people, without data."""
+
+    phase: Phase
+    code: Token
+    detail: Detail = ""
+
+
+class UploadReceipt(Response):
+    """The update is stored durably. ``already``: these very bytes had been accepted before."""
+
+    state: Literal["accepted", "already"]
+    sha256: Sha256
+
+
+class UploadOffset(Response):
+    """How much of an upload the coordinator holds."""
+
+    offset: Size
+    length: Size | None = None
+
+
+class Fault(Response):
+    """One fault of a request: a JSON pointer into its body and a sentence."""
+
+    pointer: str = ""
+    detail: str = ""
+
+
+class Problem(Response):
+    """An error's body (RFC 9457) with a stable `code`, a `hint` and a documentation path `doc`."""
+
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 500
+    detail: str = ""
+    instance: str | None = None
+    code: str = "error"
+    hint: str | None = None
+    doc: str | None = None
+    errors: tuple[Fault, ...] = ()
+    retry_after_ms: int | None = None
+
+    @staticmethod
+    def of(error: CoterieError, *, title: str, instance: str | None = None, status: int | None = None) -> "Problem":
+        """The problem that tells a client of `error`."""
+        faults = error.details.get("errors", ())
+        return Problem(
+            type=f"/problems/{error.reason.replace('_', '-')}",
+            title=title,
+            status=status or error.status,
+            detail=error.message,
+            instance=instance,
+            code=error.reason,
+            hint=error.hint,
+            doc=error.doc,
+            errors=tuple(Fault.model_validate(fault) for fault in faults),
+        )

@@ -1,0 +1,90 @@
+"""How an experiment's rounds run: cohort, deadlines, evaluation, and when to stop."""
+
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import Field, model_validator
+
+from coterie.protocol.wire import Number, Request, Seconds, Token
+
+Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+
+
+class Target(Request):
+    """Finish when the metric's mean reaches `value` (from below with mode ``max``, from above with ``min``)."""
+
+    metric: Token
+    value: Number
+    mode: Literal["min", "max"] = "max"
+
+
+class Best(Request):
+    """Which version counts as the best: the one whose metric is lowest (``min``) or highest (``max``)."""
+
+    metric: Token = "loss"
+    mode: Literal["min", "max"] = "min"
+
+
+class RoundPolicy(Request):
+    """How rounds run. Frozen, checked whole when made; ``min_updates`` is the cohort when not given.
+
+    rounds: how many to run at most. cohort: updates wanted per round. over_selection: ceil(cohort * over_selection)
+    tasks are offered. min_updates: fewer at the deadline abandon the round. deadline_s: of a round's training, in
+    seconds. lease_s: of one task. evaluate_every: rounds between federated evaluations, 0 for never.
+    evaluation_cohort: devices that evaluate, the cohort when None. evaluation_deadline_s: of one evaluation,
+    deadline_s when None. weight_cap: the most examples that one update may claim. target: stop when reached.
+    patience: stop after so many evaluations without a new best. hyper_schedule: name → one value per round.
+    """
+
+    rounds: Count
+    cohort: Count
+    over_selection: Annotated[float, Field(strict=True, ge=1, le=10, allow_inf_nan=False)] = 1.0
+    min_updates: Count
+    deadline_s: Seconds = 600.0
+    lease_s: Seconds = 300.0
+    evaluate_every: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 1
+    evaluation_cohort: Count | None = None
+    evaluation_deadline_s: Seconds | None = None
+    weight_cap: Annotated[int, Field(strict=True, ge=1, le=1 << 31)] = 10_000
+    target: Target | None = None
+    patience: Count | None = None
+    best: Best = Best()
+    hyper_schedule: Annotated[dict[Token, tuple[Number, ...]], Field(max_length=64)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        fields = cast(dict[str, Any], value)
+        return fields if fields.get("min_updates") is not None else {**fields, "min_updates": fields.get("cohort")}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.min_updates > self.cohort:
+            raise ValueError(
+                f"min_updates {self.min_updates} exceeds cohort {self.cohort}, so no round could succeed; "
+                "lower min_updates or raise cohort"
+            )
+        for name, values in (self.hyper_schedule or {}).items():
+            if len(values) != self.rounds:
+                raise ValueError(
+                    f"hyper_schedule[{name!r}] has {len(values)} values for {self.rounds} rounds; give one per round"
+                )
+        return self
+
+    def tasks(self) -> int:
+        """How many training tasks one round offers: the cohort times the over-selection, rounded up."""
+        wanted = self.cohort * self.over_selection
+        return int(wanted) if wanted == int(wanted) else int(wanted) + 1
+
+    def evaluators(self) -> int:
+        """How many devices one federated evaluation asks."""
+        return self.evaluation_cohort or self.cohort
+
+    def evaluation_seconds(self) -> float:
+        """The deadline of one federated evaluation."""
+        return self.evaluation_deadline_s or self.deadline_s
+
+    def hyper(self, round: int) -> dict[str, float]:
+        """The scheduled hyper-parameters of a round (the first is 1)."""
+        return {name: values[round - 1] for name, values in (self.hyper_schedule or {}).items()}

@@ -1,0 +1,339 @@
+"""The data schema of a population: what every device's rows must look like, checked before a device joins.
+
+Values are the raw ones that devices hold: ranges and classes speak of them. Normalisation ``(x - offset) * scale`` is
+part of the schema but is compiled into the graphs, never applied by a device. The checking of arrays is in `rows`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+
+from coterie import errors
+from coterie.protocol.canonical import digest_of
+from coterie.protocol.rows import check_feature, check_label, check_lengths
+
+DType = Literal["float32", "int32", "uint8"]
+RawLabel = str | int | float
+
+LONGEST_NAME = 128
+MOST_FEATURES = 1_000
+MOST_ELEMENTS = 1 << 24
+HIGHEST_RANK = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One model input.
+
+    shape: of one example (batches prepend B); () is a single number. columns: names of the CSV columns that make up
+    the flattened example, in row-major order, or () for an array feature. low, high: inclusive bounds of the raw
+    values. offset, scale: normalisation ``(x - offset) * scale``, one number or one per element of the flattened
+    example. Raises errors.ConfigurationError (``schema_invalid``).
+    """
+
+    name: str
+    dtype: DType = "float32"
+    shape: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    offset: float | tuple[float, ...] = 0.0
+    scale: float | tuple[float, ...] = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self.name, _rules_of_feature(self))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one example."""
+        return math.prod(self.shape)
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether normalisation changes anything."""
+        offset, scale = self.normalisation()
+        return bool((offset != 0).any() or (scale != 1).any())
+
+    def normalisation(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """(offset, scale) as float32 arrays: of shape () when one number, else of the feature's shape."""
+        return self._per_element(self.offset), self._per_element(self.scale)
+
+    def _per_element(self, value: float | tuple[float, ...]) -> npt.NDArray[np.float32]:
+        array = np.asarray(value, np.float32)
+        return array.reshape(self.shape) if array.ndim else array
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field by name, as JSON values."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "columns": list(self.columns),
+            "low": self.low,
+            "high": self.high,
+            "offset": list(self.offset) if isinstance(self.offset, tuple) else self.offset,
+            "scale": list(self.scale) if isinstance(self.scale, tuple) else self.scale,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """What the model learns to tell: one number per example.
+
+    classes: the raw labels (text or numbers) in class order, mapped to 0 … n-1 (dtype int32 then); None when the data
+    holds the number itself: a class index (int32) or a value (float32), within the inclusive bounds low, high.
+    column: the CSV column, `name` when None.
+    """
+
+    name: str
+    dtype: Literal["int32", "float32"] = "int32"
+    classes: tuple[RawLabel, ...] | None = None
+    column: str | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.name, _rules_of_label(self))
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field by name, as JSON values."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "classes": None if self.classes is None else list(self.classes),
+            "column": self.column,
+            "low": self.low,
+            "high": self.high,
+        }
+
+
+@dataclass(frozen=True)
+class DataSchema:
+    """Features and label. Equal schemas have equal digests, and only those."""
+
+    features: tuple[Feature, ...]
+    label: Label
+
+    def __post_init__(self) -> None:
+        names = [*(feature.name for feature in self.features), self.label.name]
+        sources = list(self.sources)
+        _require(
+            "schema",
+            [
+                (0 < len(self.features) <= MOST_FEATURES, f"it needs 1 to {MOST_FEATURES} features"),
+                (len(set(names)) == len(names), "features and label must have names of their own"),
+                (len(set(sources)) == len(sources), "no two features, and not the label, may read the same column"),
+            ],
+        )
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """Names to read from a table, in order.
+
+        Each feature's columns (its name when it has none), then the label's column.
+        """
+        found = [name for feature in self.features for name in (feature.columns or (feature.name,))]
+        return (*found, self.label.column or self.label.name)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the canonical JSON."""
+        return digest_of(self.to_json())
+
+    def check(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, npt.NDArray[Any]]:
+        """Rows that fit: features by name as `[N, *shape]` and the label as `[N]`, in the schema's dtypes, contiguous.
+
+        arrays: by feature name, or by the names of the feature's columns (`[N]` each; numbers or text); the label by
+        its name or its column. source: where they come from, for messages. Casts are those of `rows`, none of which
+        changes a value but float64 → float32 rounding. Raises errors.DataError naming the column and the row (the
+        first is 1) of the first bad cell, how many more there are, what the schema expects and how to mend it; also
+        for arrays that are missing, surplus, empty or of unequal length.
+        """
+        given = self._assign(arrays, source)
+        check_lengths({name: array for group in given.values() for name, array in group.items()}, source)
+        result = {feature.name: check_feature(feature, given[feature.name], source) for feature in self.features}
+        result[self.label.name] = check_label(self.label, given[self.label.name], source)
+        return result
+
+    def _assign(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
+        """Feature or label name → the arrays that it is made of."""
+        wanted = {feature.name: feature.columns for feature in self.features}
+        wanted[self.label.name] = (self.label.column,) if self.label.column else ()
+        given: dict[str, dict[str, npt.NDArray[Any]]] = {}
+        for name, columns in wanted.items():
+            whole = name in arrays and not (len(columns) == 1 and columns[0] in arrays)
+            names = (name,) if whole or not columns else columns
+            missing = [column for column in names if column not in arrays]
+            if missing:
+                raise errors.DataError(
+                    f"{source}: {_listed('column', missing)} missing; found {', '.join(sorted(arrays)[:20]) or 'nothing'}.",
+                    hint=f"The schema reads {self._reads()}.",
+                    code="data_missing",
+                    column=missing[0],
+                )
+            given[name] = {column: np.asarray(arrays[column]) for column in names}
+        surplus = sorted(set(arrays) - {column for group in given.values() for column in group})
+        if surplus:
+            raise errors.DataError(
+                f"{source}: {_listed('column', surplus)} not in the schema.",
+                hint=f"Leave them out; the schema reads {self._reads()}.",
+                code="data_surplus",
+                column=surplus[0],
+            )
+        return given
+
+    def _reads(self) -> str:
+        return ", ".join(self.sources[:20]) + (" …" if len(self.sources) > 20 else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"features": [...], "label": {...}}`` as JSON values."""
+        return {"features": [feature.to_json() for feature in self.features], "label": self.label.to_json()}
+
+    @staticmethod
+    def from_json(value: object) -> "DataSchema":
+        """The inverse of `to_json`.
+
+        Raises errors.ConfigurationError (``schema_invalid``); trusts nothing of `value`.
+        """
+        fields = _object(value, {"features", "label"}, "A schema")
+        features = fields["features"]
+        if not isinstance(features, list):
+            raise _invalid("A schema's features must be a list.")
+        return DataSchema(
+            tuple(_feature(item) for item in cast(list[object], features)[: MOST_FEATURES + 1]), _label(fields["label"])
+        )
+
+
+def _feature(value: object) -> Feature:
+    fields = _object(value, {"name", "dtype", "shape", "columns", "low", "high", "offset", "scale"}, "A feature")
+    values: dict[str, Any] = {name: _frozen(item) for name, item in fields.items()}
+    return Feature(**values)
+
+
+def _label(value: object) -> Label:
+    fields = _object(value, {"name", "dtype", "classes", "column", "low", "high"}, "A label")
+    values: dict[str, Any] = {name: _frozen(item) for name, item in fields.items()}
+    return Label(**values)
+
+
+def _frozen(value: object) -> object:
+    return tuple(cast(list[object], value)) if isinstance(value, list) else value
+
+
+def _rules_of_feature(feature: Feature) -> list[tuple[bool, str]]:
+    shape, columns = cast(object, feature.shape), cast(object, feature.columns)
+    whole = isinstance(shape, tuple) and all(_is_whole(n) for n in cast(tuple[object, ...], shape))
+    texts = isinstance(columns, tuple) and all(_is_name(c) for c in cast(tuple[object, ...], columns))
+    rules = [
+        (_is_name(feature.name), f"its name needs 1 to {LONGEST_NAME} characters"),
+        (feature.dtype in get_args(DType), f"its dtype must be one of {', '.join(get_args(DType))}"),
+        (whole and len(feature.shape) <= HIGHEST_RANK, f"its shape must be at most {HIGHEST_RANK} whole numbers ≥ 1"),
+        (texts, f"its columns must be names of 1 to {LONGEST_NAME} characters"),
+        (_is_range(feature.low, feature.high), "low and high must be finite numbers (or None) with low ≤ high"),
+    ]
+    if not all(good for good, _ in rules):
+        return rules
+    size = feature.size
+    return [
+        *rules,
+        (size <= MOST_ELEMENTS, f"an example has at most {MOST_ELEMENTS} elements, not {size}"),
+        (
+            len(feature.columns) in (0, size),
+            f"its shape has {size} elements but it names {len(feature.columns)} columns",
+        ),
+        (len(set(feature.columns)) == len(feature.columns), "it names a column twice"),
+        (_is_normalisation(feature.offset, size), f"its offset must be one finite number or {size} of them"),
+        (_is_normalisation(feature.scale, size), f"its scale must be one finite number or {size} of them"),
+    ]
+
+
+def _rules_of_label(label: Label) -> list[tuple[bool, str]]:
+    classes = cast(object, label.classes)
+    listed = cast(tuple[object, ...], classes) if isinstance(classes, tuple) else ()
+    return [
+        (_is_name(label.name), f"its name needs 1 to {LONGEST_NAME} characters"),
+        (label.dtype in ("int32", "float32"), "its dtype must be int32 or float32"),
+        (label.column is None or _is_name(label.column), f"its column needs 1 to {LONGEST_NAME} characters"),
+        (_is_range(label.low, label.high), "low and high must be finite numbers (or None) with low ≤ high"),
+        (classes is None or isinstance(classes, tuple), "its classes must be a list or None"),
+        (classes is None or label.dtype == "int32", "classes need the dtype int32"),
+        (classes is None or (label.low is None and label.high is None), "give classes or a range, not both"),
+        (classes is None or 2 <= len(listed) <= 1_000_000, "it needs at least two classes"),
+        (all(_is_number(c) or _is_name(c) for c in listed), "its classes must be texts or finite numbers"),
+        (len({str(c) for c in listed}) == len(set(listed)) == len(listed), "it names a class twice"),
+    ]
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ELEMENTS
+
+
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**53
+    )
+
+
+def _is_range(low: object, high: object) -> bool:
+    edges = [edge for edge in (low, high) if edge is not None]
+    return all(_is_number(edge) for edge in edges) and cast(list[float], edges) == sorted(cast(list[float], edges))
+
+
+def _is_normalisation(value: object, size: int) -> bool:
+    if isinstance(value, tuple):
+        items = cast(tuple[object, ...], value)
+        return len(items) == size and all(_is_number(item) for item in items)
+    return _is_number(value)
+
+
+def _object(value: object, names: set[str], what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or set(cast(dict[str, Any], value)) != names:
+        raise _invalid(f"{what} is an object with exactly the fields {', '.join(sorted(names))}.")
+    return cast(dict[str, Any], value)
+
+
+def _require(name: object, rules: list[tuple[bool, str]]) -> None:
+    for good, why in rules:
+        if not good:
+            raise _invalid(f"{str(name)[:64]!r} in the data schema: {why}.")
+
+
+def _listed(noun: str, names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"{noun} {shown} is" if len(names) == 1 else f"{noun}s {shown} are"
+
+
+def _invalid(message: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(message, code="schema_invalid")
+
+
+def _validate(value: object) -> DataSchema:
+    if isinstance(value, DataSchema):
+        return value
+    try:
+        return DataSchema.from_json(value)
+    except errors.ConfigurationError as error:
+        raise ValueError(error.message) from None
+
+
+def _serialise(value: DataSchema) -> dict[str, Any]:
+    return value.to_json()
+
+
+WireSchema = Annotated[
+    DataSchema,
+    PlainValidator(_validate),
+    PlainSerializer(_serialise, return_type=dict[str, Any]),
+    WithJsonSchema({"type": "object", "title": "DataSchema", "required": ["features", "label"]}),
+]
+"""A DataSchema as a field of a message: its JSON on the wire, the value itself in Python."""

@@ -1,0 +1,155 @@
+"""What a section of an update must be.
+
+Which slices of the layout it covers, how it is reduced, what its values may be.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
+
+from coterie import errors
+from coterie.protocol.layout import Layout, Slice
+
+Reduction = Literal["weighted_mean", "sum"]
+Denominator = Literal["weight"]
+
+LONGEST_NAME = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionSpec:
+    """One named section.
+
+    length: number of elements. slices: the (start, stop) of the global layout that it covers, rising and apart,
+    summing to `length`; empty for an extra vector that lies outside the layout (metric sums, counters). segments:
+    lengths of the runs that a codec may scale on its own (one per tensor); ``(length,)`` when not given. denominator:
+    what a weighted mean divides by, None for a sum. value_range: inclusive bounds that every decoded element must
+    keep.
+    """
+
+    name: str
+    length: int
+    slices: tuple[Slice, ...] = ()
+    segments: tuple[int, ...] = ()
+    reduction: Reduction = "weighted_mean"
+    denominator: Denominator | None = "weight"
+    value_range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.segments:
+            object.__setattr__(self, "segments", (self.length,))
+        for good, why in self._rules():
+            if not good:
+                raise errors.InputError(f"Section {self.name[:LONGEST_NAME]!r}: {why}.", code="section_invalid")
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        low, high = self.value_range or (0.0, 0.0)
+        edges = [edge for pair in self.slices for edge in pair]
+        return [
+            (
+                0 < len(self.name) <= LONGEST_NAME and self.name.isascii(),
+                f"its name needs 1 to {LONGEST_NAME} ASCII characters",
+            ),
+            (self.length > 0, f"its length must be positive, not {self.length}"),
+            (all(n > 0 for n in self.segments), "its segments must have positive lengths"),
+            (
+                sum(self.segments) == self.length,
+                f"its segments sum to {sum(self.segments)}, not to its length {self.length}",
+            ),
+            (edges == sorted(edges) and all(a < b for a, b in self.slices), "its slices must rise and not overlap"),
+            (not edges or edges[0] >= 0, "its slices must not be negative"),
+            (
+                not edges or sum(b - a for a, b in self.slices) == self.length,
+                f"its slices must cover {self.length} elements",
+            ),
+            (self.reduction in get_args(Reduction), f"its reduction must be one of {', '.join(get_args(Reduction))}"),
+            (
+                self.denominator == ("weight" if self.reduction == "weighted_mean" else None),
+                "a weighted_mean divides by 'weight', a sum by nothing",
+            ),
+            (math.isfinite(low) and math.isfinite(high) and low <= high, "its value range must be finite and rise"),
+        ]
+
+    @property
+    def is_extra(self) -> bool:
+        """Whether it lies outside the layout."""
+        return not self.slices
+
+    @staticmethod
+    def over(
+        name: str,
+        layout: Layout,
+        slices: Sequence[Slice] | None = None,
+        *,
+        value_range: tuple[float, float] | None = None,
+    ) -> "SectionSpec":
+        """A weighted mean over slices of the layout (the whole of it when None), one segment per tensor.
+
+        Raises errors.InputError (code ``section_invalid``) when a slice leaves the layout.
+        """
+        chosen = tuple(slices) if slices is not None else ((0, layout.size),)
+        if any(stop > layout.size for _, stop in chosen):
+            raise errors.InputError(
+                f"Section {name!r} leaves the layout of {layout.size} elements.", code="section_invalid"
+            )
+        length = sum(stop - start for start, stop in chosen)
+        return SectionSpec(
+            name=name, length=length, slices=chosen, segments=layout.segments(chosen), value_range=value_range
+        )
+
+    @staticmethod
+    def extra(name: str, length: int, *, value_range: tuple[float, float] | None = None) -> "SectionSpec":
+        """A plain sum of an extra vector outside the layout."""
+        return SectionSpec(name=name, length=length, reduction="sum", denominator=None, value_range=value_range)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field by name, as JSON values."""
+        return {
+            "name": self.name,
+            "length": self.length,
+            "slices": [list(pair) for pair in self.slices],
+            "segments": list(self.segments),
+            "reduction": self.reduction,
+            "denominator": self.denominator,
+            "value_range": list(self.value_range) if self.value_range else None,
+        }
+
+    @staticmethod
+    def from_json(value: object) -> "SectionSpec":
+        """The inverse of `to_json`. Raises errors.InputError (code ``section_invalid``)."""
+        fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        if set(fields) != set(_FIELDS):
+            raise errors.InputError(f"A section has exactly the fields {', '.join(_FIELDS)}.", code="section_invalid")
+        try:
+            return SectionSpec(
+                name=_typed(fields["name"], str),
+                length=_typed(fields["length"], int),
+                slices=tuple((_typed(a, int), _typed(b, int)) for a, b in _typed(fields["slices"], list)),
+                segments=tuple(_typed(n, int) for n in _typed(fields["segments"], list)),
+                reduction=fields["reduction"],
+                denominator=fields["denominator"],
+                value_range=_range(fields["value_range"]),
+            )
+        except (TypeError, ValueError) as error:
+            raise errors.InputError(
+                f"A section's fields do not have the right types: {error}.", code="section_invalid"
+            ) from None
+
+
+_FIELDS = ("name", "length", "slices", "segments", "reduction", "denominator", "value_range")
+
+
+def _typed(value: object, kind: type[Any]) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{str(value)[:64]} is not {kind.__name__}")
+    return value
+
+
+def _range(value: object) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    low, high = _typed(value, list)
+    if not all(isinstance(edge, int | float) and not isinstance(edge, bool) for edge in (low, high)):
+        raise TypeError(f"{str(value)[:64]} is not a range")
+    return float(low), float(high)

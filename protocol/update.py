@@ -1,0 +1,271 @@
+"""An update: one safetensors file with one U8 tensor per section and a header in its metadata.
+
+``__metadata__ = {"coterie": <canonical JSON of the header>}``. `read_update` looks at the header and at sizes only;
+`Update.decode` and `Update.chunks` read what they are asked for, so an update of any size streams in bounded memory.
+Every way in which an update can be wrong has a code of its own (`REFUSALS`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.codecs import CODECS, Codec
+from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
+from coterie.protocol.files import write_durably
+from coterie.protocol.header import FORMAT, SectionEntry, UpdateHeader
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.tensors import TensorFile, TensorLimits, encode_tensors, open_tensors
+
+METADATA_KEY = "coterie"
+CHUNK = 1 << 18
+
+REFUSALS: Mapping[str, str] = {
+    "wrong_format": "the file is no tensor file, or its header is not an update header of a known version",
+    "truncated": "the file or a section's payload is shorter than it must be",
+    "too_large": "the file or a section's payload is larger than allowed",
+    "wrong_task": "it was made for another task",
+    "wrong_plan": "it was made with another plan",
+    "wrong_base": "it was trained from another model version",
+    "unknown_section": "it has a section that the plan does not name",
+    "missing_section": "a section that the plan names is absent",
+    "wrong_length": "a section does not have the plan's number of elements",
+    "unknown_codec": "a section uses a codec that does not exist or is not allowed there",
+    "malformed": "a payload holds bytes that no encoder writes",
+    "not_finite": "a value is NaN or infinite",
+    "out_of_range": "a value is outside the section's range or the codec's",
+    "bad_weight": "the weight is no whole number from 0 to the cap",
+    "bad_steps": "the number of steps is no whole number from 0 to the cap",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateLimits:
+    """What an update may be. codecs: those allowed for slices of the layout; extra vectors may also use float64."""
+
+    max_bytes: int = 1 << 32
+    max_header_bytes: int = 1 << 16
+    max_weight: int = 1 << 31
+    max_steps: int = 1 << 31
+    codecs: frozenset[str] = frozenset(CODECS)
+
+
+@dataclass(frozen=True)
+class Update:
+    """A checked update. A plain value over an immutable file: it holds no handle and needs no closing."""
+
+    header: UpdateHeader
+    specs: Mapping[str, SectionSpec]
+    file: TensorFile = field(repr=False)
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """Names of the sections, in the header's order."""
+        return tuple(entry.name for entry in self.header.sections)
+
+    def decode(self, section: str, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
+        """Elements [start, stop) of a section as a new float32 array (float64 for the codec float64).
+
+        Raises errors.UpdateRefused for a payload that no encoder writes.
+        """
+        spec, entry = self.specs[section], self.header.section(section)
+        last = spec.length if stop is None else stop
+        return CODECS[entry.codec].decode(
+            lambda low, high: self.file.read_bytes(section, low, high), spec.length, spec.segments, start, last
+        )
+
+    def chunks(self, section: str, size: int = CHUNK) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """(start, elements) over the whole section, at most `size` elements each."""
+        length = self.specs[section].length
+        for start in range(0, length, size):
+            yield start, self.decode(section, start, min(start + size, length))
+
+    def check_finite(self) -> None:
+        """Decode everything once, in chunks.
+
+        Raises errors.UpdateRefused: ``not_finite`` or ``out_of_range`` (naming section and element), or what `decode`
+        raises.
+        """
+        for name in self.sections:
+            bounds = self.specs[name].value_range
+            for start, values in self.chunks(name):
+                finite = np.isfinite(values)
+                if not finite.all():
+                    at = start + int(np.argmin(finite))
+                    raise _refused("not_finite", f"Section {name!r} holds {values[at - start]} at element {at}")
+                if bounds and not bool(((values >= bounds[0]) & (values <= bounds[1])).all()):
+                    at = int(np.argmax((values < bounds[0]) | (values > bounds[1])))
+                    raise _refused(
+                        "out_of_range",
+                        f"Section {name!r} holds {values[at]} at element {start + at}, outside [{bounds[0]}, {bounds[1]}]",
+                    )
+
+
+def encode_update(
+    *,
+    task: str,
+    plan: str,
+    base: str,
+    weight: int,
+    steps: int,
+    specs: Sequence[SectionSpec],
+    sections: Mapping[str, npt.NDArray[Any]],
+    codecs: Mapping[str, str] | None = None,
+    key: bytes = b"",
+) -> bytes:
+    """The bytes of an update.
+
+    task, plan: their ids; base: SHA-256 of the model version trained from; weight: examples that count (whole, ≥ 0);
+    steps: local steps done. specs: the plan's sections, in order; sections: one flat vector per spec. codecs: section
+    → codec; a section not named uses float32, or float64 when its vector is float64. key: seeds codecs that round at
+    random. Raises errors.UpdateRefused.
+    """
+    payloads: dict[str, npt.NDArray[Any]] = {}
+    entries: list[SectionEntry] = []
+    extra = set(sections) - {spec.name for spec in specs}
+    if extra:
+        raise _refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
+    for spec in specs:
+        if spec.name not in sections:
+            raise _refused("missing_section", f"Section {spec.name!r} is absent")
+        vector = sections[spec.name]
+        default = "float64" if spec.is_extra and vector.dtype == np.float64 else MANDATORY
+        name = (codecs or {}).get(spec.name, default)
+        codec = _codec(name, spec, frozenset(CODECS))
+        try:
+            payload = codec.encode(vector, key, spec.segments)
+        except errors.UpdateRefused as error:
+            raise errors.UpdateRefused(
+                f"Section {spec.name!r}: {error.message}", hint=error.hint, code=error.reason
+            ) from None
+        payloads[spec.name] = np.frombuffer(payload, np.uint8)
+        entries.append(SectionEntry(spec.name, name, spec.length))
+    header = UpdateHeader(task=task, plan=plan, base=base, weight=weight, steps=steps, sections=tuple(entries))
+    return encode_tensors(payloads, {METADATA_KEY: canonical_json(header.to_json()).decode("utf-8")})
+
+
+def write_update(path: Path, data: bytes) -> None:
+    """Store an encoded update durably (see files.write_durably)."""
+    write_durably(path, data)
+
+
+def read_update(
+    source: bytes | Path,
+    specs: Sequence[SectionSpec],
+    *,
+    task: str | None = None,
+    plan: str | None = None,
+    base: str | None = None,
+    limits: UpdateLimits | None = None,
+) -> Update:
+    """Check an update against the plan's sections and, where given, the task, plan and base it must name.
+
+    Guarantees: allocates only for the header; a returned update has exactly the sections of `specs`, each with an
+    allowed codec and a payload whose size that codec can have. Values are not looked at: call `check_finite`. Raises
+    errors.UpdateRefused with a `reason` of `REFUSALS`.
+    """
+    bounds = limits or UpdateLimits()
+    file = _open(source, bounds)
+    header = _header(file)
+    for code, expected, got in (("task", task, header.task), ("plan", plan, header.plan), ("base", base, header.base)):
+        if expected is not None and got != expected:
+            raise _refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
+    if not 0 <= header.weight <= bounds.max_weight:
+        raise _refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {bounds.max_weight}")
+    if not 0 <= header.steps <= bounds.max_steps:
+        raise _refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {bounds.max_steps}")
+    by_name = {spec.name: spec for spec in specs}
+    _check_names(by_name, header, file)
+    for entry in header.sections:
+        _check_section(by_name[entry.name], entry, file, bounds)
+    return Update(header, by_name, file)
+
+
+def _open(source: bytes | Path, limits: UpdateLimits) -> TensorFile:
+    bounds = TensorLimits(
+        max_bytes=limits.max_bytes, max_header_bytes=limits.max_header_bytes, max_tensors=256, dtypes=frozenset({"U8"})
+    )
+    try:
+        return open_tensors(source, bounds)
+    except errors.TensorFileError as error:
+        code = {"too_large": "too_large", "truncated": "truncated"}.get(error.reason, "wrong_format")
+        raise errors.UpdateRefused(f"The update is no valid tensor file: {error.message}", code=code) from None
+
+
+def _header(file: TensorFile) -> UpdateHeader:
+    text = file.metadata.get(METADATA_KEY)
+    if text is None:
+        raise _refused("wrong_format", f"The file's metadata has no {METADATA_KEY!r} entry")
+    try:
+        value = parse_json(text.encode("utf-8", "surrogatepass"))
+    except errors.InputError as error:
+        raise _refused("wrong_format", f"The update's header is unreadable: {error.message.rstrip('.')}") from None
+    return UpdateHeader.from_json(value)
+
+
+def _check_names(specs: Mapping[str, SectionSpec], header: UpdateHeader, file: TensorFile) -> None:
+    named = [entry.name for entry in header.sections]
+    if len(set(named)) != len(named) or set(named) != set(file.tensors):
+        raise _refused("wrong_format", "The header's sections are not the file's tensors, each once")
+    for name in named:
+        if name not in specs:
+            raise _refused("unknown_section", f"The plan names no section {name[:64]!r}")
+    for name in specs:
+        if name not in file.tensors:
+            raise _refused("missing_section", f"Section {name!r} is absent")
+
+
+def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits) -> None:
+    if entry.length != spec.length:
+        raise _refused(
+            "wrong_length", f"Section {spec.name!r} declares {entry.length} elements; the plan says {spec.length}"
+        )
+    codec = _codec(entry.codec, spec, limits.codecs | {MANDATORY} | (EXTRA_ONLY if spec.is_extra else set[str]()))
+    info = file.tensors[spec.name]
+    size = info.stop - info.start
+    if len(info.shape) != 1:
+        raise _refused(
+            "wrong_format", f"Section {spec.name!r} must be a flat U8 tensor; its shape is {list(info.shape)}"
+        )
+    if size < codec.min_bytes(spec.length, spec.segments):
+        raise _refused(
+            "truncated",
+            f"Section {spec.name!r} has {size} bytes; {codec.name} needs {codec.min_bytes(spec.length, spec.segments)}",
+        )
+    if size > codec.max_bytes(spec.length, spec.segments):
+        raise _refused(
+            "too_large",
+            f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {codec.max_bytes(spec.length, spec.segments)}",
+        )
+
+
+def _codec(name: str, spec: SectionSpec, allowed: frozenset[str]) -> Codec:
+    if name not in CODECS or name not in allowed or (name in EXTRA_ONLY and not spec.is_extra):
+        raise _refused(
+            "unknown_codec", f"Section {spec.name!r} uses the codec {name[:64]!r}, which is not allowed there"
+        )
+    return CODECS[name]
+
+
+def _refused(code: str, message: str) -> errors.UpdateRefused:
+    return errors.UpdateRefused(f"{message}.", code=code)
+
+
+__all__ = [
+    "CHUNK",
+    "FORMAT",
+    "METADATA_KEY",
+    "REFUSALS",
+    "SectionEntry",
+    "Update",
+    "UpdateHeader",
+    "UpdateLimits",
+    "encode_update",
+    "read_update",
+    "write_update",
+]

@@ -1,0 +1,104 @@
+"""The ground that messages stand on: three kinds of message, the field types they share, and how one is read.
+
+- `Request`: what the server reads. Unknown fields are refused: a typing error must not be ignored silently.
+- `Response`: what a client reads. Unknown fields are ignored, so a newer server can say more.
+- `Signed`: what travels under a signature. Unknown fields are kept, so that the bytes that were signed can be made
+  again.
+
+Numbers are strict: no text is taken for a number, no fraction for a whole number, and NaN and infinity are refused.
+"""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from coterie import errors
+from coterie.protocol import ids
+from coterie.protocol.canonical import LARGEST_INTEGER, parse_json
+from coterie.protocol.signing import PUBLIC_PATTERN, SIGNATURE_PATTERN
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+LARGEST_BLOB = 1 << 36
+
+
+class Request(BaseModel):
+    """A message that the server reads: unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Response(BaseModel):
+    """A message that a client reads: unknown fields are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Signed(BaseModel):
+    """A message, or a part of one, that travels under a signature: unknown fields are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+PublicKey = Annotated[str, StringConstraints(pattern=PUBLIC_PATTERN)]
+Signature = Annotated[str, StringConstraints(pattern=SIGNATURE_PATTERN)]
+DeviceId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.DEVICE))]
+TaskId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.TASK))]
+ExperimentId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.EXPERIMENT))]
+TokenId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.TOKEN))]
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+"""A population's name: safe in paths and addresses."""
+Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+"""A name for people: no control characters."""
+Token = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/+-]+$")]
+"""A machine's word: a codec, a metric, a hyper-parameter, a phase, an error code."""
+Detail = Annotated[str, StringConstraints(max_length=2000)]
+Nonce = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=r"^[A-Za-z0-9_.=+/-]+$")]
+Whole = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
+Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Milliseconds = Annotated[int, Field(strict=True, ge=0, le=WEEK_MS)]
+Seconds = Annotated[float, Field(strict=True, gt=0, le=WEEK_MS / 1000, allow_inf_nan=False)]
+Size = Annotated[int, Field(strict=True, ge=0, le=LARGEST_BLOB)]
+ProtocolVersion = Annotated[int, Field(strict=True, ge=1, le=1000)]
+
+
+class BlobRef(Signed):
+    """An immutable blob by its content: SHA-256 and size in bytes."""
+
+    sha256: Sha256
+    size: Size
+
+
+AnyMessage = TypeVar("AnyMessage", bound=BaseModel)
+
+
+def read_message(kind: type[AnyMessage], data: bytes | dict[str, Any], *, limit: int = 1 << 20) -> AnyMessage:
+    """A message from JSON bytes or values.
+
+    Raises errors.InputError (``json_invalid``, or ``message_invalid`` with ``errors=[{"pointer", "detail"}]`` in its
+    details) instead of pydantic's own exception, so that a caller needs one kind of handler.
+    """
+    value = parse_json(data, limit=limit) if isinstance(data, bytes) else data
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        faults = message_faults(error)
+        first = f"{faults[0]['pointer'] or '/'}: {faults[0]['detail']}"
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise errors.InputError(
+            f"This is not a valid {kind.__name__}: {first}{more}.", code="message_invalid", errors=faults
+        ) from None
+
+
+def message_faults(error: ValidationError) -> list[dict[str, str]]:
+    """What is wrong with a message, as RFC 6901 pointers and sentences; never echoes the values."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [
+        {"pointer": _pointer(fault["loc"]), "detail": fault["msg"].removeprefix("Value error, ")}
+        for fault in found[:32]
+    ]
+
+
+def _pointer(place: tuple[int | str, ...]) -> str:
+    return "".join("/" + str(part)[:64].replace("~", "~0").replace("/", "~1") for part in place)
