@@ -129,7 +129,7 @@ class Layout:
         return {tensor.name: vector[slice(*slices[tensor.name])].reshape(tensor.shape) for tensor in self.tensors}
 
     def check(self, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Raise errors.InputError (code ``layout_mismatch``) unless names, dtypes and shapes are exactly the layout's."""
+        """Raise errors.InputError (code ``layout_mismatch``) unless names, dtypes and shapes are the layout's."""
         missing = [name for name in self.slices if name not in tensors]
         if missing:
             raise _mismatch(f"{len(missing)} tensor(s) of the layout are missing, first {missing[0]!r}.")
@@ -139,9 +139,8 @@ class Layout:
         for tensor in self.tensors:
             array = tensors[tensor.name]
             if array.shape != tensor.shape or array.dtype != np.float32:
-                raise _mismatch(
-                    f"Tensor {tensor.name!r} must be float32 {list(tensor.shape)}; got {array.dtype} {list(array.shape)}."
-                )
+                wanted, got = f"float32 {list(tensor.shape)}", f"{array.dtype} {list(array.shape)}"
+                raise _mismatch(f"Tensor {tensor.name!r} must be {wanted}; got {got}.")
 
     def to_json(self) -> dict[str, Any]:
         """``{"tensors": [{"name": …, "shape": […]}, …]}``"""

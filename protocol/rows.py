@@ -11,6 +11,7 @@ Everything else (dates, complex numbers, mixed objects, missing cells, NaN, infi
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -56,6 +57,43 @@ class LabelLike(Protocol):
     def high(self) -> float | None: ...
 
 
+@dataclass(frozen=True)
+class _Cells:
+    """One array as it came, with all that an error about it must say."""
+
+    array: Array
+    column: str
+    expected: str
+    source: str
+
+    def refuse(self, bad: Array, why: str, hint: str) -> errors.DataError:
+        """The error that names the first True of `bad` (of the array's shape) and counts the others."""
+        position: tuple[int, ...] = tuple(cast(list[int], np.argwhere(bad)[0].tolist()))
+        row, inside = position[0] + 1, f", element {list(position[1:])}" if len(position) > 1 else ""
+        cell = cast(object, self.array[position])
+        shown = repr(cell.item() if isinstance(cell, np.generic) else cell)[:60]
+        others = int(bad.sum()) - 1
+        rest = f" {others} more cell{'s' if others > 1 else ''} in this column likewise." if others else ""
+        where = f"{self.source}: column {self.column!r}, row {row}{inside}"
+        return errors.DataError(
+            f"{where}: {shown} {why}; the schema expects {self.expected}.{rest}",
+            hint=hint,
+            code="data_cell",
+            column=self.column,
+            row=row,
+            others=others,
+        )
+
+    def refuse_whole(self, why: str, hint: str, code: str) -> errors.DataError:
+        """The error about the array as a whole."""
+        return errors.DataError(
+            f"{self.source}: column {self.column!r} {why}; the schema expects {self.expected}.",
+            hint=hint,
+            code=code,
+            column=self.column,
+        )
+
+
 def check_lengths(arrays: Mapping[str, Array], source: str) -> None:
     """Every array has the same number of rows, and at least one."""
     for name, array in arrays.items():
@@ -72,225 +110,147 @@ def check_lengths(arrays: Mapping[str, Array], source: str) -> None:
                 column=name,
             )
     if rows == 0:
-        raise errors.DataError(
-            f"{source}: there are no rows.", hint="Training needs at least one example.", code="data_empty"
-        )
+        raise errors.DataError(f"{source}: there are no rows.", hint="Add at least one example.", code="data_empty")
 
 
 def check_feature(feature: FeatureLike, arrays: Mapping[str, Array], source: str) -> Array:
     """The feature as `[N, *shape]` in its dtype, from one array of that shape or from one `[N]` array per column."""
-    expected = f"{feature.dtype}{_range_text(feature.low, feature.high)}"
-    columns = list(arrays)
-    if columns == [feature.name] and not (feature.columns == (feature.name,) and arrays[feature.name].ndim == 1):
-        array = arrays[feature.name]
-        if array.shape[1:] != feature.shape:
-            raise errors.DataError(
-                f"{source}: {feature.name!r} has examples of shape {list(array.shape[1:])}; the schema expects {list(feature.shape)}.",
-                hint=_shape_hint(array.shape[1:], feature.shape),
-                code="data_shape",
-                column=feature.name,
+    expected = _expected(feature.dtype, feature.low, feature.high)
+    columns = tuple(arrays)
+    if columns == (feature.name,) and not (feature.columns == columns and arrays[feature.name].ndim == 1):
+        cells = _Cells(arrays[feature.name], feature.name, f"{expected} of shape {list(feature.shape)}", source)
+        shape = cells.array.shape[1:]
+        if shape != feature.shape:
+            raise cells.refuse_whole(
+                f"has examples of shape {list(shape)}", _shape_hint(shape, feature.shape), "data_shape"
             )
-        values = _cast(array, feature.name, feature.dtype, expected, source)
-        _check_range(values, array, feature.name, (feature.low, feature.high), expected, source)
-        return np.ascontiguousarray(values)
+        return np.ascontiguousarray(_values(cells, feature.dtype, feature.low, feature.high))
     parts: list[Array] = []
     for column, array in arrays.items():
-        _check_flat(column, array, source)
-        values = _cast(array, column, feature.dtype, expected, source)
-        _check_range(values, array, column, (feature.low, feature.high), expected, source)
-        parts.append(values)
+        cells = _flat(_Cells(array, column, expected, source))
+        parts.append(_values(cells, feature.dtype, feature.low, feature.high))
     return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *feature.shape)))
 
 
 def check_label(label: LabelLike, arrays: Mapping[str, Array], source: str) -> Array:
-    """The label as `[N]` in its dtype: class indices where the schema has classes."""
+    """The label as `[N]` in its dtype: class indices where the schema has classes. `[N, 1]` is taken for `[N]`."""
     ((column, array),) = arrays.items()
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    _check_flat(column, array, source)
+    flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if label.classes is not None:
-        return _classes(array, column, label.classes, source)
-    expected = f"{label.dtype}{_range_text(label.low, label.high)}"
-    values = _cast(array, column, label.dtype, expected, source)
-    _check_range(values, array, column, (label.low, label.high), expected, source)
-    return np.ascontiguousarray(values)
+        shown = ", ".join(repr(raw) for raw in label.classes[:10]) + (" …" if len(label.classes) > 10 else "")
+        return _class_indices(_flat(_Cells(flat, column, f"one of {shown}", source)), label.classes)
+    cells = _flat(_Cells(flat, column, _expected(label.dtype, label.low, label.high), source))
+    return np.ascontiguousarray(_values(cells, label.dtype, label.low, label.high))
 
 
-def _check_flat(column: str, array: Array, source: str) -> None:
-    if array.ndim != 1:
-        raise errors.DataError(
-            f"{source}: column {column!r} has shape {list(array.shape)}; it must hold one value per row.",
-            code="data_shape",
-            column=column,
-        )
+def _flat(cells: _Cells) -> _Cells:
+    if cells.array.ndim != 1:
+        hint = "Give one value per row."
+        raise cells.refuse_whole(f"has shape {list(cells.array.shape)}", hint, "data_shape")
+    return cells
 
 
-def _cast(array: Array, column: str, dtype: str, expected: str, source: str) -> Array:
-    """The values in `dtype`, or the error that names the first cell that cannot be one."""
-    numbers = _numbers(array, column, expected, source)
-    if numbers.dtype.kind == "f":
-        finite = np.isfinite(numbers)
-        if not finite.all():
-            raise _bad_cell(
-                ~finite, array, column, "is not a finite number", expected, source, "Drop or fill such rows."
-            )
-    if dtype == "float32":
-        return _to_float32(numbers, array, column, expected, source)
+def _values(cells: _Cells, dtype: str, low: float | None, high: float | None) -> Array:
+    """The cells in `dtype` and within the bounds, or the error that names the first that is not."""
+    numbers = _numbers(cells)
+    if numbers.dtype.kind == "f" and not (finite := np.isfinite(numbers)).all():
+        raise cells.refuse(~finite, "is not a finite number", "Mend or drop such rows.")
+    values = _to_float32(numbers, cells) if dtype == "float32" else _to_whole(numbers, dtype, cells)
+    # A bound of 0.1 must let pass the float32 nearest to 0.1, so bounds are rounded as the data is.
+    bounds = tuple(
+        None if bound is None else values.dtype.type(bound) if dtype == "float32" else bound for bound in (low, high)
+    )
+    if bounds[0] is not None and values.size and values.min() < bounds[0]:
+        raise cells.refuse(values < bounds[0], "is too low", "Mend the cell, or lower the schema's bound.")
+    if bounds[1] is not None and values.size and values.max() > bounds[1]:
+        raise cells.refuse(values > bounds[1], "is too high", "Mend the cell, or raise the schema's bound.")
+    return values
+
+
+def _to_float32(numbers: Array, cells: _Cells) -> Array:
+    if numbers.dtype.kind in "iu" and numbers.dtype.itemsize > 2:
+        inexact = (numbers > _EXACT_IN_FLOAT32) | (numbers < -_EXACT_IN_FLOAT32)
+        if inexact.any():
+            hint = "Scale the column down; or store it as a float, if losing its last digits is meant."
+            raise cells.refuse(inexact, "is a whole number too large for float32", hint)
+    with np.errstate(over="ignore"):
+        values = numbers.astype(np.float32)
+    if not (fits := np.isfinite(values)).all():
+        raise cells.refuse(~fits, "is too large for float32", "Scale the column down.")
+    return values
+
+
+def _to_whole(numbers: Array, dtype: str, cells: _Cells) -> Array:
     low, high = _WHOLE_RANGE[dtype]
     if numbers.dtype.kind == "f":
         parted = numbers != np.floor(numbers)
         if parted.any():
-            raise _bad_cell(
-                parted,
-                array,
-                column,
-                "is not a whole number",
-                expected,
-                source,
-                "Round it, or declare the dtype float32.",
-            )
+            raise cells.refuse(parted, "is not a whole number", "Round it, or declare the dtype float32.")
     outside = (numbers < low) | (numbers > high)
     if outside.any():
-        raise _bad_cell(
-            outside, array, column, f"does not fit {dtype}", expected, source, f"Values go from {low} to {high}."
-        )
+        raise cells.refuse(outside, f"does not fit {dtype}", f"Values of {dtype} go from {low} to {high}.")
     return numbers.astype(dtype)
 
 
-def _to_float32(numbers: Array, array: Array, column: str, expected: str, source: str) -> Array:
-    if numbers.dtype.kind in "iu" and numbers.dtype.itemsize > 2:
-        inexact = (numbers > _EXACT_IN_FLOAT32) | (numbers < -_EXACT_IN_FLOAT32)
-        if inexact.any():
-            hint = "Scale the column down or store it as a float, if losing its last digits is meant."
-            raise _bad_cell(inexact, array, column, "is a whole number too large for float32", expected, source, hint)
-    with np.errstate(over="ignore"):
-        values = numbers.astype(np.float32)
-    if numbers.dtype.kind == "f" and numbers.dtype.itemsize > 4:
-        beyond = ~np.isfinite(values)
-        if beyond.any():
-            raise _bad_cell(
-                beyond, array, column, "is too large for float32", expected, source, "Scale the column down."
-            )
-    return values
-
-
-def _numbers(array: Array, column: str, expected: str, source: str) -> Array:
-    """The array as numbers: text and objects parsed cell by cell, anything without numbers refused."""
-    kind = array.dtype.kind
+def _numbers(cells: _Cells) -> Array:
+    """The array as numbers: text and objects parsed cell by cell, anything without plain numbers refused."""
+    array = cells.array
+    kind, width = array.dtype.kind, array.dtype.itemsize
     if kind == "b":
         return array.astype(np.uint8)
-    if kind in "iu" or (kind == "f" and array.dtype.itemsize <= 8):
+    if kind in "iu" or (kind == "f" and width <= 8):
         return array
     if kind in "USO":
-        cells = cast(list[object], array.reshape(-1).tolist())
-        parsed = np.array([_parse(cell) for cell in cells], np.float64)
-        missing = np.isnan(parsed).reshape(array.shape)
+        flat = cast(list[object], array.reshape(-1).tolist())
+        parsed = np.array([_parse(cell) for cell in flat], np.float64).reshape(array.shape)
+        missing = np.isnan(parsed)
         if missing.any():
-            raise _bad_cell(missing, array, column, "is not a number", expected, source, "Mend or drop such rows.")
-        return parsed.reshape(array.shape)
-    raise errors.DataError(
-        f"{source}: {column!r} has the dtype {array.dtype}, which holds no plain numbers; the schema expects {expected}.",
-        hint="Convert it to float32, int32 or uint8 before it is loaded.",
-        code="data_dtype",
-        column=column,
-    )
+            raise cells.refuse(missing, "is not a number", "Mend or drop such rows.")
+        return parsed
+    hint = "Convert it to float32, int32 or uint8 before it is loaded."
+    raise cells.refuse_whole(f"has the dtype {array.dtype}, which holds no plain numbers", hint, "data_dtype")
 
 
 def _parse(cell: object) -> float:
-    """A cell as a number.
-
-    NaN stands for everything that is not one. Underscores, which Python's float takes, are not numbers here.
-    """
-    if isinstance(cell, bytes):
-        cell = cell.decode("utf-8", "replace")
-    if isinstance(cell, str) and "_" in cell:
-        return math.nan
-    if not isinstance(cell, str | int | float):
+    """A cell as a number; NaN stands for what is none. Underscores, which Python's float takes, are refused."""
+    text = cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell
+    if not isinstance(text, str | int | float) or (isinstance(text, str) and "_" in text):
         return math.nan
     try:
-        return float(cell)
+        return float(text)
     except (ValueError, OverflowError):
         return math.nan
 
 
-def _classes(array: Array, column: str, classes: Sequence[str | int | float], source: str) -> Array:
-    """Class indices.
-
-    A cell matches a class of the same text; a number, or text that is one, also matches the class of equal value.
-    """
+def _class_indices(cells: _Cells, classes: Sequence[str | int | float]) -> Array:
+    """A cell is the class of the same text; a number, or text that is one, is also the class of equal value."""
+    if cells.array.dtype.kind not in "biufUSO":
+        raise cells.refuse_whole(f"has the dtype {cells.array.dtype}, which holds no labels", "", "data_dtype")
     by_text = {str(raw): index for index, raw in enumerate(classes)}
     by_number = {number: index for index, raw in enumerate(classes) if not math.isnan(number := _parse(raw))}
-    if array.dtype.kind not in "biufUSO":
-        raise errors.DataError(
-            f"{source}: {column!r} has the dtype {array.dtype}, which holds no labels.",
-            code="data_dtype",
-            column=column,
-        )
-    distinct: dict[object, int] = {}
-    indices = np.empty(len(array), np.int32)
-    for row, cell in enumerate(cast(list[object], array.tolist())):
-        key = cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell
-        if not isinstance(key, str | int | float):
-            key = str(key)
-        if key not in distinct:
+    known: dict[object, int] = {}
+    indices = np.empty(len(cells.array), np.int32)
+    for row, cell in enumerate(cast(list[object], cells.array.tolist())):
+        raw = cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell
+        key = raw if isinstance(raw, str | int | float) else str(raw)
+        if key not in known:
             text = by_text.get(key.strip()) if isinstance(key, str) else None
-            distinct[key] = text if text is not None else by_number.get(_parse(key), -1)
-        indices[row] = distinct[key]
-    unknown = indices < 0
-    if unknown.any():
-        shown = ", ".join(repr(raw) for raw in classes[:10]) + (" …" if len(classes) > 10 else "")
-        raise _bad_cell(unknown, array, column, "is not a class", f"one of {shown}", source, "Mend or drop such rows.")
+            known[key] = by_number.get(_parse(key), -1) if text is None else text
+        indices[row] = known[key]
+    if (unknown := indices < 0).any():
+        raise cells.refuse(unknown, "is not a class", "Mend or drop such rows, or add the class to the schema.")
     return indices
 
 
-def _check_range(
-    values: Array, array: Array, column: str, bounds: tuple[float | None, float | None], expected: str, source: str
-) -> None:
-    low, high = bounds
-    outside = np.zeros(values.shape, np.bool_)
-    wide = values.astype(np.float64) if values.dtype.kind != "f" else values
-    if low is not None:
-        outside |= wide < _like(low, values)
-    if high is not None:
-        outside |= wide > _like(high, values)
-    if outside.any():
-        raise _bad_cell(
-            outside, array, column, "is out of range", expected, source, "Mend the cell, or widen the schema's range."
-        )
-
-
-def _like(bound: float, values: Array) -> float:
-    """The bound as the data sees it: 0.1 rounded to float32 must pass a bound of 0.1."""
-    return float(np.float32(bound)) if values.dtype == np.float32 else bound
-
-
-def _bad_cell(
-    bad: Array, array: Array, column: str, why: str, expected: str, source: str, hint: str
-) -> errors.DataError:
-    """The error for the first True in `bad`, an array of the shape of `array` (row first)."""
-    position: tuple[int, ...] = tuple(cast(list[int], np.argwhere(bad)[0].tolist()))
-    cell = cast(object, array[position])
-    shown = repr(cell.item() if isinstance(cell, np.generic) else cell)[:60]
-    inside = f", element {list(position[1:])}" if len(position) > 1 else ""
-    more = int(bad.sum()) - 1
-    rest = f" {more} more cell{'s' if more > 1 else ''} in this column likewise." if more else ""
-    return errors.DataError(
-        f"{source}: column {column!r}, row {position[0] + 1}{inside}: {shown} {why}; the schema expects {expected}.{rest}",
-        hint=hint,
-        code="data_cell",
-        column=column,
-        row=position[0] + 1,
-        others=more,
-    )
-
-
-def _range_text(low: float | None, high: float | None) -> str:
+def _expected(dtype: str, low: float | None, high: float | None) -> str:
     if low is None and high is None:
-        return ""
-    return f" from {'any' if low is None else f'{low:g}'} to {'any' if high is None else f'{high:g}'}"
+        return dtype
+    if low is None or high is None:
+        return f"{dtype} {'≥' if high is None else '≤'} {low if high is None else high:g}"
+    return f"{dtype} from {low:g} to {high:g}"
 
 
 def _shape_hint(got: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     if math.prod(got) == math.prod(wanted):
-        return f"The number of elements agrees: reshape the array to (-1, {', '.join(map(str, wanted))})."
+        return f"The number of elements agrees: reshape the array to {[-1, *wanted]}."
     return "Load the array with one example per row, in the schema's shape."

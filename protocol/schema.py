@@ -167,12 +167,12 @@ class DataSchema:
         wanted[self.label.name] = (self.label.column,) if self.label.column else ()
         given: dict[str, dict[str, npt.NDArray[Any]]] = {}
         for name, columns in wanted.items():
-            whole = name in arrays and not (len(columns) == 1 and columns[0] in arrays)
+            whole = name in arrays and not (columns and all(column in arrays for column in columns))
             names = (name,) if whole or not columns else columns
             missing = [column for column in names if column not in arrays]
             if missing:
                 raise errors.DataError(
-                    f"{source}: {_listed('column', missing)} missing; found {', '.join(sorted(arrays)[:20]) or 'nothing'}.",
+                    f"{source}: {_listed(missing)} missing; found {', '.join(sorted(arrays)[:20]) or 'nothing'}.",
                     hint=f"The schema reads {self._reads()}.",
                     code="data_missing",
                     column=missing[0],
@@ -181,7 +181,7 @@ class DataSchema:
         surplus = sorted(set(arrays) - {column for group in given.values() for column in group})
         if surplus:
             raise errors.DataError(
-                f"{source}: {_listed('column', surplus)} not in the schema.",
+                f"{source}: {_listed(surplus)} not in the schema.",
                 hint=f"Leave them out; the schema reads {self._reads()}.",
                 code="data_surplus",
                 column=surplus[0],
@@ -308,9 +308,9 @@ def _require(name: object, rules: list[tuple[bool, str]]) -> None:
             raise _invalid(f"{str(name)[:64]!r} in the data schema: {why}.")
 
 
-def _listed(noun: str, names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"{noun} {shown} is" if len(names) == 1 else f"{noun}s {shown} are"
+    return f"column {shown} is" if len(names) == 1 else f"columns {shown} are"
 
 
 def _invalid(message: str) -> errors.ConfigurationError:

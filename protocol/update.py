@@ -102,7 +102,7 @@ class Update:
                     at = int(np.argmax((values < bounds[0]) | (values > bounds[1])))
                     raise _refused(
                         "out_of_range",
-                        f"Section {name!r} holds {values[at]} at element {start + at}, outside [{bounds[0]}, {bounds[1]}]",
+                        f"Section {name!r} holds {values[at]} at element {start + at}, outside {list(bounds)}",
                     )
 
 
@@ -232,16 +232,11 @@ def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, lim
         raise _refused(
             "wrong_format", f"Section {spec.name!r} must be a flat U8 tensor; its shape is {list(info.shape)}"
         )
-    if size < codec.min_bytes(spec.length, spec.segments):
-        raise _refused(
-            "truncated",
-            f"Section {spec.name!r} has {size} bytes; {codec.name} needs {codec.min_bytes(spec.length, spec.segments)}",
-        )
-    if size > codec.max_bytes(spec.length, spec.segments):
-        raise _refused(
-            "too_large",
-            f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {codec.max_bytes(spec.length, spec.segments)}",
-        )
+    least, most = codec.min_bytes(spec.length, spec.segments), codec.max_bytes(spec.length, spec.segments)
+    if size < least:
+        raise _refused("truncated", f"Section {spec.name!r} has {size} bytes; {codec.name} needs {least}")
+    if size > most:
+        raise _refused("too_large", f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {most}")
 
 
 def _codec(name: str, spec: SectionSpec, allowed: frozenset[str]) -> Codec:
