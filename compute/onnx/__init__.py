@@ -1,1 +1,1 @@
-"""ONNX: the writer, the checker of untrusted graphs, and weights inside inference graphs."""
+"""ONNX: writer, checker, weights."""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
+from coterie.compute.ir import NDArray
 from coterie.compute.onnx.checker import DTYPES
 from coterie.errors import GraphRefused, InputError
 
@@ -13,7 +13,7 @@ from coterie.errors import GraphRefused, InputError
 MESSAGE_BYTES = 2**31 - 1
 
 
-def embed_weights(infer: bytes, weights: Mapping[str, NDArray[np.generic]]) -> bytes:
+def embed_weights(infer: bytes, weights: Mapping[str, NDArray]) -> bytes:
     """The graph with each named input turned into an initialiser, so that one file holds the model.
 
     infer: a serialised graph. weights: arrays by input name, each of exactly the input's dtype and shape; inputs not

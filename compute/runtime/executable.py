@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from coterie.compute.ir import NDArray
 from coterie.compute.runtime.session import CPU, Session, describe, first_line, open_session
 from coterie.compute.runtime.tensors import TensorInfo, check_names
 from coterie.errors import InternalError
@@ -59,7 +59,7 @@ class Executable:
         """Outputs by name."""
         return {tensor.name: tensor for tensor in self.outputs}
 
-    def run(self, feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    def run(self, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
         """All outputs for these feeds, each an array of its own.
 
         feeds: every input by name, each of exactly the graph's dtype and shape. Raises InputError naming the tensor

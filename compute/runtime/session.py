@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
-import numpy as np
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
-from numpy.typing import NDArray
 
+from coterie.compute.ir import NDArray
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.errors import ConfigurationError, GraphRefused
 
@@ -28,9 +27,9 @@ DTYPES: Mapping[str, str] = {
 class OrtValue(Protocol):
     """A tensor that ONNX Runtime can bind."""
 
-    def numpy(self) -> NDArray[np.generic]: ...
+    def numpy(self) -> NDArray: ...
 
-    def update_inplace(self, __data: NDArray[np.generic]) -> None: ...
+    def update_inplace(self, __data: NDArray) -> None: ...
 
 
 class Binding(Protocol):
@@ -59,8 +58,8 @@ class Session(Protocol):
     def get_providers(self) -> Sequence[str]: ...
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, NDArray[np.generic]]
-    ) -> Sequence[NDArray[np.generic]]: ...
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, NDArray]
+    ) -> Sequence[NDArray]: ...
 
     def io_binding(self) -> Binding: ...
 
@@ -125,7 +124,7 @@ def runtime_version() -> str:
     return str(cast(Any, onnxruntime).__version__)
 
 
-def ortvalue_over(array: NDArray[np.generic]) -> OrtValue:
+def ortvalue_over(array: NDArray) -> OrtValue:
     """A CPU tensor that shares ``array``'s memory: writing to the array writes to the tensor."""
     return cast(OrtValue, cast(Any, onnxruntime).OrtValue.ortvalue_from_numpy(array))
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from coterie.compute.ir import NDArray
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.session import CPU, Binding, OrtValue, first_line, ortvalue_over
 from coterie.compute.runtime.tensors import TensorInfo, check_names
@@ -17,7 +17,7 @@ class Slot:
     """Memory that ONNX Runtime reads or writes, seen from NumPy: both share one buffer."""
 
     info: TensorInfo
-    array: NDArray[np.generic]
+    array: NDArray
     value: OrtValue
 
     @staticmethod
@@ -49,8 +49,8 @@ class StepLoop:
         executable: Executable,
         *,
         carry: Mapping[str, str],
-        constants: Mapping[str, NDArray[np.generic]],
-        state: Mapping[str, NDArray[np.generic]],
+        constants: Mapping[str, NDArray],
+        state: Mapping[str, NDArray],
         rebind: bool | None = None,
     ) -> None:
         _check_carry(executable, carry)
@@ -79,7 +79,7 @@ class StepLoop:
         return tuple(slot.info for slot in self._feeds.values())
 
     def load(
-        self, state: Mapping[str, NDArray[np.generic]], *, constants: Mapping[str, NDArray[np.generic]] | None = None
+        self, state: Mapping[str, NDArray], *, constants: Mapping[str, NDArray] | None = None
     ) -> None:
         """Start again from ``state`` (every carried input), keeping memory and bindings; ``constants`` replaces all
         constants when given.
@@ -88,7 +88,7 @@ class StepLoop:
         if constants is not None:
             _write(self._constants, constants, where="step loop constants")
 
-    def step(self, feeds: Mapping[str, NDArray[np.generic]]) -> None:
+    def step(self, feeds: Mapping[str, NDArray]) -> None:
         """Run once. feeds: every input that is neither carried nor constant; they are copied before this returns."""
         _write(self._feeds, feeds, where="step")
         turn = self._turn
@@ -102,13 +102,13 @@ class StepLoop:
             ) from error
         self._turn = 1 - turn
 
-    def read(self, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+    def read(self, names: Sequence[str]) -> dict[str, NDArray]:
         """Copies of the named outputs as the last step left them; zeros, or the first state for carried ones, before
         any step.
         """
         return {name: self._output(name).array.copy() for name in names}
 
-    def state(self) -> dict[str, NDArray[np.generic]]:
+    def state(self) -> dict[str, NDArray]:
         """Copies of the carried inputs as the next step will see them."""
         return {name: slot.array.copy() for name, slot in self._states[self._turn].items()}
 
@@ -152,7 +152,7 @@ def _check_carry(executable: Executable, carry: Mapping[str, str]) -> None:
             raise InputError(f"step loop: output {output} cannot become input {into}: dtype and shape must be equal.")
 
 
-def _write(slots: Mapping[str, Slot], values: Mapping[str, NDArray[np.generic]], *, where: str) -> None:
+def _write(slots: Mapping[str, Slot], values: Mapping[str, NDArray], *, where: str) -> None:
     """Copy every value into its slot, after all of them have been checked."""
     check_names(slots, values, where=where)
     for name, slot in slots.items():

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from coterie.compute.ir import NDArray
 from coterie.errors import InputError
 
 
@@ -23,7 +23,7 @@ class TensorInfo:
         return f"{self.name}: {self.dtype}{list(self.shape)}"
 
     @cached_property
-    def numpy_dtype(self) -> np.dtype[np.generic]:
+    def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype as NumPy's object; comparing these is much cheaper than comparing names."""
         return np.dtype(self.dtype)
 
@@ -32,11 +32,11 @@ class TensorInfo:
         """Bytes of the tensor's values."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.numpy_dtype.itemsize
 
-    def zeros(self) -> NDArray[np.generic]:
+    def zeros(self) -> NDArray:
         """A new array of this dtype and shape, all zeros."""
         return np.zeros(self.shape, dtype=self.numpy_dtype)
 
-    def check(self, value: object, *, where: str) -> NDArray[np.generic]:
+    def check(self, value: object, *, where: str) -> NDArray:
         """``value`` as it is, when it is an array of exactly this dtype and shape.
 
         No value is converted: a silent cast of a feed is how a wrong column trains without a word.
@@ -44,7 +44,7 @@ class TensorInfo:
         """
         if not isinstance(value, np.ndarray):
             raise InputError(f"{where}: tensor {self.name!r} must be a NumPy array, got {type(value).__name__}.")
-        array = cast(NDArray[np.generic], value)
+        array = cast(NDArray, value)
         if array.shape != self.shape or array.dtype != self.numpy_dtype:
             raise InputError(
                 f"{where}: tensor {self.name!r} must be {self.dtype}{list(self.shape)}, got "

@@ -1,0 +1,1 @@
+"""Feeding graphs: deterministic, resumable batches."""

@@ -1,0 +1,122 @@
+"""Batches of one fixed shape, in an order that depends on a seed alone."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from coterie.compute.ir import NDArray
+from coterie.errors import InputError
+
+WEIGHT = "sample_weight"
+
+
+class Batches:
+    """An iterator over batches of rows.
+
+    arrays: by name, each ``[N, ...]`` with the same N of at least one. batch_size: B, the rows of every batch. seed:
+    fixes the order; any integer of 64 bits. epochs: how often all rows are gone through; None for no end. shuffle: a
+    new order every epoch; without it the rows' own order.
+
+    Each item holds every array's rows ``[B, ...]`` in its own dtype, and ``sample_weight`` float32[B]: 1 for a row, 0
+    for padding. Only the last batch of an epoch is padded, with copies of its first row, so that padding is always a
+    row that the model can digest.
+
+    Guarantees: the same arrays, seed and position give the same bytes on every machine and NumPy version (only the raw
+    Philox stream is used, never a library's shuffle). ``restore(state())`` continues where ``state`` was taken, bit for
+    bit. Within an epoch every row occurs exactly once with weight 1. Raises InputError for arrays of unequal length, no
+    rows, the reserved name, or a size below one.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        epochs: int | None = 1,
+        shuffle: bool = True,
+    ) -> None:
+        self.rows = _count_rows(arrays)
+        for what, value in (("batch_size", batch_size), ("epochs", 1 if epochs is None else epochs)):
+            if value < 1:
+                raise InputError(f"Batches: {what} must be at least 1, got {value}.")
+        self.arrays = dict(arrays)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epochs = epochs
+        self.shuffle = shuffle
+        self._epoch = 0
+        self._batch = 0
+        self._order = self._order_of(0)
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches in one epoch."""
+        return -(-self.rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[dict[str, NDArray]]:
+        return self
+
+    def __next__(self) -> dict[str, NDArray]:
+        if self._batch == self.per_epoch:
+            self._go_to(self._epoch + 1, 0)
+        if self.epochs is not None and self._epoch >= self.epochs:
+            raise StopIteration
+        first = self._batch * self.batch_size
+        chosen = self._order[first : first + self.batch_size]
+        real = len(chosen)
+        chosen = np.concatenate([chosen, np.repeat(chosen[:1], self.batch_size - real)])
+        weight = np.zeros(self.batch_size, np.float32)
+        weight[:real] = 1
+        self._batch += 1
+        return {name: array[chosen] for name, array in self.arrays.items()} | {WEIGHT: weight}
+
+    def state(self) -> dict[str, int]:
+        """The position, as JSON values: epoch and batch to come next, and what the order depends on."""
+        return {
+            "epoch": self._epoch,
+            "batch": self._batch,
+            "rows": self.rows,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+        }
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Continue from a state. Raises InputError when it was taken over other rows, another batch size or another
+        seed.
+        """
+        here = self.state()
+        for name in ("rows", "batch_size", "seed"):
+            if state.get(name) != here[name]:
+                raise InputError(
+                    f"Batches: the saved position has {name} {state.get(name)}, these batches have {here[name]}; "
+                    "start from the beginning."
+                )
+        epoch, batch = state.get("epoch", -1), state.get("batch", -1)
+        if epoch < 0 or not 0 <= batch <= self.per_epoch:
+            raise InputError(
+                f"Batches: epoch {epoch}, batch {batch} is no position; an epoch has {self.per_epoch} batches."
+            )
+        self._go_to(epoch, batch)
+
+    def _go_to(self, epoch: int, batch: int) -> None:
+        if epoch != self._epoch:
+            self._order = self._order_of(epoch)
+        self._epoch, self._batch = epoch, batch
+
+    def _order_of(self, epoch: int) -> NDArray:
+        if not self.shuffle:
+            return np.arange(self.rows)
+        stream = np.random.Philox(key=np.array([self.seed % 2**64, epoch], np.uint64))
+        return np.argsort(stream.random_raw(self.rows), kind="stable")
+
+
+def _count_rows(arrays: Mapping[str, NDArray]) -> int:
+    if WEIGHT in arrays:
+        raise InputError(f"Batches: the name {WEIGHT!r} is reserved for the weights of rows.")
+    lengths = {name: array.shape[0] if array.ndim else -1 for name, array in arrays.items()}
+    if not lengths or min(lengths.values()) < 1 or len(set(lengths.values())) > 1:
+        raise InputError(
+            f"Batches: needs arrays of one common number of rows, at least one; got {lengths or 'no array'}."
+        )
+    return next(iter(lengths.values()))

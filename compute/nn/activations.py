@@ -1,0 +1,67 @@
+"""Elementwise layers and softmax: no parameters, the shape stays."""
+
+from dataclasses import dataclass
+
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec
+
+
+@dataclass(frozen=True)
+class ReLU(Module):
+    """max(x, 0); the gradient at 0 is 0."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return ops.relu(x)
+
+
+@dataclass(frozen=True)
+class Tanh(Module):
+    """tanh(x)."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return ops.tanh(x)
+
+
+@dataclass(frozen=True)
+class Sigmoid(Module):
+    """1 / (1 + exp(-x))."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return ops.sigmoid(x)
+
+
+@dataclass(frozen=True)
+class GELU(Module):
+    """x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x³))), the tanh form of Hendrycks and Gimpel 2016."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return ops.gelu(x)
+
+
+@dataclass(frozen=True)
+class Softmax(Module):
+    """exp(x) / sum of exp(x) along ``axis``. Losses here take logits: train without this layer, and add it for
+    inference if probabilities are wanted.
+    """
+
+    axis: int = -1
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return ops.softmax(x, axis=self.axis)

@@ -1,0 +1,57 @@
+"""The convolution layer."""
+
+from dataclasses import dataclass
+
+from coterie.compute import numpy as xp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.nn.initialisers import fan_in_uniform
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, pair, require
+from coterie.errors import InputError
+
+
+@dataclass(frozen=True)
+class Conv2d(Module):
+    """x[B, inputs, H, W] → [B, outputs, H', W'], H' = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1; the
+    same for W'.
+
+    weight [outputs, inputs/groups, kh, kw] and bias [outputs], both uniform in ±1/sqrt(inputs/groups kh kw), as in
+    PyTorch. It is a cross-correlation: the kernel is not flipped. kernel, stride, padding and dilation are one number,
+    or (height, width).
+    """
+
+    inputs: int
+    outputs: int
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int] = 1
+    padding: int | tuple[int, int] = 0
+    dilation: int | tuple[int, int] = 1
+    groups: int = 1
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)
+        if self.inputs % self.groups or self.outputs % self.groups:
+            raise InputError(
+                f"Conv2d: {self.groups} groups must divide inputs {self.inputs} and outputs {self.outputs}."
+            )
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        rows, columns = pair(self.kernel)
+        channels = self.inputs // self.groups
+        init = fan_in_uniform(channels * rows * columns)
+        weight = {"weight": ParameterSpec((self.outputs, channels, rows, columns), init)}
+        return weight | {"bias": ParameterSpec((self.outputs,), init)} if self.bias else weight
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", self.inputs, "H", "W"), self)
+        y = ops.conv2d(
+            x,
+            require(params, "weight", self),
+            stride=pair(self.stride),
+            padding=pair(self.padding),
+            dilation=pair(self.dilation),
+            groups=self.groups,
+        )
+        return y + xp.reshape(require(params, "bias", self), (1, self.outputs, 1, 1)) if self.bias else y

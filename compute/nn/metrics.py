@@ -1,0 +1,49 @@
+"""Metrics: one number per example, [B], so that they add over batches and clients."""
+
+from coterie.compute import numpy as xp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.nn.losses import mean_squared_error
+from coterie.errors import ShapeError
+
+
+def accuracy(logits: Array, labels: Array) -> Array:
+    """1 where the largest logit is the label's, else 0, [B]; where k logits tie for the largest, 1/k for each of them.
+
+    logits [B, K]; labels int32[B]. So a model that says the same of every class scores 1/K, not 1. A row with NaN
+    scores 0.
+    """
+    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+        raise ShapeError(
+            f"accuracy takes logits [B, K] and labels [B], got {list(logits.shape)} and {list(labels.shape)}."
+        )
+    largest = xp.astype(xp.equal(logits, xp.max(logits, axis=-1, keepdims=True)), logits.dtype)
+    hits = xp.sum(largest * ops.one_hot(labels, logits.shape[1]), axis=-1)
+    return hits / xp.maximum(xp.sum(largest, axis=-1), 1.0)
+
+
+def binary_accuracy(logits: Array, labels: Array) -> Array:
+    """1 where the logit's sign says the label (above 0 means 1), else 0, [B]. logits [B] or [B, 1]; labels [B] of 0 and
+    1.
+    """
+    if logits.shape not in (labels.shape, (*labels.shape, 1)) or labels.ndim != 1:
+        raise ShapeError(
+            f"binary_accuracy takes logits [B] or [B, 1] and labels [B], got {list(logits.shape)} and "
+            f"{list(labels.shape)}."
+        )
+    said = xp.greater(xp.reshape(logits, labels.shape), 0.0)
+    return xp.astype(xp.equal(xp.astype(said, logits.dtype), xp.astype(labels, logits.dtype)), logits.dtype)
+
+
+def squared_error(prediction: Array, target: Array) -> Array:
+    """(prediction - target)², meaned over all axes but the first, [B]; shapes as in ``losses.mean_squared_error``."""
+    return mean_squared_error(prediction, target)
+
+
+def absolute_error(prediction: Array, target: Array) -> Array:
+    """|prediction - target| of a regression with one output, [B]. prediction [B] or [B, 1]; target [B]."""
+    if prediction.shape not in (target.shape, (*target.shape, 1)) or target.ndim != 1:
+        raise ShapeError(
+            f"absolute_error takes [B] or [B, 1] and [B], got {list(prediction.shape)} and {list(target.shape)}."
+        )
+    return xp.abs(xp.reshape(prediction, target.shape) - xp.astype(target, prediction.dtype))

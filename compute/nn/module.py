@@ -1,0 +1,94 @@
+"""What a module is."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, TypeAlias, final
+
+from coterie.compute.array import Array
+from coterie.compute.ir import NDArray
+from coterie.compute.nn.initialisers import Initialiser, stream
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.errors import InputError, ShapeError
+
+Role: TypeAlias = Literal["shared", "frozen", "buffer"]
+Parameters: TypeAlias = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """Shape of a float32 parameter, how it starts, and its role: ``shared`` is trained and federated, ``frozen`` never
+    changes, ``buffer`` is state.
+    """
+
+    shape: tuple[int, ...]
+    init: Initialiser
+    role: Role = "shared"
+
+
+class Module(ABC):
+    """A part of a model: a frozen dataclass of sizes, without parameters of its own.
+
+    ``module(params, x, mode)`` computes with the parameters it is given; it is a pure function, eager on arrays and
+    recorded when they are traced.
+    """
+
+    @abstractmethod
+    def specs(self) -> dict[str, ParameterSpec]:
+        """The parameters by name; those of a part are prefixed by the part's name and a dot, as in "0.weight"."""
+
+    @abstractmethod
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        """The output for input ``x``."""
+
+    @final
+    def init(self, seed: int) -> dict[str, NDArray]:
+        """First values of all parameters, float32. They depend on ``seed`` and each parameter's name and shape, and on
+        nothing else.
+        """
+        return {name: spec.init(spec.shape, stream(seed, name)) for name, spec in self.specs().items()}
+
+    @final
+    def count(self) -> int:
+        """How many numbers all parameters hold."""
+        return sum(prod(spec.shape) for spec in self.specs().values())
+
+
+def part(params: Parameters, name: str) -> dict[str, Array]:
+    """The parameters under a prefix, without the prefix."""
+    prefix = f"{name}."
+    return {key[len(prefix) :]: value for key, value in params.items() if key.startswith(prefix)}
+
+
+def require(params: Parameters, name: str, module: Module) -> Array:
+    """One parameter. Raises InputError naming it, the module and what was given instead."""
+    try:
+        return params[name]
+    except KeyError:
+        raise InputError(
+            f"{module} needs the parameter {name!r}; it was given {', '.join(params) or 'none'}."
+        ) from None
+
+
+def check_input(x: Array, shape: tuple[int | str, ...], module: Module) -> None:
+    """Require x's shape to match ``shape``, in which a string stands for any size. Raises ShapeError naming the module
+    and both shapes.
+    """
+    fits = len(x.shape) == len(shape) and all(
+        isinstance(want, str) or want == size for want, size in zip(shape, x.shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(f"{module} takes [{', '.join(map(str, shape))}], got {list(x.shape)}.")
+
+
+def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) from one number for both or from two."""
+    return (value, value) if isinstance(value, int) else value
+
+
+def check_positive(module: Module, **sizes: int) -> None:
+    """Require every size to be at least 1. Raises InputError naming the first that is not."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise InputError(f"{type(module).__name__}: {name} must be at least 1, got {size}.")

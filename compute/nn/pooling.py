@@ -1,0 +1,58 @@
+"""Pooling layers."""
+
+from dataclasses import dataclass
+
+from coterie.compute import numpy as xp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, pair
+
+
+@dataclass(frozen=True)
+class MaxPool2d(Module):
+    """x[B, C, H, W] → the largest of each window, [B, C, H', W'], H' = (H + 2 padding - kernel) // stride + 1.
+
+    stride is the kernel unless given. Padding never wins. A tie shares the gradient in equal parts.
+    """
+
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int] | None = None
+    padding: int | tuple[int, int] = 0
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", "C", "H", "W"), self)
+        stride = pair(self.kernel if self.stride is None else self.stride)
+        return ops.max_pool2d(x, pair(self.kernel), stride=stride, padding=pair(self.padding))
+
+
+@dataclass(frozen=True)
+class AvgPool2d(Module):
+    """x[B, C, H, W] → the mean of each window, [B, C, H', W'], H' = (H - kernel) // stride + 1. stride is the kernel
+    unless given.
+    """
+
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int] | None = None
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", "C", "H", "W"), self)
+        return ops.avg_pool2d(x, pair(self.kernel), stride=pair(self.kernel if self.stride is None else self.stride))
+
+
+@dataclass(frozen=True)
+class MeanPool(Module):
+    """x[B, T, D] → the mean over positions, [B, D]."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", "T", "D"), self)
+        return xp.mean(x, axis=1)

@@ -1,0 +1,48 @@
+"""Layers one after another."""
+
+from dataclasses import dataclass
+from math import prod
+
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, part
+from coterie.errors import ShapeError
+
+
+@dataclass(frozen=True, init=False)
+class Sequential(Module):
+    """Calls its layers in order. The parameters of layer i are named "i.<name>"."""
+
+    layers: tuple[Module, ...]
+
+    def __init__(self, *layers: Module) -> None:
+        object.__setattr__(self, "layers", layers)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {
+            f"{index}.{name}": spec for index, layer in enumerate(self.layers) for name, spec in layer.specs().items()
+        }
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        for index, layer in enumerate(self.layers):
+            try:
+                x = layer(part(params, str(index)), x, mode)
+            except ShapeError as error:
+                raise ShapeError(
+                    f"Layer {index} of the model: {error.message}", hint=error.hint, **error.details
+                ) from error
+        return x
+
+
+@dataclass(frozen=True)
+class Flatten(Module):
+    """x[B, ...] → [B, the product of the rest]."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        if not x.shape:
+            raise ShapeError(f"{self} takes [B, ...], got a scalar.")
+        return xp.reshape(x, (x.shape[0], prod(x.shape[1:])))

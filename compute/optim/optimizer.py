@@ -1,0 +1,67 @@
+"""What an optimizer is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.errors import InputError
+
+Arrays: TypeAlias = Mapping[str, Array]
+
+
+class Init(Protocol):
+    """The first state for these parameters."""
+
+    def __call__(self, params: Arrays) -> dict[str, Array]: ...
+
+
+class Update(Protocol):
+    """One step; see Optimizer."""
+
+    def __call__(
+        self, grads: Arrays, state: Arrays, params: Arrays, hyper: Arrays, active: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """A first state and an update rule.
+
+    name: how it is called in a manifest. hyper: its hyper-parameters and their defaults; they are inputs of the graph,
+    float32[1], so that a schedule needs no new graph. init(params): the state, arrays by name: "<parameter>.<what>" for
+    one of a parameter's shape, or float32[1]. update(grads, state, params, hyper, active): the new (params, state).
+    grads: by the name of the parameter; a parameter without a gradient comes back as it is. active: float32[1], 1 for a
+    step, 0 for none.
+
+    Guarantees: pure, eager or traced. With active = 0, finite gradients, and no -0.0 in params or state, both come back
+    bit for bit. Scalars are combined before they touch a tensor, so ``active`` costs no pass over the parameters.
+    """
+
+    name: str
+    hyper: Mapping[str, float]
+    init: Init
+    update: Update
+
+
+def scaled(factor: Array, x: Array) -> Array:
+    """factor [1] times x of any shape, in x's shape."""
+    return (factor if x.ndim else xp.reshape(factor, ())) * x
+
+
+def shifted(x: Array, term: Array) -> Array:
+    """x of any shape plus term [1], in x's shape."""
+    return x + (term if x.ndim else xp.reshape(term, ()))
+
+
+def zeros_like(params: Arrays, what: str) -> dict[str, Array]:
+    """A zero tensor for every parameter, named "<parameter>.<what>"."""
+    return {f"{name}.{what}": xp.zeros(param.shape, dtype=param.dtype) for name, param in params.items()}
+
+
+def check_range(optimizer: str, low: float, high: float, **values: float) -> None:
+    """Require low <= value < high. Raises InputError naming the first that is not."""
+    for name, value in values.items():
+        if not low <= value < high:
+            raise InputError(f"{optimizer}: {name} must be at least {low:g} and below {high:g}, got {value!r}.")
