@@ -1,1 +1,50 @@
-"""The compute core: a small autodiff compiler that writes training steps as plain ONNX."""
+"""The compiler: array functions, tracing, IR, autodiff, passes, ONNX and its runtime; nn, optim and data.
+
+The public names are loaded on first use, so that importing one part does not load the others.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.compute.array import Array as Array
+    from coterie.compute.autodiff import grad as grad
+    from coterie.compute.autodiff import value_and_grad as value_and_grad
+    from coterie.compute.autodiff import vjp as vjp
+    from coterie.compute.interpret import interpret as interpret
+    from coterie.compute.jit import jit as jit
+    from coterie.compute.onnx.writer import to_onnx as to_onnx
+    from coterie.compute.passes import optimise as optimise
+    from coterie.compute.text import parse as parse
+    from coterie.compute.text import to_text as to_text
+    from coterie.compute.trace import GraphInputs as GraphInputs
+    from coterie.compute.trace import TensorSpec as TensorSpec
+    from coterie.compute.trace import trace as trace
+    from coterie.compute.trace import trace_named as trace_named
+    from coterie.compute.verify import verify as verify
+
+_HOMES = {
+    "Array": "array",
+    "GraphInputs": "trace",
+    "TensorSpec": "trace",
+    "grad": "autodiff",
+    "interpret": "interpret",
+    "jit": "jit",
+    "optimise": "passes",
+    "parse": "text",
+    "to_onnx": "onnx.writer",
+    "to_text": "text",
+    "trace": "trace",
+    "trace_named": "trace",
+    "value_and_grad": "autodiff",
+    "verify": "verify",
+    "vjp": "autodiff",
+}
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,326 @@
+"""The array: NumPy data, or a value of the graph that is being traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+
+import numpy as np
+
+from coterie.compute.ir import DTYPES, FLOATS, NDArray, Type, Value
+from coterie.compute.recorder import RECORDER, Recorder
+from coterie.compute.source import user_source
+from coterie.errors import DTypeError, InputError, ShapeError, TraceError
+
+if TYPE_CHECKING:
+    from coterie.compute.primitives.row import Primitive
+
+
+@cache
+def _primitives() -> dict[str, Primitive]:
+    # Imported on first use: the gradient rules of the table are themselves written with arrays.
+    from coterie.compute.primitives.table import PRIMITIVES
+
+    return PRIMITIVES
+
+
+@cache
+def _functions() -> ModuleType:
+    # Imported on first use: the array functions are written with Array, and Array's methods are those functions.
+    from coterie.compute import numpy as functions
+
+    return functions
+
+
+class Array:
+    """A tensor of static shape. It cannot be written in place.
+
+    Outside a trace it holds a NumPy array and every operation is evaluated at once; inside, operations on traced arrays are recorded. Both obey the same rules:
+    operands broadcast as in NumPy; a Python number takes the dtype of the array beside it; two floats or two integers of different width give the wider; an
+    integer or bool with a float is refused.
+    """
+
+    __slots__ = ("__weakref__", "_data", "recorder", "type", "value")
+    __array_priority__ = 1000
+    __hash__ = None  # type: ignore[assignment]  equality is elementwise
+
+    def __init__(self, data: NDArray | None, *, value: Value | None = None, recorder: Recorder | None = None) -> None:
+        self._data = data
+        self.value = value
+        self.recorder = recorder
+        self.type: Type
+        if data is not None:
+            self.type = Type(data.dtype.name, data.shape)
+        elif value is not None:
+            self.type = value.type
+        else:
+            raise InputError("An Array needs data or a value of a trace.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.type.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return self.type.rank
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    @property
+    def T(self) -> Array:
+        return _functions().matrix_transpose(self)
+
+    @property
+    def mT(self) -> Array:
+        return _functions().matrix_transpose(self)
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    def numpy(self) -> NDArray:
+        """The data (do not write to it). Raises TraceError inside a trace, where there is none yet."""
+        if self._data is None:
+            self._no_data("its numbers")
+        return self._data
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        return self.numpy().item()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray:
+        if self._data is None:
+            self._no_data("a NumPy array of it")
+        return np.array(self._data, dtype=dtype, copy=copy)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        return _functions()
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Array:
+        return _functions().interop.call_ufunc(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, positional: Any, named: Any) -> Any:
+        return _functions().interop.call_function(function, positional, named)
+
+    def __bool__(self) -> bool:
+        if self._data is None:
+            self._no_data("whether it is true", hint="Replace `if` and `while` on array values by where(condition, a, b), or decide on Python values.")
+        return bool(self._data)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.type.dtype not in ("int32", "int64", "uint8"):
+            raise DTypeError(f"{user_source()}: an array of {self.type} is not an index.")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array of rank 0")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"Array({self.type}, traced)" if self._data is None else f"Array({self._data!r})"
+
+    def __getitem__(self, index: Any) -> Array:
+        return _functions().indexing.get(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TraceError(
+            f"{user_source()}: an array ({self.type}) cannot be written in place.",
+            hint="Make a new array: where(mask, new, old), concat([...]), or old + change.",
+        )
+
+    def _no_data(self, wanted: str, hint: str = "Return the array from the traced function and look at it outside.") -> NoReturn:
+        raise TraceError(f"{user_source()}: {self.type} is being traced, so {wanted} cannot be known here.", hint=hint)
+
+    def reshape(self, *shape: Any) -> Array:
+        target = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        return _functions().reshape(self, tuple(cast("Sequence[int]", target)))
+
+    def astype(self, dtype: Any) -> Array:
+        return _functions().astype(self, dtype)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Array:
+        return _functions().sum(self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Array:
+        return _functions().mean(self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Array:
+        return _functions().max(self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Array:
+        return _functions().min(self, axis=axis, keepdims=keepdims)
+
+    def __neg__(self) -> Array:
+        return _functions().negative(self)
+
+    def __pos__(self) -> Array:
+        return self
+
+    def __abs__(self) -> Array:
+        return _functions().abs(self)
+
+    def __invert__(self) -> Array:
+        return _functions().logical_not(self)
+
+    def __add__(self, other: ArrayLike) -> Array:
+        return bind("add", *promote("add", self, other))
+
+    def __radd__(self, other: ArrayLike) -> Array:
+        return bind("add", *promote("add", other, self))
+
+    def __sub__(self, other: ArrayLike) -> Array:
+        return bind("subtract", *promote("subtract", self, other))
+
+    def __rsub__(self, other: ArrayLike) -> Array:
+        return bind("subtract", *promote("subtract", other, self))
+
+    def __mul__(self, other: ArrayLike) -> Array:
+        return bind("multiply", *promote("multiply", self, other))
+
+    def __rmul__(self, other: ArrayLike) -> Array:
+        return bind("multiply", *promote("multiply", other, self))
+
+    def __truediv__(self, other: ArrayLike) -> Array:
+        return bind("divide", *promote("divide", self, other))
+
+    def __rtruediv__(self, other: ArrayLike) -> Array:
+        return bind("divide", *promote("divide", other, self))
+
+    def __matmul__(self, other: ArrayLike) -> Array:
+        return _functions().matmul(self, other)
+
+    def __rmatmul__(self, other: ArrayLike) -> Array:
+        return _functions().matmul(other, self)
+
+    def __pow__(self, other: ArrayLike) -> Array:
+        return _functions().pow(self, other)
+
+    def __rpow__(self, other: ArrayLike) -> Array:
+        return _functions().pow(other, self)
+
+    def __and__(self, other: ArrayLike) -> Array:
+        return _functions().logical_and(self, other)
+
+    def __or__(self, other: ArrayLike) -> Array:
+        return _functions().logical_or(self, other)
+
+    def __xor__(self, other: ArrayLike) -> Array:
+        return _functions().logical_xor(self, other)
+
+    def __eq__(self, other: Any) -> Array:  # type: ignore[override]  elementwise, as in the array API standard
+        return _functions().equal(self, other)
+
+    def __ne__(self, other: Any) -> Array:  # type: ignore[override]
+        return _functions().not_equal(self, other)
+
+    def __lt__(self, other: ArrayLike) -> Array:
+        return _functions().less(self, other)
+
+    def __le__(self, other: ArrayLike) -> Array:
+        return _functions().less_equal(self, other)
+
+    def __gt__(self, other: ArrayLike) -> Array:
+        return _functions().greater(self, other)
+
+    def __ge__(self, other: ArrayLike) -> Array:
+        return _functions().greater_equal(self, other)
+
+
+ArrayLike: TypeAlias = Array | NDArray | np.generic | float | Sequence[Any]
+"""What array functions take: arrays, NumPy data, Python numbers and nested lists."""
+
+
+def bind(name: str, *inputs: Array, **attributes: Any) -> Array:
+    """Apply a primitive: evaluated at once, or recorded when an input belongs to the open trace.
+
+    Raises ShapeError or DTypeError that names the user's line, the operation, all operand types and a likely fix.
+    """
+    primitive = _primitives()[name]
+    try:
+        result = primitive.infer(*(array.type for array in inputs), **attributes)
+    except (ShapeError, DTypeError) as error:
+        refuse(type(error), name, inputs, error.message, error.hint)
+    recorder = RECORDER.get()
+    if recorder is None:
+        for array in inputs:
+            if array.recorder is not None:
+                raise TraceError(
+                    f"{user_source()}: {name} was given an array ({array.type}) of a trace that has ended.",
+                    hint="Return arrays from the traced function instead of keeping them in variables outside.",
+                )
+    # A broadcast is recorded even of known data: as a constant it would be written out at its full size.
+    elif name == "broadcast_to" or any(recorder.claims(array) for array in inputs):
+        values = [recorder.lift(array) for array in inputs]
+        return Array(None, value=recorder.append(name, values, result, attributes, user_source()), recorder=recorder)
+    with np.errstate(all="ignore"):
+        data = primitive.evaluate(*(array.numpy() for array in inputs), **attributes)
+    return Array(np.asarray(data, dtype=result.dtype))
+
+
+def refuse(kind: type[TraceError], name: str, inputs: Sequence[Array], reason: str, hint: str | None = None) -> NoReturn:
+    """Raise an error that names the user's line, the operation and the operand types."""
+    source = user_source()
+    types = [str(array.type) for array in inputs]
+    raise kind(f"{source}: {name}({', '.join(types)}): {reason}", hint=hint, operation=name, operands=types, source=source)
+
+
+def as_array(x: ArrayLike, dtype: Any = None) -> Array:
+    """An array of anything array-like. Python floats become float32 and Python integers int32 unless a dtype is given; NumPy data keeps its dtype."""
+    if isinstance(x, Array):
+        return x if dtype is None else _functions().astype(x, dtype)
+    if isinstance(x, (list, tuple)) and any(isinstance(leaf, Array) for leaf in cast("Sequence[Any]", x)):
+        stacked = _functions().stack([as_array(leaf) for leaf in cast("Sequence[Any]", x)])
+        return stacked if dtype is None else _functions().astype(stacked, dtype)
+    data = np.asarray(x)
+    if dtype is not None:
+        data = data.astype(np.dtype(dtype))
+    elif not isinstance(x, (np.ndarray, np.generic)) or isinstance(x, float):
+        default = {"f": "float32", "i": "int32"}.get(data.dtype.kind)
+        data = data if default is None else data.astype(default)
+    if data.dtype.name not in DTYPES:
+        raise DTypeError(f"{user_source()}: coterie has no arrays of dtype {data.dtype}.", hint=f"Convert to one of {', '.join(DTYPES)}.")
+    return Array(data)
+
+
+def _kind(dtype: str) -> str:
+    return "float" if dtype in FLOATS else "bool" if dtype == "bool" else "integer"
+
+
+def promote(name: str, *operands: ArrayLike) -> tuple[Array, ...]:
+    """The operands as arrays of one dtype (see Array for the rules). Raises DTypeError for operands of different kinds."""
+    strong = [as_array(x) for x in operands if not isinstance(x, (bool, int, float))]
+    if not strong:
+        strong = [as_array(max(cast("tuple[float, ...]", operands), key=lambda x: (isinstance(x, float), not isinstance(x, bool))))]
+    kinds = {_kind(array.type.dtype) for array in strong}
+    if len(kinds) > 1:
+        refuse(DTypeError, name, strong, "the operands are of different kinds.", "Convert one of them with astype(x, dtype).")
+    dtype = strong[0].type.dtype if len({a.type.dtype for a in strong}) == 1 else np.result_type(*(array.dtype for array in strong)).name
+    return tuple(_adopt(name, x, dtype, strong) for x in operands)
+
+
+def _adopt(name: str, x: ArrayLike, dtype: str, strong: Sequence[Array]) -> Array:
+    if isinstance(x, (bool, int, float)):
+        fits = {"float": True, "integer": isinstance(x, int), "bool": isinstance(x, bool)}[_kind(dtype)]
+        if not fits:
+            refuse(DTypeError, name, strong, f"the number {x!r} does not fit dtype {dtype}.", "Convert the array with astype(x, dtype).")
+        return Array(np.asarray(x, dtype=dtype))
+    array = as_array(x)
+    return array if array.type.dtype == dtype else bind("astype", array, dtype=dtype)

@@ -1,0 +1,115 @@
+"""Write a graph as one plain ONNX file: opset 17, IR version 8, static shapes, portable operators, nothing random, no control flow.
+
+Inputs and outputs keep their names and order. A tensor of rank 0 is carried as [1], because scalars of rank 0 are handled unevenly by providers; so an input or
+output of shape () has shape [1] in the file.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from coterie.compute.ir import Graph, NDArray, Node, Type, Value
+from coterie.compute.primitives.basic import ONNX_DTYPES
+from coterie.compute.primitives.rules import carried
+from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.verify import verify
+from coterie.errors import InputError
+
+OPSET = 17
+IR_VERSION = 8
+
+
+class _Writer:
+    """Collects ONNX nodes and initialisers; the Emitter of the lowerings."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.nodes: list[Any] = []
+        self.initialisers: list[Any] = []
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._taken = taken
+        self._count = 0
+        self.source = ""
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing else has."""
+        while True:
+            self._count += 1
+            name = f"{stem}_{self._count}"
+            if name not in self._taken:
+                return name
+
+    def op(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        output = self.fresh(operator)
+        # The node's name shows where in the user's code it came from, for profiles and for error messages of the runtime.
+        node = helper.make_node(operator, list(inputs), [output], name=output, **attributes)
+        if self.source:
+            node.doc_string = self.source
+        self.nodes.append(node)
+        return output
+
+    def constant(self, value: NDArray) -> str:
+        data = np.ascontiguousarray(value)
+        key = (data.dtype.name, value.shape, data.tobytes())
+        if key not in self._constants:
+            name = self.fresh("constant")
+            self._constants[key] = name
+            self.initialisers.append(numpy_helper.from_array(data.reshape(value.shape), name))
+        return self._constants[key]
+
+    def scalar(self, value: float, dtype: str) -> str:
+        return self.constant(np.full((1,), value, dtype))
+
+    def integers(self, values: Sequence[int]) -> str:
+        return self.constant(np.asarray(list(values), np.int64))
+
+
+def to_onnx(graph: Graph, *, name: str) -> bytes:
+    """The bytes of the ONNX file. ``name`` becomes the graph's name. Raises InputError for clashing input and output names, TraceError for a bad graph."""
+    verify(graph)
+    if both := set(graph.inputs) & set(graph.outputs):
+        raise InputError(f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".')
+    writer = _Writer({*graph.inputs, *graph.outputs})
+    names: dict[Value, str] = {value: input_name for input_name, value in graph.inputs.items()}
+    for node in graph.nodes:
+        names[node.output] = _lower(writer, node, [names[value] for value in node.inputs])
+    _name_outputs(writer, graph, names)
+    inputs = [_value_info(input_name, value.type) for input_name, value in graph.inputs.items()]
+    outputs = [_value_info(output_name, value.type) for output_name, value in graph.outputs.items()]
+    proto = helper.make_graph(writer.nodes, name, inputs, outputs, writer.initialisers)
+    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="coterie")
+    return model.SerializeToString(deterministic=True)
+
+
+def _lower(writer: _Writer, node: Node, operands: list[str]) -> str:
+    if node.primitive == "constant":
+        value = node.attributes["value"]
+        return writer.constant(value.reshape(carried(value.shape)))
+    # Only the last component of the path: a plan must not carry the layout of the researcher's disk.
+    writer.source = node.source.rpartition("/")[2]
+    return PRIMITIVES[node.primitive].lower(writer, node, operands)
+
+
+def _name_outputs(writer: _Writer, graph: Graph, names: dict[Value, str]) -> None:
+    """Give the outputs their names: the node that makes one is renamed; an input, a constant or a second use is copied by a Reshape, which is exact."""
+    made = {output: node for node in writer.nodes for output in node.output}
+    renamed: dict[str, str] = {}
+    for output_name, value in graph.outputs.items():
+        internal = names[value]
+        if internal in made and internal not in renamed:
+            renamed[internal] = output_name
+            continue
+        shape = writer.integers(carried(value.type.shape))
+        copied = writer.op("Reshape", internal, shape)
+        renamed[copied] = output_name
+    for node in writer.nodes:
+        for field in (node.input, node.output):
+            for index, tensor in enumerate(field):
+                if tensor in renamed:
+                    field[index] = renamed[tensor]
+
+
+def _value_info(name: str, type_: Type) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, ONNX_DTYPES[type_.dtype], list(carried(type_.shape)))

@@ -1,0 +1,37 @@
+"""Passes: graph → graph of the same meaning. Each is verified after it ran, and running it again changes nothing."""
+
+from collections.abc import Callable
+
+from coterie.compute.ir import Graph
+from coterie.compute.passes.algebra import simplify
+from coterie.compute.passes.constants import fold_constants
+from coterie.compute.passes.cse import share_common_subexpressions
+from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.passes.update_fusion import fuse_products
+from coterie.errors import InternalError
+
+PASSES: dict[str, Callable[[Graph], Graph]] = {
+    "dead_code": remove_dead_code,
+    "constants": fold_constants,
+    "common_subexpressions": share_common_subexpressions,
+    "algebra": simplify,
+    "update_fusion": fuse_products,
+}
+
+_MOST_SWEEPS = 200  # every rule makes the graph smaller or moves work to a smaller tensor; a deep chain needs some sweeps
+
+
+def optimise(graph: Graph) -> Graph:
+    """Run all passes until none changes anything. Take gradients first: stop_gradient is removed here."""
+    return fixpoint(graph, *PASSES.values())
+
+
+def fixpoint(graph: Graph, *passes: Callable[[Graph], Graph]) -> Graph:
+    """Run passes in turn until none changes anything."""
+    for _ in range(_MOST_SWEEPS):
+        before = graph
+        for run in passes:
+            graph = run(graph)
+        if graph is before:
+            return graph
+    raise InternalError(f"The passes still change the graph after {_MOST_SWEEPS} sweeps.")

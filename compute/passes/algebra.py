@@ -1,0 +1,165 @@
+"""Local identities. Each holds bit for bit (so x + 0.0 stays: it turns -0.0 into 0.0), except that products of numbers may be grouped anew."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from coterie.compute.ir import Graph, Node, Value
+from coterie.compute.passes.rewrite import View, rewrite
+
+_ELEMENTWISE = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "greater", "where"})
+
+
+def simplify(graph: Graph) -> Graph:
+    """One sweep of all identities."""
+    return rewrite(graph, _rule)
+
+
+def _rule(node: Node, view: View) -> Value | None:
+    rule = _RULES.get(node.primitive)
+    found = rule(node, view) if rule else None
+    if found is None and node.primitive in _ELEMENTWISE:
+        return _without_broadcasts(node, view)
+    return found
+
+
+def _is_number(view: View, value: Value, number: float) -> bool:
+    constant = view.constant(value)
+    return constant is not None and constant.size == 1 and float(constant.reshape(())) == number and not np.signbit(constant).any()
+
+
+def _like(node: Node, value: Value) -> Value | None:
+    return value if value.type == node.output.type else None
+
+
+def _same(node: Node, view: View) -> Value | None:
+    return node.inputs[0]
+
+
+def _identity(node: Node, view: View) -> Value | None:
+    return _like(node, node.inputs[0])
+
+
+def _subtract(node: Node, view: View) -> Value | None:
+    a, b = node.inputs
+    if _is_number(view, b, 0.0):
+        return _like(node, a)
+    if inner := view.producer(b, "negative"):
+        return view.emit("add", a, inner.inputs[0])
+    return None
+
+
+def _add(node: Node, view: View) -> Value | None:
+    a, b = node.inputs
+    if inner := view.producer(b, "negative"):
+        return view.emit("subtract", a, inner.inputs[0])
+    if inner := view.producer(a, "negative"):
+        return view.emit("subtract", b, inner.inputs[0])
+    return None
+
+
+def _multiply(node: Node, view: View) -> Value | None:
+    for a, b in (node.inputs, node.inputs[::-1]):
+        if _is_number(view, b, 1.0) and (kept := _like(node, a)):
+            return kept
+        if inner := view.producer(b, "multiply"):
+            # (x * small) * number = x * (small * number): one pass less over x.
+            for x, small in (inner.inputs, inner.inputs[::-1]):
+                if a.type.size == 1 and small.type.size == 1 and x.type.size > 1 and view.uses(b) == 1:
+                    return view.emit("multiply", x, view.emit("multiply", small, a))
+    return None
+
+
+def _divide(node: Node, view: View) -> Value | None:
+    return _like(node, node.inputs[0]) if _is_number(view, node.inputs[1], 1.0) else None
+
+
+def _negative(node: Node, view: View) -> Value | None:
+    value = node.inputs[0]
+    if inner := view.producer(value, "negative"):
+        return inner.inputs[0]
+    if (inner := view.producer(value, "multiply", "divide")) and view.uses(value) == 1:
+        # Move the sign to a number, where it is cheap.
+        a, b = inner.inputs
+        if a.type.size == 1 < value.type.size:
+            return view.emit(inner.primitive, view.emit("negative", a), b)
+        if b.type.size == 1 < value.type.size:
+            return view.emit(inner.primitive, a, view.emit("negative", b))
+    if (inner := view.producer(value, "subtract")) and view.uses(value) == 1 and view.constant(inner.inputs[0]) is None:
+        return None
+    return None
+
+
+def _transpose(node: Node, view: View) -> Value | None:
+    permutation: tuple[int, ...] = node.attributes["permutation"]
+    if permutation == tuple(range(len(permutation))):
+        return node.inputs[0]
+    if inner := view.producer(node.inputs[0], "transpose"):
+        first: tuple[int, ...] = inner.attributes["permutation"]
+        return view.emit("transpose", inner.inputs[0], permutation=tuple(first[axis] for axis in permutation))
+    shape = node.inputs[0].type.shape
+    if [axis for axis in permutation if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
+        return view.emit("reshape", node.inputs[0], shape=node.output.type.shape)  # only axes of size 1 move: the elements stay in order
+    return None
+
+
+def _reshape(node: Node, view: View) -> Value | None:
+    if inner := view.producer(node.inputs[0], "reshape"):
+        return view.emit("reshape", inner.inputs[0], shape=node.attributes["shape"])
+    inner = view.producer(node.inputs[0], "broadcast_to")
+    if inner is not None and inner.inputs[0].type.rank == 0:
+        return view.emit("broadcast_to", inner.inputs[0], shape=node.attributes["shape"])
+    return _identity(node, view)
+
+
+def _sum(node: Node, view: View) -> Value | None:
+    x = node.inputs[0]
+    if all(x.type.shape[axis] == 1 for axis in node.attributes["axes"]):
+        return x if x.type == node.output.type else view.emit("reshape", x, shape=node.output.type.shape)
+    return None
+
+
+def _astype(node: Node, view: View) -> Value | None:
+    return _like(node, node.inputs[0])
+
+
+def _broadcast(node: Node, view: View) -> Value | None:
+    if inner := view.producer(node.inputs[0], "broadcast_to"):
+        return view.emit("broadcast_to", inner.inputs[0], shape=node.attributes["shape"])
+    return _identity(node, view)
+
+
+def _concat(node: Node, view: View) -> Value | None:
+    return node.inputs[0] if len(node.inputs) == 1 else None
+
+
+def _without_broadcasts(node: Node, view: View) -> Value | None:
+    """Elementwise operators broadcast by themselves: feed them the small operand, as long as the result keeps its shape."""
+    operands = list(node.inputs)
+    for index, value in enumerate(node.inputs):
+        if inner := view.producer(value, "broadcast_to"):
+            trial = [*operands[:index], inner.inputs[0], *operands[index + 1 :]]
+            if np.broadcast_shapes(*(operand.type.shape for operand in trial)) == node.output.type.shape:
+                operands = trial
+    if operands == list(node.inputs):
+        return None
+    return view.emit(node.primitive, *operands, **node.attributes)
+
+
+_RULES: dict[str, Callable[[Node, View], Value | None]] = {
+    "stop_gradient": _same,  # gradients have been taken when passes run
+    "add": _add,
+    "subtract": _subtract,
+    "multiply": _multiply,
+    "divide": _divide,
+    "negative": _negative,
+    "transpose": _transpose,
+    "reshape": _reshape,
+    "sum": _sum,
+    "max": _sum,
+    "astype": _astype,
+    "broadcast_to": _broadcast,
+    "slice": _identity,
+    "pad": _identity,
+    "concat": _concat,
+}

@@ -1,0 +1,1 @@
+"""The closed core of primitives, one row each, by family. ``table.PRIMITIVES`` holds them all."""

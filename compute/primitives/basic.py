@@ -1,0 +1,60 @@
+"""Constants, conversion, and the barrier of gradients."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coterie.compute.array import Array
+from coterie.compute.ir import DTYPES, NDArray, Node, Type
+from coterie.compute.primitives import rules
+from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
+from coterie.errors import DTypeError
+
+# The codes of onnx.TensorProto, written out so that evaluating an array does not import onnx. A public, frozen part of the ONNX format.
+ONNX_DTYPES = {"bool": 9, "uint8": 2, "int32": 6, "int64": 7, "float16": 10, "float32": 1, "float64": 11}
+
+
+def _constant_infer(*, value: NDArray) -> Type:
+    return Type(value.dtype.name, value.shape)
+
+
+def _constant(*, value: NDArray) -> NDArray:
+    return value
+
+
+def _constant_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    return emit.constant(node.attributes["value"])
+
+
+def _astype_infer(x: Type, *, dtype: str) -> Type:
+    if dtype not in DTYPES:
+        raise DTypeError(f"{dtype!r} is not a dtype of coterie.", hint=f"Choose one of {', '.join(DTYPES)}.")
+    return Type(dtype, x.shape)
+
+
+def _astype(x: NDArray, *, dtype: str) -> NDArray:
+    return x.astype(dtype)
+
+
+def _astype_gradient(call: Call, g: Array) -> Array:
+    return rules.cast(g, call.inputs[0].type.dtype)
+
+
+def _astype_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    return emit.op("Cast", names[0], to=ONNX_DTYPES[node.attributes["dtype"]])
+
+
+def _identity_infer(x: Type) -> Type:
+    return x
+
+
+def _identity_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    return names[0]
+
+
+ROWS = (
+    Primitive(name="constant", infer=_constant_infer, evaluate=_constant, gradient=no_gradient, lower=_constant_lower),
+    # Only a float made from a float carries a gradient: cotangents exist for floats alone, and the autodiff asks for float inputs alone.
+    Primitive(name="astype", infer=_astype_infer, evaluate=_astype, gradient=per_input(_astype_gradient), lower=_astype_lower),
+    Primitive(name="stop_gradient", infer=_identity_infer, evaluate=np.asarray, gradient=no_gradient, lower=_identity_lower),
+)

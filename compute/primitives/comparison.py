@@ -1,0 +1,45 @@
+"""Comparisons, which have no gradient, and the choice between two arrays by a mask."""
+
+import numpy as np
+
+from coterie.compute.array import Array
+from coterie.compute.ir import NDArray, Type
+from coterie.compute.primitives import rules
+from coterie.compute.primitives.row import Call, Primitive, no_gradient, operator, per_input
+from coterie.errors import DTypeError
+
+
+def _compare_infer(a: Type, b: Type) -> Type:
+    rules.same_dtype(a, b)
+    return Type("bool", rules.broadcast_shapes(a, b))
+
+
+def _greater_infer(a: Type, b: Type) -> Type:
+    if a.dtype == "bool":
+        raise DTypeError("bool has no order.", hint='Convert it with astype(x, "int32").')
+    return _compare_infer(a, b)
+
+
+def _where_infer(condition: Type, a: Type, b: Type) -> Type:
+    if condition.dtype != "bool":
+        raise DTypeError("the condition must be bool.", hint="Compare first: where(x > 0, a, b).")
+    return Type(rules.same_dtype(a, b), rules.broadcast_shapes(condition, a, b))
+
+
+def _where(condition: NDArray, a: NDArray, b: NDArray) -> NDArray:
+    return np.where(condition, a, b)
+
+
+def _chosen(call: Call, g: Array) -> Array:
+    return rules.unbroadcast(g * rules.cast(call.inputs[0], g.type.dtype), call.inputs[1].shape)
+
+
+def _not_chosen(call: Call, g: Array) -> Array:
+    return rules.unbroadcast(g * (1.0 - rules.cast(call.inputs[0], g.type.dtype)), call.inputs[2].shape)
+
+
+ROWS = (
+    Primitive(name="equal", infer=_compare_infer, evaluate=np.equal, gradient=no_gradient, lower=operator("Equal")),
+    Primitive(name="greater", infer=_greater_infer, evaluate=np.greater, gradient=no_gradient, lower=operator("Greater")),
+    Primitive(name="where", infer=_where_infer, evaluate=_where, gradient=per_input(None, _chosen, _not_chosen), lower=operator("Where")),
+)

@@ -1,0 +1,82 @@
+"""Matrix products. ``gemm`` is what passes make of a product with a transposition or an addend."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coterie.compute.array import Array, bind
+from coterie.compute.ir import NDArray, Node, Type
+from coterie.compute.primitives import rules
+from coterie.compute.primitives.row import Call, Emitter, Primitive, operator, per_input
+from coterie.errors import ShapeError
+
+
+def _matmul_infer(a: Type, b: Type) -> Type:
+    rules.require_float(a)
+    dtype = rules.same_dtype(a, b)
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError("both operands must have at least 2 axes.", hint="Use matmul of coterie.compute.numpy, which takes vectors too.")
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            f"the inner sizes {a.shape[-1]} and {b.shape[-2]} differ.",
+            hint="The second operand looks transposed: use x.mT." if a.shape[-1] == b.shape[-1] else "Columns of the first must equal rows of the second.",
+        )
+    batch = rules.broadcast_shapes(Type(dtype, a.shape[:-2]), Type(dtype, b.shape[:-2]))
+    return Type(dtype, (*batch, a.shape[-2], b.shape[-1]))
+
+
+def _matmul(a: NDArray, b: NDArray) -> NDArray:
+    return np.matmul(a, b)
+
+
+def _matmul_left(call: Call, g: Array) -> Array:
+    return rules.unbroadcast(bind("matmul", g, rules.swap_last(call.inputs[1])), call.inputs[0].shape)
+
+
+def _matmul_right(call: Call, g: Array) -> Array:
+    return rules.unbroadcast(bind("matmul", rules.swap_last(call.inputs[0]), g), call.inputs[1].shape)
+
+
+def _gemm_infer(a: Type, b: Type, c: Type | None = None, *, transpose_a: bool, transpose_b: bool) -> Type:
+    rules.require_rank(a, 2, "a matrix")
+    rules.require_rank(b, 2, "a matrix")
+    out = _matmul_infer(
+        Type(a.dtype, a.shape[::-1] if transpose_a else a.shape),
+        Type(b.dtype, b.shape[::-1] if transpose_b else b.shape),
+    )
+    if c is not None and (rules.same_dtype(a, c), rules.broadcast_shapes(c, out)) != (out.dtype, out.shape):
+        raise ShapeError(f"the addend {c} does not broadcast to {out}.", hint="The addend may only grow.")
+    return out
+
+
+def _gemm(a: NDArray, b: NDArray, c: NDArray | None = None, *, transpose_a: bool, transpose_b: bool) -> NDArray:
+    product = np.matmul(a.T if transpose_a else a, b.T if transpose_b else b)
+    return product if c is None else product + c
+
+
+def _product(a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> Array:
+    return bind("gemm", a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
+def _gemm_left(call: Call, g: Array) -> Array:
+    flip_a, flip_b, b = call.attributes["transpose_a"], call.attributes["transpose_b"], call.inputs[1]
+    return _product(b, g, flip_b, True) if flip_a else _product(g, b, False, not flip_b)
+
+
+def _gemm_right(call: Call, g: Array) -> Array:
+    flip_a, flip_b, a = call.attributes["transpose_a"], call.attributes["transpose_b"], call.inputs[0]
+    return _product(g, a, True, flip_a) if flip_b else _product(a, g, not flip_a, False)
+
+
+def _gemm_addend(call: Call, g: Array) -> Array:
+    return rules.unbroadcast(g, call.inputs[2].shape)
+
+
+def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    return emit.op("Gemm", *names, transA=int(node.attributes["transpose_a"]), transB=int(node.attributes["transpose_b"]))
+
+
+ROWS = (
+    Primitive(name="matmul", infer=_matmul_infer, evaluate=_matmul, gradient=per_input(_matmul_left, _matmul_right), lower=operator("MatMul")),
+    Primitive(name="gemm", infer=_gemm_infer, evaluate=_gemm, gradient=per_input(_gemm_left, _gemm_right, _gemm_addend), lower=_gemm_lower),
+)

@@ -1,0 +1,83 @@
+"""What a primitive is: one row of five rules."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from coterie.compute.ir import NDArray, Node, Type
+
+if TYPE_CHECKING:
+    from coterie.compute.array import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One application of a primitive as its gradient rule sees it."""
+
+    inputs: "tuple[Array, ...]"
+    output: "Array"
+    attributes: Mapping[str, Any]
+
+
+class Emitter(Protocol):
+    """What a lowering may ask of the ONNX writer. Tensors are named by strings; a tensor of rank 0 is carried as [1]."""
+
+    def op(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Add one ONNX node with a single output and return the name of that output."""
+        ...
+
+    def constant(self, value: NDArray) -> str:
+        """The name of an initialiser with this value (equal values share one)."""
+        ...
+
+    def scalar(self, value: float, dtype: str) -> str:
+        """The name of an initialiser of shape [1]."""
+        ...
+
+    def integers(self, values: Sequence[int]) -> str:
+        """The name of an int64 initialiser: the shapes, axes and pads that ONNX takes as operands."""
+        ...
+
+
+Infer: TypeAlias = Callable[..., Type]
+Evaluate: TypeAlias = Callable[..., NDArray]
+Rule: TypeAlias = "Callable[[Call, Array], Array]"
+Gradient: TypeAlias = "Callable[[int, Call, Array], Array | None]"
+Lower: TypeAlias = Callable[[Emitter, Node, Sequence[str]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Primitive:
+    """One primitive.
+
+    infer(*types, **attributes): the type of the result; raises ShapeError or DTypeError with a reason and a hint, without the place (the caller knows it).
+    evaluate(*arrays, **attributes): the reference meaning, on NumPy arrays whose types ``infer`` accepted.
+    gradient(index, call, cotangent): the cotangent of input ``index``, written in primitives, so that it can be differentiated again; None means zero everywhere.
+    lower(emitter, node, names): the same meaning in portable ONNX operators.
+    """
+
+    name: str
+    infer: Infer
+    evaluate: Evaluate
+    gradient: Gradient
+    lower: Lower
+
+
+def per_input(*rules: "Rule | None") -> Gradient:
+    """A gradient made of one rule for each input; None for an input that has no gradient."""
+
+    def gradient(index: int, call: Call, cotangent: "Array") -> "Array | None":
+        rule = rules[index]
+        return None if rule is None else rule(call, cotangent)
+
+    return gradient
+
+
+def no_gradient(index: int, call: Call, cotangent: "Array") -> None:
+    """The result does not change with its inputs, or changes in steps: the gradient is zero almost everywhere."""
+    return None
+
+
+def operator(name: str) -> Lower:
+    """A lowering to one ONNX operator that takes the same inputs and no attributes."""
+    return lambda emit, node, names: emit.op(name, *names)

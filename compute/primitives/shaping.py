@@ -1,0 +1,191 @@
+"""Moving elements without computing: reshape, transpose, broadcast, slice, pad, concatenate, gather."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from coterie.compute.array import Array, bind
+from coterie.compute.ir import NDArray, Node, Type
+from coterie.compute.primitives import rules
+from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
+from coterie.errors import DTypeError, ShapeError
+
+Shape = tuple[int, ...]
+
+
+def _reshape_infer(x: Type, *, shape: Shape) -> Type:
+    if prod(shape) != x.size or any(n < 0 for n in shape):
+        raise ShapeError(f"{x.size} elements do not make the shape {list(shape)} ({prod(shape)} elements).", hint="The number of elements must stay.")
+    return Type(x.dtype, shape)
+
+
+def _reshape(x: NDArray, *, shape: Shape) -> NDArray:
+    return x.reshape(shape)
+
+
+def _reshape_gradient(call: Call, g: Array) -> Array:
+    return rules.reshape(g, call.inputs[0].shape)
+
+
+def _reshape_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    return emit.op("Reshape", names[0], emit.integers(rules.carried(node.attributes["shape"])))
+
+
+def _transpose_infer(x: Type, *, permutation: Shape) -> Type:
+    if sorted(permutation) != list(range(x.rank)):
+        raise ShapeError(f"{list(permutation)} is not an order of {x.rank} axes.", hint="Name every axis once.")
+    return Type(x.dtype, tuple(x.shape[axis] for axis in permutation))
+
+
+def _transpose(x: NDArray, *, permutation: Shape) -> NDArray:
+    return np.transpose(x, permutation)
+
+
+def _transpose_gradient(call: Call, g: Array) -> Array:
+    permutation: Shape = call.attributes["permutation"]
+    return rules.transpose(g, tuple(permutation.index(axis) for axis in range(len(permutation))))
+
+
+def _transpose_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    permutation = node.attributes["permutation"]
+    return emit.op("Transpose", names[0], perm=list(permutation)) if permutation else names[0]
+
+
+def _broadcast_infer(x: Type, *, shape: Shape) -> Type:
+    if rules.broadcast_shapes(x, Type(x.dtype, shape)) != shape:
+        raise ShapeError(f"{list(x.shape)} does not broadcast to {list(shape)}.", hint="Only axes of size 1 and missing leading axes can grow.")
+    return Type(x.dtype, shape)
+
+
+def _broadcast(x: NDArray, *, shape: Shape) -> NDArray:
+    return np.broadcast_to(x, shape)
+
+
+def _broadcast_gradient(call: Call, g: Array) -> Array:
+    return rules.unbroadcast(g, call.inputs[0].shape)
+
+
+def _broadcast_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    return emit.op("Expand", names[0], emit.integers(rules.carried(node.attributes["shape"])))
+
+
+def _slice_infer(x: Type, *, starts: Shape, stops: Shape) -> Type:
+    if not len(starts) == len(stops) == x.rank or any(not 0 <= a <= b <= n for a, b, n in zip(starts, stops, x.shape, strict=True)):
+        raise ShapeError(f"[{list(starts)} to {list(stops)}] is not a part of {list(x.shape)}.", hint="0 <= start <= stop <= size on every axis.")
+    return Type(x.dtype, tuple(stop - start for start, stop in zip(starts, stops, strict=True)))
+
+
+def _slice(x: NDArray, *, starts: Shape, stops: Shape) -> NDArray:
+    return x[tuple(slice(start, stop) for start, stop in zip(starts, stops, strict=True))]
+
+
+def _slice_gradient(call: Call, g: Array) -> Array:
+    starts: Shape = call.attributes["starts"]
+    after = tuple(n - stop for n, stop in zip(call.inputs[0].shape, call.attributes["stops"], strict=True))
+    return bind("pad", g, before=starts, after=after, value=0.0)
+
+
+def _slice_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    starts, stops, shape = node.attributes["starts"], node.attributes["stops"], node.inputs[0].type.shape
+    axes = [axis for axis, n in enumerate(shape) if (starts[axis], stops[axis]) != (0, n)]
+    if not axes:
+        return names[0]
+    return emit.op("Slice", names[0], emit.integers([starts[a] for a in axes]), emit.integers([stops[a] for a in axes]), emit.integers(axes))
+
+
+def _pad_infer(x: Type, *, before: Shape, after: Shape, value: float) -> Type:
+    if not len(before) == len(after) == x.rank or any(n < 0 for n in before + after):
+        raise ShapeError(f"cannot pad {list(x.shape)} by {list(before)} before and {list(after)} after.", hint="Give one count >= 0 for each axis.")
+    if x.dtype == "bool":
+        raise DTypeError("padding of bool.", hint='Convert it with astype(x, "float32").')
+    return Type(x.dtype, tuple(a + n + b for a, n, b in zip(before, x.shape, after, strict=True)))
+
+
+def _pad(x: NDArray, *, before: Shape, after: Shape, value: float) -> NDArray:
+    return np.pad(x, tuple(zip(before, after, strict=True)), constant_values=value)
+
+
+def _pad_gradient(call: Call, g: Array) -> Array:
+    before: Shape = call.attributes["before"]
+    return bind("slice", g, starts=before, stops=tuple(start + n for start, n in zip(before, call.inputs[0].shape, strict=True)))
+
+
+def _pad_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    if not node.attributes["before"]:
+        return names[0]
+    pads = emit.integers([*node.attributes["before"], *node.attributes["after"]])
+    return emit.op("Pad", names[0], pads, emit.constant(np.asarray(node.attributes["value"], node.output.type.dtype)), mode="constant")
+
+
+def _concat_infer(*types: Type, axis: int) -> Type:
+    dtype, first = rules.same_dtype(*types), types[0].shape
+    if not 0 <= axis < len(first):
+        raise ShapeError(f"axis {axis} does not exist.", hint=f"The operands have {len(first)} axes.")
+    for type_ in types:
+        if type_.rank != len(first) or any(a != b for i, (a, b) in enumerate(zip(first, type_.shape, strict=True)) if i != axis):
+            raise ShapeError(f"the operands differ on another axis than {axis}.", hint=f"All but axis {axis} must be equal.")
+    return Type(dtype, (*first[:axis], sum(type_.shape[axis] for type_ in types), *first[axis + 1 :]))
+
+
+def _concat(*arrays: NDArray, axis: int) -> NDArray:
+    return np.concatenate(arrays, axis=axis)
+
+
+def _concat_gradient(index: int, call: Call, g: Array) -> Array:
+    axis: int = call.attributes["axis"]
+    start = sum(array.shape[axis] for array in call.inputs[:index])
+    starts, stops = [0] * g.ndim, list(g.shape)
+    starts[axis], stops[axis] = start, start + call.inputs[index].shape[axis]
+    return bind("slice", g, starts=tuple(starts), stops=tuple(stops))
+
+
+def _concat_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    return emit.op("Concat", *names, axis=node.attributes["axis"])
+
+
+def _gather_infer(x: Type, indices: Type, *, axis: int) -> Type:
+    if indices.dtype not in ("int32", "int64"):
+        raise DTypeError("the indices must be int32 or int64.", hint='Convert them with astype(ids, "int32").')
+    if not 0 <= axis < x.rank:
+        raise ShapeError(f"axis {axis} does not exist.", hint=f"The operand has {x.rank} axes.")
+    return Type(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+
+
+def _gather(x: NDArray, indices: NDArray, *, axis: int) -> NDArray:
+    return np.take(x, indices, axis=axis)
+
+
+def _gather_gradient(call: Call, g: Array) -> Array:
+    """Sum the cotangents of equal indices: a product with the transposed one-hot matrix, which runs on every provider."""
+    x, indices = call.inputs
+    axis: int = call.attributes["axis"]
+    count, rest = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
+    ids = rules.reshape(indices, (indices.size, 1))
+    steps = Array(np.arange(count, dtype=indices.type.dtype))
+    # Indices from the end count too.
+    wrapped = bind("where", bind("greater", rules.number(0, ids), ids), ids + count, ids)
+    one_hot = rules.equal_mask(wrapped, steps, g.type.dtype)
+    front = tuple(range(axis, axis + indices.ndim))
+    rows = rules.transpose(g, front + tuple(i for i in range(g.ndim) if i not in front))
+    table = bind("matmul", rules.swap_last(one_hot), rules.reshape(rows, (indices.size, prod(rest))))
+    order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
+    return rules.transpose(rules.reshape(table, (count, *rest)), order)
+
+
+def _gather_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    out = emit.op("Gather", *names, axis=node.attributes["axis"])
+    if node.inputs[1].type.shape and node.output.type.shape:
+        return out
+    return emit.op("Reshape", out, emit.integers(rules.carried(node.output.type.shape)))
+
+
+ROWS = (
+    Primitive(name="reshape", infer=_reshape_infer, evaluate=_reshape, gradient=per_input(_reshape_gradient), lower=_reshape_lower),
+    Primitive(name="transpose", infer=_transpose_infer, evaluate=_transpose, gradient=per_input(_transpose_gradient), lower=_transpose_lower),
+    Primitive(name="broadcast_to", infer=_broadcast_infer, evaluate=_broadcast, gradient=per_input(_broadcast_gradient), lower=_broadcast_lower),
+    Primitive(name="slice", infer=_slice_infer, evaluate=_slice, gradient=per_input(_slice_gradient), lower=_slice_lower),
+    Primitive(name="pad", infer=_pad_infer, evaluate=_pad, gradient=per_input(_pad_gradient), lower=_pad_lower),
+    Primitive(name="concat", infer=_concat_infer, evaluate=_concat, gradient=_concat_gradient, lower=_concat_lower),
+    Primitive(name="gather", infer=_gather_infer, evaluate=_gather, gradient=per_input(_gather_gradient, None), lower=_gather_lower),
+)

@@ -1,0 +1,90 @@
+"""The open end of a trace: nodes are appended here while the user's function runs."""
+
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from coterie.compute.ir import Attributes, Graph, Node, Type, Value, constant_node
+
+if TYPE_CHECKING:
+    from coterie.compute.array import Array
+
+
+class Recorder:
+    """Collects the nodes of one trace.
+
+    An array that belongs to no trace becomes a constant. An array of an enclosing trace becomes a capture: one more input of this graph, fed by that array where
+    the graph is replayed. ``weights`` are arrays which the function holds by closure and which are inputs all the same (gradients with respect to them).
+    """
+
+    def __init__(self, parent: "Recorder | None" = None) -> None:
+        self.parent = parent
+        self.nodes: list[Node] = []
+        self.inputs: dict[str, Value] = {}
+        self.captures: dict[Value, Array] = {}
+        self._captured: dict[Value, Value] = {}
+        self._constants: dict[int, tuple[Array, Value]] = {}
+        self._weights: dict[int, tuple[Array, Value]] = {}
+
+    def add_input(self, name: str, type_: Type) -> Value:
+        """A new named input of the graph."""
+        value = Value(type_)
+        self.inputs[name] = value
+        return value
+
+    def add_weight(self, name: str, array: "Array") -> None:
+        """Make an array that the function holds by closure an input."""
+        self._weights[id(array)] = (array, self.add_input(name, array.type))
+
+    def claims(self, array: "Array") -> bool:
+        """Whether an operation on this array must be recorded rather than evaluated."""
+        if array.recorder is not None or id(array) in self._weights:
+            return True
+        return self.parent is not None and self.parent.claims(array)
+
+    def lift(self, array: "Array") -> Value:
+        """The value that stands for an array in this graph."""
+        if id(array) in self._weights:
+            return self._weights[id(array)][1]
+        if array.recorder is self and array.value is not None:
+            return array.value
+        if not self.claims(array):
+            return self._constant(array)
+        # An array of an enclosing trace. A weight of an enclosing trace has no value of its own, so its identity is the parent's value for it.
+        outer = array.value if array.value is not None else self._outer_weight(array)
+        if outer not in self._captured:
+            inner = Value(array.type)
+            self._captured[outer] = inner
+            self.captures[inner] = array
+        return self._captured[outer]
+
+    def append(self, primitive: str, inputs: Iterable[Value], type_: Type, attributes: Attributes, source: str) -> Value:
+        """Record one operation."""
+        output = Value(type_)
+        self.nodes.append(Node(primitive, tuple(inputs), (output,), attributes, source))
+        return output
+
+    def finish(self, outputs: Mapping[str, Value]) -> Graph:
+        """The graph; captures stand behind the inputs as "capture/0", "capture/1", ..."""
+        captures = {f"capture/{index}": value for index, value in enumerate(self.captures)}
+        return Graph({**self.inputs, **captures}, tuple(self.nodes), dict(outputs))
+
+    def _constant(self, array: "Array") -> Value:
+        # The array is kept beside its value, so that its id cannot be given to another object while this trace is open.
+        if id(array) not in self._constants:
+            node = constant_node(array.numpy())
+            self.nodes.append(node)
+            self._constants[id(array)] = (array, node.output)
+        return self._constants[id(array)][1]
+
+    def _outer_weight(self, array: "Array") -> Value:
+        holder = self.parent
+        while holder is not None:
+            if id(array) in holder._weights:
+                return holder._weights[id(array)][1]
+            holder = holder.parent
+        return Value(array.type)
+
+
+RECORDER: ContextVar[Recorder | None] = ContextVar("coterie_recorder", default=None)
+"""The trace that is open in this context, if any."""
