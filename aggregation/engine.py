@@ -187,7 +187,7 @@ def _ready(round: Round, event: Event) -> tuple[Round, Effects]:
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateReady.")
     usable = round.accepted - event.rejected
     if usable < round.config.min_updates:
-        detail = f"{event.rejected} of {round.accepted} accepted updates were unusable; at least {round.config.min_updates} are needed"
+        detail = f"{event.rejected} of {round.accepted} accepted updates were unusable"
         return _abandon(replace(round, rejected=event.rejected), Cause.TOO_FEW_UPDATES, detail)
     made = replace(round, version=event.version, training=dict(event.metrics), rejected=event.rejected)
     return _evaluate(replace(made, central_done=not made.config.central_evaluation))

@@ -1,14 +1,15 @@
 """The experiment over its rounds: how many are committed, which version is best, when to finish. Pure."""
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
 from coterie import errors
-from coterie.aggregation.round import Cause, Phase, Round
+from coterie.aggregation.round import Cause, Phase, Round, RoundConfig
+from coterie.protocol.metrics import MetricSums
+from coterie.protocol.rounds import RoundPolicy
 
 STALLED_AFTER = 3
 """So many abandoned rounds in a row end an experiment."""
@@ -30,53 +31,12 @@ class Reason(StrEnum):
 
 
 _SENTENCES = {
-    Reason.COMPLETED: "All rounds are committed.",
+    Reason.COMPLETED: "All rounds have been run.",
     Reason.TARGET_REACHED: "The target value of the metric is reached.",
     Reason.NO_IMPROVEMENT: "The metric has not improved for as many rounds as patience allows.",
     Reason.STALLED: f"{STALLED_AFTER} rounds in a row were abandoned.",
     Reason.STOPPED: "Somebody asked to stop.",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Goal:
-    """When an experiment is over, and which version is its best.
-
-    rounds: how many to commit. metric, mode: what "best" means; a mean over examples, as ``means`` gives it.
-    patience: finish after so many measured rounds without a better value.
-    target: finish once ``target_metric`` is at least as good as this.
-    """
-
-    rounds: int
-    metric: str = "loss"
-    mode: Literal["min", "max"] = "min"
-    patience: int | None = None
-    target_metric: str | None = None
-    target: float | None = None
-
-    def __post_init__(self) -> None:
-        rules = (
-            (self.rounds >= 1, f"rounds must be at least 1, not {self.rounds}."),
-            (self.mode in ("min", "max"), f"The mode of the best metric must be min or max, not {self.mode!r}."),
-            (self.patience is None or self.patience >= 1, f"patience must be at least 1, not {self.patience}."),
-            ((self.target is None) == (self.target_metric is None), "A target needs a metric and a value."),
-            (self.target is None or math.isfinite(self.target), f"The target value must be finite, not {self.target}."),
-        )
-        for holds, message in rules:
-            if not holds:
-                raise errors.ExperimentError(message, code="round_policy")
-
-    def better(self, value: float, than: float) -> bool:
-        """Whether a value of the kept metric beats another one."""
-        return value < than if self.mode == "min" else value > than
-
-    def reached(self, means: Mapping[str, float]) -> bool:
-        """Whether the target is met: from above for a metric named ``loss`` or one kept as ``min``, else from below."""
-        if self.target is None or self.target_metric is None:
-            return False
-        value = means.get(self.target_metric, math.nan)
-        falling = self.target_metric == "loss" or (self.target_metric == self.metric and self.mode == "min")
-        return value <= self.target if falling else value >= self.target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +75,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class StartRound:
-    """Start round ``number`` on model version ``base``."""
+    """Start round ``number`` on model version ``base``; ``hyper`` holds the scheduled hyper-parameters of its tasks."""
 
     number: int
     base: str
+    hyper: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)
@@ -132,61 +93,81 @@ class Finish:
 Action = StartRound | Finish
 
 
-def means(sums: Mapping[str, float]) -> dict[str, float]:
-    """Metric means over examples; empty when there were no examples."""
-    examples = sums.get("examples", 0.0)
-    return {name: total / examples for name, total in sums.items() if name != "examples"} if examples > 0 else {}
-
-
 def measured(round: Round) -> dict[str, float]:
     """The evaluation means of a round: the coordinator's own if it has them, else the devices'; never training's."""
-    return means(round.central) if round.central else means(round.federated)
+    return MetricSums(round.central or round.federated).means()
 
 
-def first_round(progress: Progress) -> tuple[Progress, StartRound]:
-    """Begin an experiment whose initial version is ``progress.current``."""
-    started = replace(progress, started=progress.started + 1)
-    return started, StartRound(started.started, started.current)
+def evaluates(policy: RoundPolicy, number: int) -> bool:
+    """Whether devices evaluate after this round: every ``evaluate_every`` rounds and after the last one."""
+    return policy.evaluate_every > 0 and (number % policy.evaluate_every == 0 or number == policy.rounds)
 
 
-def after_round(progress: Progress, outcome: Round, goal: Goal) -> tuple[Progress, Action]:
+def configure(policy: RoundPolicy, number: int, *, central: bool) -> RoundConfig:
+    """What round ``number`` aims for under this policy. central: whether the coordinator has data to evaluate on."""
+    return RoundConfig(
+        cohort=policy.cohort,
+        over_selection=policy.over_selection,
+        min_updates=policy.min_updates,
+        deadline_s=policy.deadline_s,
+        central_evaluation=central,
+        federated_evaluation=evaluates(policy, number),
+        evaluation_cohort=policy.evaluators(),
+        evaluation_deadline_s=policy.evaluation_seconds(),
+    )
+
+
+def first_round(progress: Progress, policy: RoundPolicy) -> tuple[Progress, StartRound]:
+    """Begin an experiment whose initial version is ``progress.current``; also the way from one round to the next."""
+    number = progress.started + 1
+    return replace(progress, started=number), StartRound(number, progress.current, policy.hyper(number))
+
+
+def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tuple[Progress, Action]:
     """What follows a finished round. Raises errors.Conflict when it is not over, or not the one last started."""
     if not outcome.phase.final:
         raise errors.Conflict(f"Round {outcome.number} is {outcome.phase.value}, not over.", code="round_phase")
     if outcome.number != progress.started or progress.finished is not None:
-        raise errors.Conflict(f"Round {outcome.number} is not the round this experiment waits for.", code="round_phase")
-    after = _count(progress, outcome, goal)
-    reason = _finished(after, outcome, goal)
+        raise errors.Conflict(f"Round {outcome.number} is not the one this experiment waits for.", code="round_phase")
+    after = _count(progress, outcome, policy)
+    reason = _finished(after, outcome, policy)
     if reason is None:
-        return first_round(after)
+        return first_round(after, policy)
     ended = replace(after, finished=reason)
     return ended, Finish(reason, ended.kept)
 
 
-def _count(progress: Progress, outcome: Round, goal: Goal) -> Progress:
+def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:
     if outcome.phase is Phase.ABANDONED or outcome.version is None:
         return replace(progress, abandoned_in_a_row=progress.abandoned_in_a_row + 1)
     after = replace(progress, committed=progress.committed + 1, abandoned_in_a_row=0, current=outcome.version)
-    value = measured(outcome).get(goal.metric)
+    value = measured(outcome).get(policy.best.metric)
     if value is None:
         return after
-    if math.isfinite(value) and (after.best_value is None or goal.better(value, after.best_value)):
+    if after.best_value is None or _better(policy.best.mode, value, after.best_value):
         return replace(after, best=outcome.version, best_round=outcome.number, best_value=value, since_best=0)
     return replace(after, since_best=after.since_best + 1)
 
 
-def _finished(after: Progress, outcome: Round, goal: Goal) -> Reason | None:
+def _finished(after: Progress, outcome: Round, policy: RoundPolicy) -> Reason | None:
     """The first rule that holds, in this order."""
     rules = (
         (outcome.cause is Cause.STOPPED, Reason.STOPPED),
         (after.abandoned_in_a_row >= STALLED_AFTER, Reason.STALLED),
-        (outcome.phase is Phase.COMMITTED and goal.reached(measured(outcome)), Reason.TARGET_REACHED),
-        (after.committed >= goal.rounds, Reason.COMPLETED),
-        (goal.patience is not None and after.since_best >= goal.patience, Reason.NO_IMPROVEMENT),
+        (outcome.phase is Phase.COMMITTED and _reached(policy, measured(outcome)), Reason.TARGET_REACHED),
+        (after.started >= policy.rounds, Reason.COMPLETED),
+        (policy.patience is not None and after.since_best >= policy.patience, Reason.NO_IMPROVEMENT),
     )
     return next((reason for holds, reason in rules if holds), None)
 
 
-def hyper_at(schedule: Mapping[str, tuple[float, ...]] | None, committed: int) -> dict[str, float]:
-    """The scheduled hyper-parameters of the round after ``committed`` commits; a short list repeats its last value."""
-    return {name: float(values[min(committed, len(values) - 1)]) for name, values in (schedule or {}).items() if values}
+def _reached(policy: RoundPolicy, means: dict[str, float]) -> bool:
+    target = policy.target
+    if target is None or target.metric not in means:
+        return False
+    value = means[target.metric]
+    return value == target.value or _better(target.mode, value, target.value)
+
+
+def _better(mode: Literal["min", "max"], value: float, than: float) -> bool:
+    return value < than if mode == "min" else value > than

@@ -1,0 +1,160 @@
+"""What a run of rounds was: one record per round, the same from a simulation and from a coordinator."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from coterie.aggregation.progress import measured
+from coterie.aggregation.round import Round
+from coterie.protocol.metrics import MetricSums
+
+Evaluation = Literal["central", "federated"]
+_LISTED = ("loss", "accuracy")
+_COLUMNS = (
+    "round", "state", "cause", "accepted", "failed", "evaluation", "bytes_up", "bytes_down", "seconds", "model"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """One round. metrics: evaluation means (``loss``, ``accuracy``, …); training: the means that clients saw while
+    training.
+    model: SHA-256 of the version that it committed.
+    """
+
+    round: int
+    state: str
+    cause: str | None = None
+    accepted: int = 0
+    failed: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    training: Mapping[str, float] = field(default_factory=dict[str, float])
+    evaluation: Evaluation | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float | None = None
+    model: str | None = None
+
+    @staticmethod
+    def of(round: Round, *, bytes_up: int = 0, bytes_down: int = 0, seconds: float | None = None) -> "RoundRecord":
+        """The record of an engine's round, with what only the host can count."""
+        means = measured(round)
+        return RoundRecord(
+            round=round.number,
+            state=round.phase.value,
+            cause=None if round.cause is None else round.cause.value,
+            accepted=round.accepted,
+            failed=round.failed,
+            metrics=means,
+            training=MetricSums(round.training).means(),
+            evaluation=None if not means else "central" if round.central else "federated",
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
+            seconds=seconds,
+            model=round.version if round.phase.value == "committed" else None,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The round as an event line: ``{"event": "round", "round": 1, "state": "committed", …}`` of JSON values."""
+        return {
+            "event": "round",
+            "round": self.round,
+            "state": self.state,
+            "cause": self.cause,
+            "accepted": self.accepted,
+            "failed": self.failed,
+            "loss": _finite(self.metrics.get("loss")),
+            "accuracy": _finite(self.metrics.get("accuracy")),
+            "metrics": {name: _finite(value) for name, value in self.metrics.items()},
+            "training": {name: _finite(value) for name, value in self.training.items()},
+            "evaluation": self.evaluation,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "seconds": self.seconds,
+            "model": self.model,
+        }
+
+    @staticmethod
+    def from_dict(value: Mapping[str, Any]) -> "RoundRecord":
+        """Read an event line; fields that it lacks take their defaults."""
+        metrics = dict(value.get("metrics") or {})
+        metrics |= {name: value[name] for name in _LISTED if value.get(name) is not None}
+        return RoundRecord(
+            round=int(value["round"]),
+            state=str(value["state"]),
+            cause=value.get("cause"),
+            accepted=int(value.get("accepted") or 0),
+            failed=int(value.get("failed") or 0),
+            metrics=_numbers(metrics),
+            training=_numbers(value.get("training") or {}),
+            evaluation=cast("Evaluation | None", value.get("evaluation")),
+            bytes_up=int(value.get("bytes_up") or 0),
+            bytes_down=int(value.get("bytes_down") or 0),
+            seconds=value.get("seconds"),
+            model=value.get("model"),
+        )
+
+
+@dataclass(frozen=True)
+class History:
+    """The rounds of an experiment in order, why it finished, and its best version."""
+
+    rounds: tuple[RoundRecord, ...] = ()
+    reason: str | None = None
+    best: str | None = None
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        return iter(self.rounds)
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    @property
+    def committed(self) -> tuple[RoundRecord, ...]:
+        """The rounds that made a version."""
+        return tuple(record for record in self.rounds if record.state == "committed")
+
+    @property
+    def final(self) -> RoundRecord | None:
+        """The last committed round."""
+        return self.committed[-1] if self.committed else None
+
+    def curve(self, metric: str) -> list[tuple[int, float]]:
+        """(round, value) wherever the metric was measured; ``training.<name>`` for what clients saw while training."""
+        name = metric.removeprefix("training.")
+        tables = [(record.round, record.training if name != metric else record.metrics) for record in self.rounds]
+        return [(round, values[name]) for round, values in tables if name in values]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One event line per round."""
+        return [record.to_dict() for record in self.rounds]
+
+    @staticmethod
+    def from_dicts(
+        values: Iterable[Mapping[str, Any]], *, reason: str | None = None, best: str | None = None
+    ) -> "History":
+        """Read what ``to_dicts`` gave."""
+        return History(tuple(RoundRecord.from_dict(value) for value in values), reason, best)
+
+    def to_csv(self) -> str:
+        """A table with one line per round; one column per metric."""
+        names = sorted({name for record in self.rounds for name in record.metrics})
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow((*_COLUMNS, *names))
+        for record in self.rounds:
+            writer.writerow(
+                (*(getattr(record, name) for name in _COLUMNS), *(record.metrics.get(name) for name in names))
+            )
+        return text.getvalue()
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if value is not None}

@@ -1,0 +1,231 @@
+"""The manifest: everything that a generic device needs to drive a plan's graphs without knowing the method.
+
+Its canonical JSON is what is signed; the SHA-256 of those bytes is the plan's id. Graphs, weights and frozen tensors
+are named in it by digest, so one signature covers them all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, cast
+
+from coterie import errors
+from coterie.aggregation.plan.graph import GRAPHS, GraphManifest, GraphName
+from coterie.aggregation.plan.reading import Fields, refused
+from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
+from coterie.protocol.layout import Layout, Tensor
+from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.schema import DataSchema
+from coterie.protocol.sections import SectionSpec
+
+FORMAT = "coterie-plan-1"
+DELTA = "delta"
+METRICS = "metrics"
+SAMPLE_WEIGHT = "sample_weight"
+MANIFEST_BYTES = 8 * 2**20
+
+Trainer = Literal["plan", "external"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a device goes through its rows: batches of ``batch_size`` (the last one padded), ``epochs`` times or until
+    ``max_steps``; a share ``holdout`` of the rows, chosen once per device, is never trained on and serves evaluation.
+    """
+
+    batch_size: int
+    epochs: int = 1
+    max_steps: int | None = None
+    holdout: float = 0.0
+
+
+@dataclass(frozen=True)
+class Named:
+    """A rule of coterie by its name and numbers; the server rebuilds its own part of a method from this."""
+
+    name: str
+    parameters: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"name": …, "parameters": {…}}``"""
+        return {"name": self.name, "parameters": dict(self.parameters)}
+
+    @staticmethod
+    def read(value: object, place: str) -> "Named":
+        """The inverse of `to_json`. Raises errors.PlanRefused."""
+        fields = Fields(value, place, ("name", "parameters"))
+        return Named(fields.text("name"), fields.numbers("parameters"))
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Tensors that no device changes: their layout, and the SHA-256 of the safetensors file that holds them."""
+
+    layout: Layout
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field by name, as JSON values."""
+        return {"layout": self.layout.to_json(), "sha256": self.sha256}
+
+    @staticmethod
+    def read(value: object, place: str) -> "Frozen | None":
+        """The inverse of `to_json`; None for null. Raises errors.PlanRefused."""
+        if value is None:
+            return None
+        fields = Fields(value, place, ("layout", "sha256"))
+        return Frozen(fields.part("layout", Layout.from_json), fields.text("sha256", pattern="[0-9a-f]{64}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a plan is. ``from_bytes`` accepts canonical bytes only, so a plan has one byte string and one id.
+
+    layout: the tensors of a model version, in order. client_state: tensors that stay on a device between rounds,
+    zeros at first. round_inputs: tensors that the server adds to a round. sections: what an update holds; ``metrics``
+    is the last.
+    codecs: for sections over the layout, by preference. metrics: names of the sums, ``examples`` first. hyper:
+    defaults of the hyper-parameters that a task may set. algorithm, optimizer: for people and for the server; a
+    device ignores them.
+    """
+
+    name: str
+    trainer: Trainer
+    schema: DataSchema
+    layout: Layout
+    frozen: Frozen | None = None
+    client_state: tuple[Tensor, ...] = ()
+    round_inputs: tuple[Tensor, ...] = ()
+    sections: tuple[SectionSpec, ...]
+    codecs: tuple[str, ...] = ("float32",)
+    metrics: tuple[str, ...] = (EXAMPLES, "loss")
+    hyper: Mapping[str, float]
+    training: Training
+    algorithm: Named
+    optimizer: Named
+    graphs: Mapping[str, GraphManifest]
+
+    @cached_property
+    def data(self) -> bytes:
+        """The canonical bytes."""
+        return canonical_json(self.to_json())
+
+    @cached_property
+    def id(self) -> str:
+        """The plan's id: SHA-256 (hex) of the canonical bytes."""
+        return sha256_hex(self.data)
+
+    def sections_for(self, kind: Literal["train", "evaluate"]) -> tuple[SectionSpec, ...]:
+        """What the update of a task of this kind must hold: everything, or the metric sums alone."""
+        return self.sections if kind == "train" else tuple(spec for spec in self.sections if spec.name == METRICS)
+
+    def graph(self, name: GraphName) -> GraphManifest:
+        """The graph of this name. Raises errors.PlanRefused (``plan_graph_absent``) when the plan has none."""
+        if name not in self.graphs:
+            raise errors.PlanRefused(
+                f"Plan {self.name!r} has no {name} graph.",
+                hint="Its trainer is external: join with a trainer of your own."
+                if self.trainer == "external"
+                else None,
+                code="plan_graph_absent",
+            )
+        return self.graphs[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field by name, as JSON values."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "trainer": self.trainer,
+            "schema": self.schema.to_json(),
+            "layout": self.layout.to_json(),
+            "frozen": None if self.frozen is None else self.frozen.to_json(),
+            "client_state": [_tensor_json(tensor) for tensor in self.client_state],
+            "round_inputs": [_tensor_json(tensor) for tensor in self.round_inputs],
+            "sections": [spec.to_json() for spec in self.sections],
+            "codecs": list(self.codecs),
+            "metrics": list(self.metrics),
+            "hyper": dict(self.hyper),
+            "training": {
+                "batch_size": self.training.batch_size,
+                "epochs": self.training.epochs,
+                "max_steps": self.training.max_steps,
+                "holdout": self.training.holdout,
+            },
+            "algorithm": self.algorithm.to_json(),
+            "optimizer": self.optimizer.to_json(),
+            "graphs": {name: graph.to_json() for name, graph in self.graphs.items()},
+        }
+
+    @staticmethod
+    def from_json(value: object) -> "Manifest":
+        """The inverse of `to_json`: types and bounds of every field. What the fields mean together, `check_plan`
+        checks.
+
+        Raises errors.PlanRefused (``plan_manifest``) naming the field.
+        """
+        fields = Fields(value, "manifest", _FIELDS)
+        fields.text("format", choices=(FORMAT,))
+        graphs = fields.mapping("graphs", GraphManifest.read)
+        unknown = sorted(set(graphs) - set(GRAPHS))
+        if unknown:
+            raise refused(f"manifest.graphs has the unknown graph {unknown[0][:64]!r}.")
+        return Manifest(
+            name=fields.text("name"),
+            trainer=cast(Trainer, fields.text("trainer", choices=("plan", "external"))),
+            schema=fields.part("schema", DataSchema.from_json),
+            layout=fields.part("layout", Layout.from_json),
+            frozen=Frozen.read(fields.raw("frozen"), "manifest.frozen"),
+            client_state=fields.items("client_state", _read_tensor),
+            round_inputs=fields.items("round_inputs", _read_tensor),
+            sections=fields.items("sections", _read_section),
+            codecs=fields.texts("codecs"),
+            metrics=fields.texts("metrics"),
+            hyper=fields.numbers("hyper"),
+            training=_read_training(fields.raw("training")),
+            algorithm=Named.read(fields.raw("algorithm"), "manifest.algorithm"),
+            optimizer=Named.read(fields.raw("optimizer"), "manifest.optimizer"),
+            graphs=graphs,
+        )
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "Manifest":
+        """Read canonical bytes. Raises errors.PlanRefused (``plan_manifest``), also for JSON that is not canonical."""
+        try:
+            value = parse_json(data, limit=MANIFEST_BYTES)
+            canonical = canonical_json(value)
+        except errors.InputError as error:
+            raise refused(f"The manifest is unreadable: {error.message}") from error
+        if canonical != data:
+            raise refused("The manifest is not canonical JSON, so its digest is not that of its meaning.")
+        return Manifest.from_json(value)
+
+
+_FIELDS = (
+    "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "round_inputs", "sections", "codecs",
+    "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
+)  # fmt: skip
+
+
+def _read_training(value: object) -> Training:
+    fields = Fields(value, "manifest.training", ("batch_size", "epochs", "max_steps", "holdout"))
+    return Training(
+        batch_size=fields.integer("batch_size", 1, 1 << 20),
+        epochs=fields.integer("epochs", 1, 1 << 20),
+        max_steps=None if fields.raw("max_steps") is None else fields.integer("max_steps", 1, 1 << 31),
+        holdout=fields.number("holdout", 0.0, 0.999),
+    )
+
+
+def _tensor_json(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "shape": list(tensor.shape)}
+
+
+def _read_tensor(value: object, place: str) -> Tensor:
+    fields = Fields(value, place, ("name", "shape"))
+    name, shape = fields.text("name"), fields.integers("shape", 1, 1 << 32)
+    return fields.part("name", lambda _: Tensor(name, shape))
+
+
+def _read_section(value: object, place: str) -> SectionSpec:
+    return Fields({"section": value}, place, ("section",)).part("section", SectionSpec.from_json)

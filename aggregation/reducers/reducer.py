@@ -1,0 +1,49 @@
+"""What a reducer is: a commutative monoid that turns updates into one aggregate."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+
+Vector = npt.NDArray[np.float64]
+Chunks = Iterable[tuple[int, npt.NDArray[np.float32] | npt.NDArray[np.float64]]]
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """What has been added so far: a float64 vector of weighted sums, the sum of the weights, the number of updates."""
+
+    total: Vector
+    weight: float = 0.0
+    count: int = 0
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """A rule by its name: four functions that obey the monoid's laws.
+
+    init(length) is the neutral element. add(acc, chunks, weight) takes in one update, given as (start, elements) that
+    cover it once, and *consumes* ``acc``: its vector is reused, so memory is that of one model however many updates
+    come. merge(a, b) joins two accumulators, consuming ``a``. result(acc) is the aggregate, float64.
+
+    Guarantees: any grouping and order of the same updates gives the same result to 1 ulp of float32; the neutral
+    element changes nothing. result raises errors.UpdateRefused (``zero_weight``) when there is nothing to divide by.
+    """
+
+    name: str
+    init: Callable[[int], Accumulator]
+    add: Callable[[Accumulator, Chunks, float], Accumulator]
+    merge: Callable[[Accumulator, Accumulator], Accumulator]
+    result: Callable[[Accumulator], Vector]
+
+
+def check_length(left: Accumulator, right: Accumulator) -> None:
+    """Raise errors.InputError (``length_mismatch``) unless two accumulators are of one length."""
+    if left.total.shape != right.total.shape:
+        raise errors.InputError(
+            f"Accumulators of {left.total.size} and {right.total.size} elements cannot be merged.",
+            code="length_mismatch",
+        )
