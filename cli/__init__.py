@@ -1,1 +1,1 @@
-"""The command line, one file per command."""
+"""The command `coterie`: one file per command; whatever is heavy is imported inside it."""

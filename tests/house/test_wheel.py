@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"][
-    "targets"
-]["wheel"]["sources"]
+SOURCES: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+    "build"
+]["targets"]["wheel"]["sources"]
 FOLDERS = sorted(folder for folder in SOURCES if not folder.startswith("src/"))
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*_cache")
 
 
 def _checkout(destination: Path, *, links: bool) -> Path:
-    """A copy of what the wheel is built from; without links, as Git clones them where symbolic links are not allowed."""
+    """A copy of what the wheel is built from; without links, as Git clones them where they are not allowed."""
     destination.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, destination / name)

@@ -1,0 +1,142 @@
+"""`coterie client`: a device that trains on its own data."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.failures import INTERRUPTED
+from coterie.cli.output import Json, Output, figure, size
+from coterie.cli.places import HOME, Authority
+
+if TYPE_CHECKING:
+    from coterie.client_sdk.device.device import Device, DryRun
+    from coterie.client_sdk.device.trainers import Trainer
+
+MEBIBYTE = 1024 * 1024
+
+
+def client(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The coordinator's address, as in http://127.0.0.1:8765.")],
+    data: Annotated[
+        str, typer.Option(help="This client's rows: a folder, a .csv, a .npz, or module:function in Python.")
+    ],
+    token: Annotated[
+        str | None, typer.Option(envvar="COTERIE_ENROL_TOKEN", help="The enrolment token; needed only the first time.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Names this client's store, so that one folder may hold several.")
+    ] = "client",
+    store: Annotated[
+        Path | None, typer.Option(help="Where the client keeps its key and history; ./.coterie/NAME when absent.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that training may use.")] = 1,
+    memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory that training may use, in MiB.")] = None,
+    trainer: Annotated[
+        str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Leave after one contribution is settled.")] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Leave when no experiment is unfinished.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would leave this machine; send nothing.")
+    ] = False,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Join a population and train on local data. The data stays here; --dry-run shows what would leave."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    from coterie.client_sdk.device.device import Device
+    from coterie.client_sdk.device.policy import DevicePolicy
+
+    output = Output(json)
+    own: Trainer | None = _own_trainer(trainer) if trainer else None
+    device = Device(
+        url,
+        data=data,
+        folder=store or HOME / name,
+        token=token,
+        trainer=own,
+        policy=DevicePolicy(threads=threads, memory_bytes=None if memory_mb is None else memory_mb * MEBIBYTE),
+        ca=ca,
+        on_event=lambda event: tell(output, event),
+    )
+    with device:
+        if dry_run:
+            show(output, device.dry_run())
+            return
+        _stop_on_signals(device, output)
+        summary = device.run(rounds=1 if once else None, finish=finish).to_json()
+    output.event("summary", **summary)
+    output.say(
+        f"Trained {summary['trained']} tasks, {summary['counted']} counted; "
+        f"sent {size(summary['bytes_up'])}, received {size(summary['bytes_down'])}."
+    )
+
+
+def tell(output: Output, event: Mapping[str, Any]) -> None:
+    """Say one thing that the device did."""
+    facts = dict(event)
+    kind = str(facts.pop("event"))
+    output.event(kind, **facts)
+    match kind:
+        case "joined":
+            output.say(f"Joined {facts['population']} with {facts['examples']} rows. Ctrl-C leaves.")
+        case "task":
+            output.say(f"Round {facts['round']} of {facts['experiment']}: {facts['kind']}")
+        case "trained":
+            output.say(f"  trained {facts['steps']} steps in {facts['seconds']:.2f} s")
+        case "uploaded":
+            output.say(f"  sent {size(facts['bytes'])}: {facts['state']}")
+        case "settled":
+            output.say(f"  settled: {facts['outcome']}")
+        case "refused" | "error":
+            output.say(f"  {kind}[{facts['code']}]: {facts['message']} {facts.get('hint') or ''}".rstrip())
+        case _:
+            pass
+
+
+def show(output: Output, dry: "DryRun") -> None:
+    """What a dry run found: section by section, what would leave."""
+    output.event("dry_run", **dry.to_json())
+    if dry.experiment is None:
+        output.say(f"There is no task for {dry.population} now, so nothing would leave.")
+        return
+    output.say(
+        f"Round {dry.round} of {dry.experiment} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:"
+    )
+    output.table(
+        ("section", "codec", "values", "bytes", "from", "to", "norm"),
+        [
+            (s.name, s.codec, s.values, s.bytes, figure(s.minimum), figure(s.maximum), figure(s.norm))
+            for s in dry.sections
+        ],
+        empty="No section at all.",
+    )
+    output.say(dry.would_not_leave)
+
+
+def _own_trainer(entry: str) -> "Trainer":
+    from coterie.cli.loading import entry_point
+
+    return entry_point(entry)
+
+
+def _stop_on_signals(device: "Device", output: Output) -> None:
+    """The first Ctrl-C lets the running step end; the second leaves at once, which the local store survives."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, leave)
+        signal.signal(signal.SIGTERM, leave)
+        output.say("Leaving after this step; Ctrl-C again leaves at once.")
+        device.stop()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        os._exit(INTERRUPTED)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)

@@ -1,0 +1,132 @@
+"""`coterie doctor`: whether this machine can do what coterie asks of it."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Annotated
+
+import typer
+
+from coterie import __version__
+from coterie.cli.extras import EXTRAS, missing
+from coterie.cli.failures import FAILED
+from coterie.cli.output import Json, Output
+from coterie.cli.places import HOME, PORT
+
+PACKAGES = ("numpy", "onnx", "onnxruntime", "pydantic", "httpx", "cryptography", "safetensors")
+# A clock before this is not set; certificates would seem to lie in the future.
+RELEASED = 1_760_000_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: what, whether it is as needed (None where it only limits), and a sentence."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str | None = None
+
+
+def doctor(
+    port: Annotated[int, typer.Option(envvar="COTERIE_PORT", help="The port that a coordinator would bind.")] = PORT,
+    json: Json = False,
+) -> None:
+    """Check versions, execution providers, write access, port, clock and extras."""
+    output = Output(json)
+    findings = [*_versions(), *_providers(), _write_access(), _free_port(port), _clock(), *_extras()]
+    for finding in findings:
+        output.event("check", name=finding.name, ok=finding.ok, detail=finding.detail, fix=finding.fix)
+    marks = {True: "ok", False: "FAILED", None: "limits"}
+    output.table(
+        ("check", "", "what was found"),
+        [
+            (finding.name, marks[finding.ok], finding.detail + (f"\nfix: {finding.fix}" if finding.fix else ""))
+            for finding in findings
+        ],
+        empty="",
+    )
+    failed = [finding.name for finding in findings if finding.ok is False]
+    output.event("summary", ok=not failed, failed=failed)
+    if failed:
+        output.say(f"Not ready: {', '.join(failed)}.")
+        raise typer.Exit(FAILED)
+    output.say("Ready.")
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("coterie", True, __version__)
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    yield Finding(
+        "python", sys.version_info >= (3, 11), python, None if sys.version_info >= (3, 11) else "Use 3.11 or later."
+    )
+    for package in PACKAGES:
+        try:
+            yield Finding(package, True, version(package))
+        except PackageNotFoundError:
+            yield Finding(package, False, "not installed", "Run: pip install --upgrade coterie")
+
+
+def _providers() -> Iterator[Finding]:
+    """Every execution provider found here, judged by running each recipe against NumPy."""
+    from coterie.compute.runtime.devices import conformance, discover
+
+    for provider in discover():
+        report = conformance(provider)
+        name = f"provider {provider.name}"
+        if report.ok:
+            yield Finding(name, True, f"{report.checked} recipes agree with NumPy")
+        else:
+            yield Finding(
+                name,
+                False,
+                f"differs from NumPy: {', '.join(report.failures)}",
+                "Update its driver or leave it unused.",
+            )
+
+
+def _write_access() -> Finding:
+    folder = HOME if HOME.exists() else Path()
+    try:
+        with NamedTemporaryFile(dir=folder):
+            return Finding("write access", True, str(HOME.resolve()))
+    except OSError as error:
+        return Finding(
+            "write access", False, f"{HOME.resolve()}: {error.strerror}", "Run in a folder you may write to."
+        )
+
+
+def _free_port(port: int) -> Finding:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            fix = f"A coordinator may be running; for another one: coterie server --port {port + 1}"
+            return Finding(f"port {port}", None, os.strerror(error.errno or 0), fix)
+    return Finding(f"port {port}", True, "free")
+
+
+def _clock() -> Finding:
+    now = time.time()
+    shown = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    if now < RELEASED:
+        return Finding("clock", False, shown, "Set the clock: TLS certificates depend on it.")
+    return Finding("clock", True, f"{shown} (no protocol message carries an absolute time)")
+
+
+def _extras() -> Iterator[Finding]:
+    for extra in EXTRAS:
+        absent = missing(extra)
+        if absent:
+            yield Finding(
+                f"extra {extra}", None, f"without {', '.join(absent)}", f'To have it: pip install "coterie[{extra}]"'
+            )
+        else:
+            yield Finding(f"extra {extra}", True, "installed")

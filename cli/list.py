@@ -1,0 +1,60 @@
+"""`coterie list`: what a coordinator has."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from coterie.cli.output import Json, Output
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
+
+
+class What(StrEnum):
+    """The things that can be listed."""
+
+    EXPERIMENTS = "experiments"
+    POPULATIONS = "populations"
+    DEVICES = "devices"
+
+
+# What to list → its columns, fields of the listed messages, and what to do where there is none.
+COLUMNS: dict[What, tuple[tuple[str, ...], str]] = {
+    What.EXPERIMENTS: (
+        ("name", "id", "population", "state", "round", "created_at"),
+        "No experiment yet. Start one: coterie submit experiment.py",
+    ),
+    What.POPULATIONS: (
+        ("name", "devices", "schema_digest", "created_at"),
+        "No population yet. The first `coterie submit` makes one.",
+    ),
+    What.DEVICES: (
+        ("id", "population", "state", "last_seen_at"),
+        "No device yet. `coterie submit` prints the command with which one joins.",
+    ),
+}
+
+
+def list_(
+    what: Annotated[What, typer.Argument(help="What to list.")] = What.EXPERIMENTS,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """List the experiments, populations or devices of a coordinator."""
+    from coterie.client_sdk.control import Control
+
+    output = Output(json)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        match what:
+            case What.EXPERIMENTS:
+                items = control.experiments()
+            case What.POPULATIONS:
+                items = control.populations()
+            case What.DEVICES:
+                items = control.devices()
+    columns, empty = COLUMNS[what]
+    rows = [item.model_dump(mode="json") for item in items]
+    for row in rows:
+        output.event(what.value.removesuffix("s"), **row)
+    output.table(columns, [[row.get(column) for column in columns] for row in rows], empty=empty)

@@ -1,0 +1,143 @@
+"""An experiment from the researcher's own file."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from coterie.errors import ConfigurationError, CoterieError, ExperimentError
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+
+
+def split_target(target: str) -> tuple[Path, str]:
+    """`FILE` or `FILE:name` as a path and a name; the name is `experiment` when absent."""
+    path, colon, name = target.rpartition(":")
+    if colon and name.isidentifier() and not Path(target).exists():
+        return Path(path), name
+    return Path(target), "experiment"
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a researcher's file as a module; its own folder is importable from it, as with `python FILE`."""
+    if not path.is_file():
+        raise ExperimentError(
+            f"There is no file {path}.", hint="`coterie new DIR` writes one to start from.", code="experiment_file"
+        )
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = spec_from_file_location(path.stem, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ExperimentError(
+            f"{path} is not a Python file.", hint="Name a file that ends in .py.", code="experiment_file"
+        )
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module
+    _in_users_code(path, lambda: spec.loader and spec.loader.exec_module(module))
+    return module
+
+
+def load_experiment(target: str) -> "tuple[Experiment, ModuleType]":
+    """The experiment that `FILE[:name]` names (a value, or a function that returns it), and its module."""
+    from coterie.aggregation.experiment import Experiment
+
+    path, name = split_target(target)
+    module = load_module(path)
+    value = attribute(module, path, name)
+    if callable(value) and not isinstance(value, Experiment):
+        value = _in_users_code(path, cast(Callable[[], Any], value))
+    if not isinstance(value, Experiment):
+        raise ExperimentError(
+            f"{path}: `{name}` is a {type(value).__name__}, not an Experiment.",
+            hint="Name another one with FILE:name, or make it with coterie.Experiment(...).",
+            code="experiment_file",
+        )
+    return value, module
+
+
+def call(module: ModuleType, path: Path, name: str) -> Any:
+    """What the file's function `name` returns."""
+    value = attribute(module, path, name)
+    return _in_users_code(path, cast(Callable[[], Any], value)) if callable(value) else value
+
+
+def attribute(module: ModuleType, path: Path, name: str) -> Any:
+    """A name of the researcher's file."""
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        public = sorted(key for key in vars(module) if not key.startswith("_"))
+        raise ExperimentError(
+            f"{path} has no `{name}`; it has {', '.join(public) or 'no names at all'}.",
+            hint=f"Add `{name}` to the file, or name another with FILE:name.",
+            code="experiment_file",
+        ) from None
+
+
+def _in_users_code(path: Path, run: Callable[[], Any]) -> Any:
+    """Run the researcher's code; what it raises is told with the line of the researcher's file."""
+    try:
+        return run()
+    except CoterieError:
+        raise
+    except SyntaxError as error:
+        raise ExperimentError(f"{path}, line {error.lineno}: {error.msg}.", code="experiment_file") from error
+    except Exception as error:
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
+        where = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise ExperimentError(
+            f"{where}: {type(error).__name__}: {error}",
+            hint="Run the file with `python` to see more.",
+            code="experiment_file",
+        ) from error
+
+
+def entry_point(entry: str) -> Any:
+    """The object that `module:object` names; the module may lie in the working folder."""
+    module, colon, name = entry.partition(":")
+    if not colon or not name.isidentifier():
+        raise ConfigurationError(
+            f"{entry!r} is not of the form module:object.",
+            hint="For example: --trainer mine:trainer",
+            code="entry_point",
+        )
+    working = str(Path.cwd())
+    if working not in sys.path:
+        sys.path.insert(0, working)
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{entry}: {error}.",
+            hint="Run the command in the folder of that module, or install it.",
+            code="entry_point",
+        ) from error
+    except AttributeError:
+        raise ConfigurationError(
+            f"{entry}: {module} has no {name}.", hint="Check the name.", code="entry_point"
+        ) from None
+
+
+def override(
+    experiment: "Experiment", *, rounds: int | None = None, seed: int | None = None, initial: Path | None = None
+) -> "Experiment":
+    """The experiment with what the command line changes: number of rounds, seed, weights to start from."""
+    changes: dict[str, Any] = {}
+    if rounds is not None:
+        kept = experiment.rounds.model_dump(exclude={"rounds", "hyper_schedule"})
+        schedule = {name: values[:rounds] for name, values in (experiment.rounds.hyper_schedule or {}).items()}
+        changes["rounds"] = type(experiment.rounds)(**kept, rounds=rounds, hyper_schedule=schedule or None)
+    if seed is not None:
+        changes["seed"] = seed
+    if initial is not None:
+        from coterie.protocol.tensors import read_file
+
+        changes["initial"] = read_file(initial)
+    return replace(experiment, **changes) if changes else experiment

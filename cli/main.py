@@ -1,0 +1,78 @@
+"""The program: its commands, and the one place where an exception becomes an exit code."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from coterie import __version__
+from coterie.cli import client, demo, doctor, models, new, server, simulate, stop, submit, watch
+from coterie.cli import list as list_
+from coterie.cli.failures import INTERRUPTED, report
+
+# Name, function, and what it is for in one line.
+COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("demo", demo.demo, "Watch it work: real digits, a coordinator, ten clients."),
+    ("new", new.new, "Write a starter project that runs."),
+    ("simulate", simulate.simulate, "Train an experiment in this process."),
+    ("server", server.server, "Run the coordinator."),
+    ("submit", submit.submit, "Start an experiment on a coordinator."),
+    ("client", client.client, "Join and train on local data."),
+    ("list", list_.list_, "List experiments, populations or devices."),
+    ("watch", watch.watch, "Show an experiment's rounds as they end."),
+    ("stop", stop.stop, "Stop an experiment."),
+    ("doctor", doctor.doctor, "Check this machine."),
+)
+
+app = typer.Typer(
+    name="coterie",
+    help="Federated learning in which the training step is a file.",
+    epilog="Start with `coterie demo`, or `coterie new my-project`. Every command takes --json.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coterie {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def coterie(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Federated learning in which the training step is a file."""
+
+
+for _name, _command, _purpose in COMMANDS:
+    app.command(_name, short_help=_purpose)(_command)
+app.add_typer(models.app, name="models")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `coterie` with these arguments (the process's own when absent) and exit with a code of docs/cli.md."""
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    sys.exit(run(words))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command and return its exit code; whatever went wrong has been said on standard error."""
+    try:
+        code = typer.main.get_command(app).main([*words] or ["--help"], prog_name="coterie", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        return report(error, as_json="--json" in words)
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""`coterie models`: the model versions of an experiment."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.output import Json, Output, figure, size
+from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
+
+app = typer.Typer(help="List and download the models of an experiment.")
+
+
+@app.command("list")
+def list_models(
+    run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
+) -> None:
+    """List an experiment's model versions with what each scored."""
+    from coterie.cli.watch import chosen
+    from coterie.client_sdk.control import Control
+
+    output = Output(json)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        models = chosen(control, run).models()
+    for model in models:
+        output.event("model", **model.model_dump(mode="json"))
+    output.table(
+        ("round", "sha256", "size", "loss", "accuracy", "best"),
+        [
+            (
+                model.round,
+                model.sha256[:12],
+                size(model.size),
+                figure(model.metrics.get("loss")),
+                figure(model.metrics.get("accuracy")),
+                "best" if model.best else "",
+            )
+            for model in models
+        ],
+        empty="No model yet; watch the rounds: coterie watch",
+    )
+
+
+@app.command("download")
+def download(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="An experiment's name, id or the id's start.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path("infer.onnx"),
+    version: Annotated[str, typer.Option(help="best, latest, a round's number, or the start of a sha256.")] = "best",
+    form: Annotated[
+        str, typer.Option(help="infer (an ONNX file with the weights inside) or weights (safetensors).")
+    ] = "infer",
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Download a model that runs in plain onnxruntime, or its weights."""
+    from coterie.client_sdk.control import Control
+
+    output = Output(json)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        written = control.run(run).download(path, version=version, form=form)
+    output.event("downloaded", path=written, version=version, form=form, bytes=written.stat().st_size)
+    output.say(f"{written}: {size(written.stat().st_size)}")

@@ -1,0 +1,45 @@
+"""Where a command looks when it is not told: the coordinator's address, the administrator's token, the keys."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.errors import ConfigurationError
+
+HOME = Path(".coterie")
+PORT = 8765
+RESEARCHER_KEY = HOME / "keys" / "researcher.key"
+
+Url = Annotated[str, typer.Option("--url", envvar="COTERIE_URL", help="The coordinator's address.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token", envvar="COTERIE_TOKEN", help="The administrator's token; read from ./.coterie/server when absent."
+    ),
+]
+Authority = Annotated[
+    Path | None, typer.Option("--ca", help="PEM of the authority that signed the coordinator's own certificate.")
+]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="An experiment's name, id or the id's start; the newest if absent."),
+]
+
+DEFAULT_URL = f"http://127.0.0.1:{PORT}"
+
+
+def admin_token(given: str | None) -> str:
+    """The administrator's token: the given one, else the one that a coordinator started here has left."""
+    if given:
+        return given
+    path = Path(os.environ.get("COTERIE_FOLDER", HOME / "server")) / "admin.token"
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"No administrator's token: none was given and there is no {path}.",
+            hint="Run the command in the folder where the coordinator was started, or set COTERIE_TOKEN.",
+            code="token_missing",
+        ) from None

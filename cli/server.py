@@ -1,0 +1,77 @@
+"""`coterie server`: the coordinator."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.extras import require
+from coterie.cli.output import Json, Output
+from coterie.cli.places import HOME, PORT
+
+if TYPE_CHECKING:
+    from coterie.server.serve import Started
+
+
+def server(
+    host: Annotated[str, typer.Option(envvar="COTERIE_HOST", help="The address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="COTERIE_PORT", help="The port to bind; 0 takes a free one.")] = PORT,
+    folder: Annotated[
+        Path, typer.Option(envvar="COTERIE_FOLDER", help="Where the coordinator keeps everything.")
+    ] = HOME / "server",
+    tls_cert: Annotated[Path | None, typer.Option(envvar="COTERIE_TLS_CERT", help="PEM certificate chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(envvar="COTERIE_TLS_KEY", help="PEM private key.")] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            envvar="COTERIE_INSECURE",
+            help="Bind beyond loopback without TLS (behind a proxy that ends it).",
+        ),
+    ] = False,
+    stop_with_stdin: Annotated[
+        bool,
+        typer.Option("--stop-with-stdin", help="Stop when standard input closes, as when the parent process ends."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run the coordinator until Ctrl-C. What it has accepted survives any stop; start it again to go on."""
+    require("server", command="server")
+    from coterie.server.serve import serve
+    from coterie.server.settings import Settings
+
+    output = Output(json)
+    given: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key}
+    settings = Settings(
+        host=host, port=port, folder=folder, insecure=insecure, **{key: path for key, path in given.items() if path}
+    )
+    if stop_with_stdin:
+        threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
+    serve(settings, on_ready=lambda started: _greet(output, started))
+    output.event("stopped")
+    output.say("The coordinator has stopped; start it again in this folder to go on where it was.")
+
+
+def _greet(output: Output, started: "Started") -> None:
+    output.event(
+        "ready",
+        url=started.url,
+        docs=started.docs,
+        folder=started.folder,
+        admin_token_file=started.admin_token_file,
+        pid=os.getpid(),
+    )
+    output.say(f"Coordinator at {started.url}")
+    output.say(f"  API documentation     {started.docs}")
+    output.say(f"  state                 {started.folder}")
+    output.say(f"  administrator's token {started.admin_token_file} (keep it secret)")
+    output.say("  stop                  Ctrl-C")
+
+
+def _stop_when_stdin_closes() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

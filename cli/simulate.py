@@ -1,0 +1,58 @@
+"""`coterie simulate`: the experiment in this process, with many virtual clients."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.failures import FAILED
+from coterie.cli.output import Json, Output
+from coterie.cli.places import HOME
+from coterie.cli.rounds import RoundTable
+
+
+def simulate(
+    target: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")],
+    clients: Annotated[
+        str, typer.Option(help="The name in FILE that holds, or returns, one dictionary of arrays for each client.")
+    ] = "clients",
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that training may use.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Where to write infer.onnx.")] = None,
+    json: Json = False,
+) -> None:
+    """Train in this process: no coordinator, no network, the same arithmetic."""
+    from coterie.cli.loading import call, load_experiment, override, split_target
+    from coterie.simulation import simulate_full
+
+    output = Output(json)
+    started = time.perf_counter()
+    experiment, module = load_experiment(target)
+    experiment = override(experiment, rounds=rounds, seed=seed)
+    shards = call(module, split_target(target)[0], clients)
+    title = f"{experiment.name}: {len(shards)} clients in this process"
+    with RoundTable(output, title) as table:
+        result = simulate_full(experiment, shards, threads=threads, on_event=table.add)
+    committed = [row for row in table.rows if row["state"] == "committed"]
+    path: Path | None = None
+    if committed:
+        path = out or HOME / "simulations" / experiment.name / "infer.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(result.save_infer(path) or path)
+    output.event(
+        "summary",
+        rounds=len(committed),
+        clients=len(shards),
+        seconds=round(time.perf_counter() - started, 3),
+        loss=committed[-1].get("loss") if committed else None,
+        accuracy=committed[-1].get("accuracy") if committed else None,
+        bytes_up=sum(row.get("bytes_up") or 0 for row in table.rows),
+        bytes_down=sum(row.get("bytes_down") or 0 for row in table.rows),
+        model=path,
+    )
+    if path is None:
+        output.say("No round was committed, so there is no model; the causes stand in the table.")
+        raise typer.Exit(FAILED)
+    output.say(f"Model: {path}")

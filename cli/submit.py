@@ -1,0 +1,52 @@
+"""`coterie submit`: the same experiment, on a coordinator with real clients."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coterie.cli.output import Json, Output
+from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
+
+
+def submit(
+    target: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    population: Annotated[
+        str | None, typer.Option(help="The population to train over; named as the experiment when absent.")
+    ] = None,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
+    initial: Annotated[
+        Path | None, typer.Option(help="Weights to start from: `coterie models download --form weights` writes them.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--watch", help="Show the rounds until the experiment ends.")] = False,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Compile, sign and start an experiment on a coordinator, then say how clients join."""
+    from coterie.cli.loading import load_experiment, override
+    from coterie.cli.watch import follow_run
+    from coterie.client_sdk.control import Control
+    from coterie.protocol.signing import SigningKey
+
+    output = Output(json)
+    experiment, _ = load_experiment(target)
+    experiment = override(experiment, rounds=rounds, seed=seed, initial=initial)
+    place = population or experiment.name
+    key.parent.mkdir(parents=True, exist_ok=True)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        run = control.submit(experiment, population=place, key=SigningKey.load_or_create(key))
+        enrolment = control.enrolment_token(place)
+        join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
+        output.event(
+            "submitted", experiment=run.id, name=run.name, population=place, url=url, token=enrolment.token, join=join
+        )
+        output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
+        output.say("A client joins with (the token is a secret; new ones cost nothing):")
+        output.say(f"  {join}")
+        output.say(f"Follow it: coterie watch {run.name}    stop it: coterie stop {run.name}")
+        if follow:
+            follow_run(output, run)

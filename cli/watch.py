@@ -1,0 +1,54 @@
+"""`coterie watch`: the rounds of an experiment as they end."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from coterie.cli.failures import FAILED
+from coterie.cli.output import Json, Output
+from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
+from coterie.cli.rounds import RoundTable
+from coterie.errors import NotFound
+
+if TYPE_CHECKING:
+    from coterie.client_sdk.control import Control, Run
+
+ROUND_EVENTS = ("round.committed", "round.abandoned")
+FINISHED = "experiment.finished"
+
+
+def watch(
+    run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
+) -> None:
+    """Show an experiment's rounds until it ends. Ctrl-C leaves the experiment running."""
+    from coterie.client_sdk.control import Control
+
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        follow_run(Output(json), chosen(control, run))
+
+
+def chosen(control: "Control", name: str | None) -> "Run":
+    """The named experiment, or the newest one."""
+    if name is not None:
+        return control.run(name)
+    views = control.experiments()
+    if not views:
+        raise NotFound("This coordinator has no experiment.", hint="Start one: coterie submit experiment.py")
+    return control.run(views[0].id)
+
+
+def follow_run(output: Output, run: "Run") -> None:
+    """Show every round, those that have ended too; ends with the experiment, and exits 1 when it trained nothing."""
+    ending: dict[str, Any] = {}
+    with RoundTable(output, f"{run.name} ({run.id})") as table:
+        for event in run.watch():
+            if event.type in ROUND_EVENTS:
+                table.add(event.data)
+            elif event.type == FINISHED:
+                ending = dict(event.data)
+    committed = sum(row["state"] == "committed" for row in table.rows)
+    output.event("finished", experiment=run.id, name=run.name, rounds=committed, **ending)
+    output.say(f"Ended: {ending.get('reason', 'finished')}, {committed} rounds committed.")
+    if not committed:
+        raise typer.Exit(FAILED)
+    output.say(f"Get the model: coterie models download {run.name} infer.onnx")
