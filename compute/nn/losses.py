@@ -21,7 +21,7 @@ def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
         labels,
     )
     shifted = logits - ops.stop_gradient(xp.max(logits, axis=-1, keepdims=True))
-    chosen = ops.one_hot(labels, logits.shape[1])
+    chosen = ops.one_hot(labels, logits.shape[1], dtype=logits.dtype.name)
     return xp.log(xp.sum(xp.exp(shifted), axis=-1)) - xp.sum(chosen * shifted, axis=-1)
 
 

@@ -18,7 +18,7 @@ def accuracy(logits: Array, labels: Array) -> Array:
             f"accuracy takes logits [B, K] and labels [B], got {list(logits.shape)} and {list(labels.shape)}."
         )
     largest = xp.astype(xp.equal(logits, xp.max(logits, axis=-1, keepdims=True)), logits.dtype)
-    hits = xp.sum(largest * ops.one_hot(labels, logits.shape[1]), axis=-1)
+    hits = xp.sum(largest * ops.one_hot(labels, logits.shape[1], dtype=logits.dtype.name), axis=-1)
     return hits / xp.maximum(xp.sum(largest, axis=-1), 1.0)
 
 

@@ -1,0 +1,264 @@
+"""Laws over the table of layers: parameters as stated, forward = the formula in NumPy, gradients = finite differences,
+first values by name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError, dataclass
+
+import numpy as np
+import pytest
+
+from coterie.compute import nn
+from coterie.compute.array import Array
+from coterie.compute.ir import NDArray
+from coterie.compute.nn.initialisers import glorot_uniform, he_uniform, stream
+from coterie.errors import InputError, ShapeError
+
+Formula = Callable[[Mapping[str, NDArray], NDArray], NDArray]
+FIXED = np.random.default_rng(8).uniform(size=(4, 6))
+
+
+def correlate(x: NDArray, w: NDArray, stride: int, padding: int, dilation: int, groups: int) -> NDArray:
+    """Cross-correlation, one output number at a time."""
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    count, _, high, wide = x.shape
+    out, channels, kh, kw = w.shape
+    rows, columns = ((size - dilation * (k - 1) - 1) // stride + 1 for size, k in ((high, kh), (wide, kw)))
+    y = np.zeros((count, out, rows, columns))
+    for o in range(out):
+        first = o // (out // groups) * channels
+        for i in range(rows):
+            for j in range(columns):
+                window = x[:, first : first + channels, i * stride :, j * stride :][
+                    :, :, : dilation * kh : dilation, : dilation * kw : dilation
+                ]
+                y[:, o, i, j] = np.sum(window * w[o], axis=(1, 2, 3))
+    return y
+
+
+def pool(x: NDArray, kernel: int, stride: int, how: Callable[..., NDArray]) -> NDArray:
+    rows, columns = ((size - kernel) // stride + 1 for size in x.shape[2:])
+    windows = [
+        [
+            how(x[:, :, i * stride : i * stride + kernel, j * stride : j * stride + kernel], axis=(2, 3))
+            for j in range(columns)
+        ]
+        for i in range(rows)
+    ]
+    return np.moveaxis(np.array(windows), (0, 1), (2, 3))
+
+
+def layer_norm(p: Mapping[str, NDArray], x: NDArray) -> NDArray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * p["weight"] + p["bias"]
+
+
+def softmax(x: NDArray) -> NDArray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    layer: nn.Module
+    input: tuple[int, ...]
+    parameters: dict[str, tuple[int, ...]]
+    formula: Formula
+    mode: nn.Mode = nn.EVAL
+
+
+def fixed_uniform(shape: tuple[int, ...]) -> Array:
+    return Array(FIXED.reshape(shape))
+
+
+CASES = [
+    Case(nn.Linear(6, 3), (4, 6), {"weight": (6, 3), "bias": (3,)}, lambda p, x: x @ p["weight"] + p["bias"]),
+    Case(nn.Linear(6, 3, bias=False), (4, 6), {"weight": (6, 3)}, lambda p, x: x @ p["weight"]),
+    Case(
+        nn.Conv2d(2, 4, 3),
+        (2, 2, 6, 5),
+        {"weight": (4, 2, 3, 3), "bias": (4,)},
+        lambda p, x: correlate(x, p["weight"], 1, 0, 1, 1) + p["bias"][:, None, None],
+    ),
+    Case(
+        nn.Conv2d(4, 4, (3, 2), stride=2, padding=1, groups=2, bias=False),
+        (2, 4, 7, 6),
+        {"weight": (4, 2, 3, 2)},
+        lambda p, x: correlate(x, p["weight"], 2, 1, 1, 2),
+    ),
+    Case(
+        nn.Conv2d(1, 2, 2, dilation=2, bias=False),
+        (2, 1, 5, 5),
+        {"weight": (2, 1, 2, 2)},
+        lambda p, x: correlate(x, p["weight"], 1, 0, 2, 1),
+    ),
+    Case(nn.MaxPool2d(2), (2, 3, 6, 4), {}, lambda p, x: pool(x, 2, 2, np.max)),
+    Case(nn.MaxPool2d(3, stride=2), (2, 3, 7, 7), {}, lambda p, x: pool(x, 3, 2, np.max)),
+    Case(nn.AvgPool2d(2), (2, 3, 6, 4), {}, lambda p, x: pool(x, 2, 2, np.mean)),
+    Case(nn.MeanPool(), (2, 3, 4), {}, lambda p, x: x.mean(1)),
+    Case(nn.Flatten(), (2, 3, 4, 5), {}, lambda p, x: x.reshape(2, 60)),
+    Case(nn.LayerNorm(5), (3, 4, 5), {"weight": (5,), "bias": (5,)}, layer_norm),
+    Case(nn.ReLU(), (4, 6), {}, lambda p, x: np.maximum(x, 0)),
+    Case(nn.Tanh(), (4, 6), {}, lambda p, x: np.tanh(x)),
+    Case(nn.Sigmoid(), (4, 6), {}, lambda p, x: 1 / (1 + np.exp(-x))),
+    Case(nn.GELU(), (4, 6), {}, lambda p, x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
+    Case(nn.Softmax(), (4, 6), {}, lambda p, x: softmax(x)),
+    Case(nn.Dropout(0.3), (4, 6), {}, lambda p, x: x),
+    Case(nn.Dropout(0.3), (4, 6), {}, lambda p, x: np.where(FIXED >= 0.3, x / 0.7, 0), nn.train(fixed_uniform)),
+    Case(
+        nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 2, bias=False)),
+        (4, 6),
+        {"0.weight": (6, 3), "0.bias": (3,), "2.weight": (3, 2)},
+        lambda p, x: np.tanh(x @ p["0.weight"] + p["0.bias"]) @ p["2.weight"],
+    ),
+]
+
+
+def point(case: Case) -> tuple[dict[str, NDArray], NDArray]:
+    rng = np.random.default_rng(2)
+    return {name: rng.normal(size=shape) for name, shape in case.parameters.items()}, rng.normal(size=case.input)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case.layer))
+def test_parameters_are_as_stated(case: Case):
+    assert {name: spec.shape for name, spec in case.layer.specs().items()} == case.parameters
+    assert all(spec.role == "shared" for spec in case.layer.specs().values())
+    first = case.layer.init(3)
+    assert {name: (array.shape, array.dtype.name) for name, array in first.items()} == {
+        name: (shape, "float32") for name, shape in case.parameters.items()
+    }
+    assert case.layer.count() == sum(array.size for array in first.values())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case.layer))
+def test_forward_equals_the_formula(case: Case):
+    params, x = point(case)
+    y = case.layer({name: Array(value) for name, value in params.items()}, Array(x), case.mode)
+    np.testing.assert_allclose(y.numpy(), case.formula(params, x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case.layer))
+def test_gradients_equal_finite_differences(case: Case, check_gradients: Callable[..., None]):
+    params, x = point(case)
+    weigh = Array(np.random.default_rng(5).normal(size=case.formula(params, x).shape))
+
+    def scalar(arrays: dict[str, Array]) -> Array:
+        given = {name: value for name, value in arrays.items() if name != "x"}
+        y = case.layer(given, arrays["x"], case.mode) * weigh
+        return (y * y).sum()
+
+    check_gradients(scalar, params | {"x": x})
+
+
+def test_embedding_takes_rows_and_gives_their_gradient(check_gradients: Callable[..., None]):
+    layer = nn.Embedding(5, 3)
+    ids = np.array([[0, 4], [4, 2]], np.int32)
+    table = np.random.default_rng(2).normal(size=(5, 3))
+    np.testing.assert_array_equal(layer({"weight": Array(table)}, Array(ids)).numpy(), table[ids])
+    check_gradients(lambda p: (layer(p, Array(ids)) * layer(p, Array(ids))).sum(), {"weight": table})
+    assert {name: spec.shape for name, spec in layer.specs().items()} == {"weight": (5, 3)}
+
+
+def test_first_values_depend_on_seed_and_name_alone():
+    model = nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2))
+    longer = nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2))
+    first, again, other, more = model.init(1), model.init(1), model.init(2), longer.init(1)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, again[name])
+        np.testing.assert_array_equal(array, more[name])
+        assert not np.array_equal(array, other[name])
+    assert not np.array_equal(nn.Linear(4, 4).init(1)["weight"][0], nn.Linear(4, 4).init(1)["bias"])
+
+
+def test_first_values_are_pinned():
+    """The raw Philox stream is stable, so these bytes never change."""
+    bits = stream(0, "0.weight").random_raw(1)[0]
+    expected = np.float32((2 * (int(bits) >> 11) * 2.0**-53 - 1) / np.sqrt(6))
+    first = nn.Sequential(nn.Linear(6, 3)).init(0)["0.weight"]
+    assert first.flat[0] == expected
+    np.testing.assert_array_equal(first.flat[:3], np.array(PINNED, np.float32))
+
+
+PINNED = [0.29468539357185364, 0.27061063051223755, -0.07209724932909012]
+
+
+@pytest.mark.parametrize(
+    ("init", "low", "high", "deviation"),
+    [
+        (nn.Linear(25, 4000).specs()["weight"].init, -0.2, 0.2, 0.4 / 12**0.5),
+        (nn.Conv2d(4, 4000, 5).specs()["weight"].init, -0.1, 0.1, 0.2 / 12**0.5),
+        (nn.Embedding(10, 10).specs()["weight"].init, -6, 6, 1),
+        (glorot_uniform(100, 50), -0.2, 0.2, 0.4 / 12**0.5),
+        (he_uniform(150), -0.2, 0.2, 0.4 / 12**0.5),
+        (nn.Constant(0.5), 0.5, 0.5, 0),
+    ],
+)
+def test_first_values_have_the_stated_distribution(init: nn.Initialiser, low: float, high: float, deviation: float):
+    values = init((1000, 100), stream(0, "any")).astype(np.float64)
+    assert low - 1e-6 <= values.min() and values.max() <= high + 1e-6
+    assert values.std() == pytest.approx(deviation, rel=0.02)
+    assert values.mean() == pytest.approx((low + high) / 2, abs=0.01)
+    halves = values[:500].ravel(), values[500:].ravel()
+    if deviation:
+        assert abs(np.corrcoef(*halves)[0, 1]) < 0.02
+
+
+def test_dropout_keeps_the_mean():
+    rng = np.random.default_rng(0)
+    mode = nn.train(lambda shape: Array(rng.uniform(size=shape).astype(np.float32)))
+    y = nn.Dropout(0.25)({}, Array(np.ones((200, 500), np.float32)), mode).numpy()
+    assert y.mean() == pytest.approx(1, abs=0.01)
+    assert set(np.unique(y)) == {np.float32(0), np.float32(4 / 3)}
+
+
+MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: nn.Linear(0, 3), InputError, "Linear: inputs must be at least 1, got 0"),
+    (lambda: nn.Conv2d(3, 4, 3, groups=2), InputError, "2 groups must divide inputs 3"),
+    (lambda: nn.Dropout(1.0), InputError, "rate must be at least 0 and below 1"),
+    (lambda: nn.Dropout(0.5)({}, Array(np.ones(2)), nn.train()), InputError, "needs random numbers in training"),
+    (
+        lambda: nn.Linear(2, 3)({}, Array(np.ones((1, 2)))),
+        InputError,
+        r"needs the parameter 'weight'; it was given none",
+    ),
+    (lambda: nn.Linear(2, 3)({}, Array(np.ones((1, 4)))), ShapeError, r"Linear.* takes \[B, 2\], got \[1, 4\]"),
+    (lambda: nn.MaxPool2d(2)({}, Array(np.ones((1, 4)))), ShapeError, r"takes \[B, C, H, W\], got \[1, 4\]"),
+    (lambda: nn.LayerNorm(3)({}, Array(np.ones((1, 4)))), ShapeError, r"takes \[\.\.\., 3\], got \[1, 4\]"),
+    (lambda: nn.Flatten()({}, Array(np.ones(()))), ShapeError, "got a scalar"),
+    (
+        lambda: nn.Sequential(nn.ReLU(), nn.Linear(2, 3))({}, Array(np.ones((1, 4)))),
+        ShapeError,
+        "Layer 1 of the model: Linear",
+    ),
+    (lambda: nn.models.mlp([3]), InputError, "sizes of its input and its output"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "reason"), MISTAKES, ids=[reason for _, _, reason in MISTAKES])
+def test_mistakes_are_named(make: Callable[[], object], kind: type[Exception], reason: str):
+    with pytest.raises(kind, match=reason):
+        make()
+
+
+def test_layers_are_values():
+    assert nn.Linear(2, 3) == nn.Linear(2, 3) != nn.Linear(2, 4)
+    assert len({nn.models.lenet(), nn.models.lenet()}) == 1
+    with pytest.raises(FrozenInstanceError):
+        nn.Linear(2, 3).inputs = 4  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "inputs", "classes"),
+    [
+        (nn.models.mlp([784, 200, 200, 10]), 199_210, (2, 784), 10),
+        (nn.models.lenet(), 61_706, (2, 1, 28, 28), 10),
+        (nn.models.fedavg_cnn(), 1_663_370, (2, 1, 28, 28), 10),
+        (nn.models.embedding_classifier(50, 8, 3, hidden=4), 50 * 8 + 8 * 4 + 4 + 4 * 3 + 3, (2, 7), 3),
+        (nn.models.embedding_classifier(50, 8, 3), 50 * 8 + 8 * 3 + 3, (2, 7), 3),
+    ],
+)
+def test_models_have_the_stated_size(model: nn.Module, parameters: int, inputs: tuple[int, ...], classes: int):
+    assert model.count() == parameters
+    ids = len(inputs) == 2 and inputs[1] == 7
+    x = np.ones(inputs, np.int32 if ids else np.float32)
+    y = model({name: Array(array) for name, array in model.init(0).items()}, Array(x))
+    assert (y.shape, y.dtype.name) == ((2, classes), "float32")

@@ -1,0 +1,132 @@
+"""Losses and metrics: the formulas, one value per example, stable where the formulas are not."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from coterie.compute.array import Array
+from coterie.compute.autodiff import grad
+from coterie.compute.ir import NDArray
+from coterie.compute.nn import losses, metrics
+from coterie.errors import ShapeError
+
+rng = np.random.default_rng(6)
+LOGITS = rng.normal(size=(5, 4)) * 3
+LABELS = np.array([0, 3, 1, 2, 3], np.int32)
+SCORES = rng.normal(size=5)
+BITS = np.array([0, 1, 1, 0, 1], np.int32)
+BOX = rng.normal(size=(5, 2, 3))
+
+
+def log_softmax(z: NDArray) -> NDArray:
+    z = z.astype(np.longdouble)
+    z = z - z.max(-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
+def sigma(z: NDArray) -> NDArray:
+    return 1 / (1 + np.exp(-z))
+
+
+def bce(z: NDArray, y: NDArray) -> NDArray:
+    return -y * np.log(sigma(z)) - (1 - y) * np.log(1 - sigma(z))
+
+
+Loss = Callable[[Array, Array], Array]
+CASES: list[tuple[str, Loss, NDArray, NDArray, NDArray]] = [
+    ("cross entropy", losses.softmax_cross_entropy, LOGITS, LABELS, -log_softmax(LOGITS)[np.arange(5), LABELS]),
+    ("bce [B]", losses.binary_cross_entropy_with_logits, SCORES, BITS, bce(SCORES, BITS)),
+    ("bce [B, 1]", losses.binary_cross_entropy_with_logits, SCORES[:, None], BITS, bce(SCORES, BITS)),
+    (
+        "bce [B, ...]",
+        losses.binary_cross_entropy_with_logits,
+        BOX,
+        (BOX > 0.3).astype(float),
+        bce(BOX, (BOX > 0.3).astype(float)).mean((1, 2)),
+    ),
+    ("mse [B]", losses.mean_squared_error, SCORES, BITS, (SCORES - BITS) ** 2),
+    ("mse [B, 1]", losses.mean_squared_error, SCORES[:, None], SCORES[::-1].copy(), (SCORES - SCORES[::-1]) ** 2),
+    ("mse [B, ...]", losses.mean_squared_error, BOX, BOX**2, ((BOX - BOX**2) ** 2).mean((1, 2))),
+]
+
+
+@pytest.mark.parametrize(("name", "loss", "prediction", "target", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_a_loss_is_its_formula_and_has_its_gradient(
+    name: str, loss: Loss, prediction: NDArray, target: NDArray, expected: NDArray, check_gradients: Callable[..., None]
+):
+    value = loss(Array(prediction), Array(target))
+    assert value.shape == (5,)
+    np.testing.assert_allclose(value.numpy(), expected.astype(float), rtol=1e-9)
+    weigh = Array(rng.normal(size=5))
+    check_gradients(lambda p: (loss(p["prediction"], Array(target)) * weigh).sum(), {"prediction": prediction})
+
+
+@pytest.mark.parametrize("scale", [1e4, -1e4, 3e37])
+def test_cross_entropy_is_exact_for_huge_logits(scale: float):
+    logits = np.array([[1, 0, -1], [0.5, 1, 1], [1, 1, 1]], np.float32) * np.float32(scale)
+    labels = np.array([0, 0, 2], np.int32)
+    value = losses.softmax_cross_entropy(Array(logits), Array(labels)).numpy()
+    np.testing.assert_allclose(value, -log_softmax(logits)[np.arange(3), labels].astype(float), rtol=1e-6, atol=1e-6)
+    slope = grad(lambda z: losses.softmax_cross_entropy(z, Array(labels)).sum())(Array(logits)).numpy()
+    expected = np.exp(log_softmax(logits)).astype(float) - np.eye(3)[labels]
+    np.testing.assert_allclose(slope, expected, atol=1e-6)
+
+
+def test_cross_entropy_keeps_small_differences_of_large_logits():
+    logits = np.array([[10_000.0, 9_999.0]], np.float32)
+    value = losses.softmax_cross_entropy(Array(logits), Array(np.array([0], np.int32))).numpy()
+    np.testing.assert_allclose(value, [np.log1p(np.exp(-1.0))], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e30])
+def test_bce_is_finite_and_exact_for_huge_logits(scale: float):
+    logits = np.array([1, 1, -1, -1], np.float32) * np.float32(scale)
+    labels = np.array([1, 0, 1, 0], np.int32)
+    value = losses.binary_cross_entropy_with_logits(Array(logits), Array(labels)).numpy()
+    np.testing.assert_allclose(value, np.array([0, 1, 1, 0]) * np.float32(scale))
+    slope = grad(lambda z: losses.binary_cross_entropy_with_logits(z, Array(labels)).sum())(Array(logits)).numpy()
+    np.testing.assert_array_equal(slope, [0, 1, -1, 0])
+
+
+def test_accuracy_counts_and_shares_ties():
+    logits = np.array([[3, 1, 2], [1, 3, 2], [2, 2, 1], [5, 5, 5], [np.nan, 1, 2], [-9, -1, -5]], np.float32)
+    labels = np.array([0, 0, 1, 2, 2, 1], np.int32)
+    value = metrics.accuracy(Array(logits), Array(labels)).numpy()
+    np.testing.assert_allclose(value, [1, 0, 0.5, 1 / 3, 0, 1])
+    assert value.dtype == np.float32
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1)])
+def test_binary_accuracy(shape: tuple[int, ...]):
+    logits = np.array([2, -2, 0.5, -0.5], np.float32).reshape(shape)
+    value = metrics.binary_accuracy(Array(logits), Array(np.array([1, 1, 0, 0], np.int32))).numpy()
+    np.testing.assert_array_equal(value, [1, 0, 0, 1])
+
+
+def test_errors_of_regressions():
+    prediction, target = Array(SCORES.astype(np.float32)), Array(BITS)
+    difference = SCORES.astype(np.float32) - BITS
+    np.testing.assert_allclose(metrics.squared_error(prediction, target).numpy(), difference**2, rtol=1e-6)
+    np.testing.assert_allclose(metrics.absolute_error(prediction, target).numpy(), np.abs(difference), rtol=1e-6)
+
+
+WRONG: list[tuple[Loss, tuple[int, ...], tuple[int, ...]]] = [
+    (losses.softmax_cross_entropy, (5, 4), (4,)),
+    (losses.softmax_cross_entropy, (5,), (5,)),
+    (losses.softmax_cross_entropy, (5, 4), (5, 1)),
+    (losses.binary_cross_entropy_with_logits, (5, 2), (5,)),
+    (losses.mean_squared_error, (5,), (5, 1)),
+    (losses.mean_squared_error, (), ()),
+    (metrics.accuracy, (5, 4), (5, 4)),
+    (metrics.binary_accuracy, (5, 2), (5,)),
+    (metrics.absolute_error, (5, 2), (5, 2)),
+]
+
+
+@pytest.mark.parametrize(("function", "prediction", "target"), WRONG)
+def test_shapes_that_would_broadcast_by_accident_are_refused(
+    function: Loss, prediction: tuple[int, ...], target: tuple[int, ...]
+):
+    with pytest.raises(ShapeError, match=f"{function.__name__}.* takes .*, got "):
+        function(Array(np.zeros(prediction, np.float32)), Array(np.zeros(target, np.int32)))
