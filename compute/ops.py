@@ -4,7 +4,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
+from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.numpy import elementwise, manipulation, reduction
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
@@ -89,3 +89,39 @@ def embedding(table: ArrayLike, ids: ArrayLike) -> Array:
 def stop_gradient(x: ArrayLike) -> Array:
     """x, through which no gradient passes."""
     return bind("stop_gradient", as_array(x))
+
+
+Pair = int | tuple[int, int]
+Padding = int | tuple[tuple[int, int], tuple[int, int]] | tuple[int, int]
+
+
+def _pair(x: Pair) -> tuple[int, int]:
+    return (x, x) if isinstance(x, int) else (int(x[0]), int(x[1]))
+
+
+def _padding(x: Padding) -> tuple[tuple[int, int], tuple[int, int]]:
+    rows, columns = (x, x) if isinstance(x, int) else x
+    return _pair(rows), _pair(columns)
+
+
+def conv2d(
+    x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+) -> Array:
+    """Cross-correlation of images x[N, C, H, W] with w[O, C / groups, kh, kw] → [N, O, H', W'], plus bias[O].
+
+    padding: one number, (rows, columns), or ((top, bottom), (left, right)), filled with zeros. H' = (H + top + bottom - dilation * (kh - 1) - 1) // stride + 1.
+    """
+    operands = promote("conv2d", x, w) if bias is None else promote("conv2d", x, w, bias)
+    return bind("conv", *operands, stride=_pair(stride), padding=_padding(padding), dilation=_pair(dilation), groups=groups)
+
+
+def max_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: Padding = 0) -> Array:
+    """The greatest element of each window of images x[N, C, H, W]; padding never wins. stride is the kernel unless given."""
+    window = _pair(kernel)
+    return bind("max_pool", as_array(x), kernel=window, stride=window if stride is None else _pair(stride), padding=_padding(padding))
+
+
+def avg_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None) -> Array:
+    """The mean of each window of images x[N, C, H, W]. stride is the kernel unless given."""
+    window = _pair(kernel)
+    return bind("average_pool", as_array(x), kernel=window, stride=window if stride is None else _pair(stride))
