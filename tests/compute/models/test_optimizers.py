@@ -1,0 +1,208 @@
+"""Optimizers against an independent float64 account of PyTorch's formulas, and the law of ``active``; schedules by
+their numbers.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.compute import optim
+from coterie.compute.array import Array
+from coterie.compute.ir import NDArray
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.reference import evaluate
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.errors import InputError
+
+Known = Callable[[NDArray, list[NDArray]], Iterator[NDArray]]
+
+
+def known_sgd(lr: float, momentum: float = 0, nesterov: bool = False, weight_decay: float = 0) -> Known:
+    """torch.optim.SGD with dampening 0, as its documentation states it."""
+
+    def run(p: NDArray, gradients: list[NDArray]) -> Iterator[NDArray]:
+        buffer = None
+        for g in gradients:
+            g = g + weight_decay * p
+            if momentum:
+                buffer = g if buffer is None else momentum * buffer + g
+                g = g + momentum * buffer if nesterov else buffer
+            p = p - lr * g
+            yield p
+
+    return run
+
+
+def known_adam(
+    lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, l2: float = 0, decay: float = 0
+) -> Known:
+    """torch.optim.Adam (l2) and AdamW (decay), as their documentation states them."""
+
+    def run(p: NDArray, gradients: list[NDArray]) -> Iterator[NDArray]:
+        m, v = np.zeros_like(p), np.zeros_like(p)
+        for t, g in enumerate(gradients, 1):
+            p = p - lr * decay * p
+            g = g + l2 * p
+            m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
+            p = p - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+            yield p
+
+    return run
+
+
+OPTIMIZERS: dict[str, tuple[optim.Optimizer, Known]] = {
+    "sgd": (optim.sgd(0.1), known_sgd(0.1)),
+    "sgd decay": (optim.sgd(0.1, weight_decay=0.05), known_sgd(0.1, weight_decay=0.05)),
+    "momentum": (optim.sgd(0.1, momentum=0.9), known_sgd(0.1, 0.9)),
+    "momentum decay": (optim.sgd(0.1, momentum=0.8, weight_decay=0.05), known_sgd(0.1, 0.8, weight_decay=0.05)),
+    "nesterov": (optim.sgd(0.1, momentum=0.9, nesterov=True, weight_decay=0.01), known_sgd(0.1, 0.9, True, 0.01)),
+    "adam": (optim.adam(0.01), known_adam(0.01)),
+    "adam betas": (optim.adam(0.01, beta1=0.5, beta2=0.9, epsilon=1e-3), known_adam(0.01, (0.5, 0.9), 1e-3)),
+    "adam l2": (optim.adam(0.01, weight_decay=0.1), known_adam(0.01, l2=0.1)),
+    "adamw": (optim.adamw(0.01, weight_decay=0.1), known_adam(0.01, decay=0.1)),
+}
+SHAPES = {"0.weight": (3, 4), "0.bias": (4,), "gain": ()}
+each = pytest.mark.parametrize(("optimizer", "known"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+ON, OFF = np.ones(1, np.float32), np.zeros(1, np.float32)
+Dict = dict[str, NDArray]
+
+
+def numbers(seed: int, scale: float = 1.0) -> Dict:
+    rng = np.random.default_rng(seed)
+    return {name: np.asarray(rng.normal(size=shape) * scale, np.float32) for name, shape in SHAPES.items()}
+
+
+def arrays(values: Dict) -> dict[str, Array]:
+    return {name: Array(value) for name, value in values.items()}
+
+
+def plain(values: dict[str, Array]) -> Dict:
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def advance(
+    optimizer: optim.Optimizer, grads: Dict, state: Dict, params: Dict, active: NDArray = ON
+) -> tuple[Dict, Dict]:
+    hyper = {name: np.array([value], np.float32) for name, value in optimizer.hyper.items()}
+    moved, after = optimizer.update(arrays(grads), arrays(state), arrays(params), arrays(hyper), Array(active))
+    return plain(moved), plain(after)
+
+
+@each
+def test_steps_equal_the_known_answers(optimizer: optim.Optimizer, known: Known):
+    params, gradients = numbers(1), [numbers(10 + t) for t in range(12)]
+    state = plain(optimizer.init(arrays(params)))
+    expected = {
+        name: list(known(params[name].astype(np.float64), [g[name].astype(np.float64) for g in gradients]))
+        for name in params
+    }
+    for t, gradient in enumerate(gradients):
+        params, state = advance(optimizer, gradient, state, params)
+        for name, value in params.items():
+            np.testing.assert_allclose(value, expected[name][t], rtol=2e-5, atol=2e-6)
+            assert value.shape == SHAPES[name] and value.dtype == np.float32
+
+
+def bits(values: Dict) -> dict[str, bytes]:
+    return {name: value.tobytes() for name, value in values.items()}
+
+
+@each
+@settings(max_examples=25, deadline=None)
+@given(steps=st.integers(0, 4), seed=st.integers(0, 1000), scale=st.sampled_from([1e-6, 1.0, 1e3]))
+def test_an_inactive_step_returns_everything_bit_for_bit(
+    optimizer: optim.Optimizer, known: Known, steps: int, seed: int, scale: float
+):
+    params = numbers(seed)
+    state = plain(optimizer.init(arrays(params)))
+    for t in range(steps):
+        params, state = advance(optimizer, numbers(seed + t, scale), state, params)
+    same_params, same_state = advance(optimizer, numbers(seed + 99, scale), state, params, OFF)
+    assert bits(same_params) == bits(params) and bits(same_state) == bits(state)
+
+
+@each
+def test_a_parameter_without_gradient_stays(optimizer: optim.Optimizer, known: Known):
+    params = numbers(3)
+    state = plain(optimizer.init(arrays(params)))
+    moved, _ = advance(optimizer, {"gain": np.float32(1.0).reshape(())}, state, params)
+    assert bits(moved)["0.weight"] == bits(params)["0.weight"]
+    assert moved["gain"] < params["gain"]
+
+
+@each
+def test_a_zero_gradient_never_gives_nan(optimizer: optim.Optimizer, known: Known):
+    params = numbers(3)
+    state = plain(optimizer.init(arrays(params)))
+    zero = {name: np.zeros_like(value) for name, value in params.items()}
+    for active in (OFF, ON, OFF, ON):
+        params, state = advance(optimizer, zero, state, params, active)
+    assert all(np.isfinite(value).all() for value in (params | state).values())
+
+
+@each
+def test_the_update_is_the_same_eager_in_the_reference_and_in_onnx(optimizer: optim.Optimizer, known: Known):
+    params = {name: value for name, value in numbers(1).items() if value.ndim}
+    state = plain(optimizer.init(arrays(params)))
+    groups = {
+        "grad": {name: value for name, value in numbers(2).items() if value.ndim},
+        "state": state,
+        "param": params,
+        "hyper": {name: np.array([value], np.float32) for name, value in optimizer.hyper.items()},
+    }
+    feeds = {f"{group}/{name}": value for group, values in groups.items() for name, value in values.items()} | {
+        "active": ON
+    }
+
+    def step(inputs: GraphInputs) -> dict[str, Array]:
+        def group(which: str) -> dict[str, Array]:
+            return {name.partition("/")[2]: array for name, array in inputs.items() if name.startswith(f"{which}/")}
+
+        moved, after = optimizer.update(group("grad"), group("state"), group("param"), group("hyper"), inputs["active"])
+        return {f"next/{name}": array for name, array in (moved | after).items()}
+
+    graph = trace_named(step, {name: TensorSpec(value.shape, value.dtype.name) for name, value in feeds.items()})
+    eager = advance(optimizer, groups["grad"], state, params)
+    reference = evaluate(graph, feeds)
+    onnx = Executable(to_onnx(graph, name="update")).run(feeds)
+    for name, value in (eager[0] | eager[1]).items():
+        np.testing.assert_array_equal(reference[f"next/{name}"], value)
+        np.testing.assert_allclose(onnx[f"next/{name}"], value, rtol=1e-5, atol=1e-7)
+
+
+MISTAKES = [
+    (lambda: optim.sgd(-1.0), "sgd: lr must be at least 0"),
+    (lambda: optim.sgd(float("nan")), "sgd: lr must be"),
+    (lambda: optim.sgd(0.1, momentum=1.0), "momentum must be at least 0 and below 1"),
+    (lambda: optim.sgd(0.1, nesterov=True), "nesterov needs momentum"),
+    (lambda: optim.adam(beta2=1.0), "adam: beta2 must be"),
+    (lambda: optim.adamw(epsilon=0.0), "adamw: epsilon must be at least 1e-30"),
+    (lambda: optim.step_decay(1, factor=0.5, every=0), "every must be at least 1"),
+    (lambda: optim.cosine(1, length=0), "length must be at least 1"),
+    (lambda: optim.warmup(optim.constant(1), length=0), "length must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), MISTAKES, ids=[reason for _, reason in MISTAKES])
+def test_mistakes_are_named(make: Callable[[], object], reason: str):
+    with pytest.raises(InputError, match=reason):
+        make()
+
+
+SCHEDULES = [
+    (optim.constant(0.3), [0.3, 0.3, 0.3]),
+    (optim.step_decay(8, factor=0.5, every=2), [8, 8, 4, 4, 2]),
+    (optim.cosine(2, length=4), [2, 1 + 0.5**0.5, 1, 1 - 0.5**0.5, 0, 0]),
+    (optim.cosine(2, length=2, final=1), [2, 1.5, 1, 1]),
+    (optim.warmup(optim.constant(4), length=3), [1, 2, 3, 4, 4]),
+    (optim.warmup(optim.step_decay(4, factor=0.5, every=1), length=1), [2, 4, 2, 1]),
+]
+
+
+@pytest.mark.parametrize(("schedule", "expected"), SCHEDULES)
+def test_schedules_give_their_numbers(schedule: optim.Schedule, expected: list[float]):
+    assert [schedule(number) for number in range(len(expected))] == pytest.approx(expected, abs=1e-12)
