@@ -50,13 +50,20 @@ def digest_of(value: object) -> str:
 def parse_json(data: bytes | bytearray | memoryview, *, limit: int = 1 << 20) -> Json:
     """Read JSON strictly: at most `limit` bytes of UTF-8, no duplicate keys, no NaN or infinity, at most 64 levels.
 
+    Whole numbers beyond ±(2**53 - 1) become floats, as they do in JavaScript, so that ``canonical_json(parse_json(b))``
+    is defined for every canonical `b`, and equal to it.
+
     Raises errors.InputError (code ``json_invalid``).
     """
     if len(data) > limit:
         raise _invalid(f"JSON of {len(data)} bytes exceeds the limit of {limit} bytes.")
     try:
         value = json.loads(
-            bytes(data).decode("utf-8"), object_pairs_hook=_object, parse_constant=_constant, parse_float=_float
+            bytes(data).decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_constant,
+            parse_float=_float,
+            parse_int=_integer,
         )
     except UnicodeDecodeError as error:
         raise _invalid(f"JSON must be UTF-8; byte {error.start} is not.") from None
@@ -150,6 +157,13 @@ def _float(text: str) -> float:
     if not isfinite(value):
         raise ValueError(f"the number {text[:32]} does not fit a double")
     return value
+
+
+def _integer(text: str) -> int | float:
+    # Beyond ±(2**53 - 1) a double stands in, as for a JavaScript reader; the text is at most 17 characters below that.
+    if len(text) <= 17 and abs(value := int(text)) <= LARGEST_INTEGER:
+        return value
+    return _float(text)
 
 
 def _deeper_than(value: object, levels: int) -> bool:

@@ -68,7 +68,7 @@ class _Cells:
 
     def refuse(self, bad: Array, why: str, hint: str) -> errors.DataError:
         """The error that names the first True of `bad` (of the array's shape) and counts the others."""
-        position: tuple[int, ...] = tuple(cast(list[int], np.argwhere(bad)[0].tolist()))
+        position: tuple[int, ...] = cast(tuple[int, ...], tuple(cast(Any, np.argwhere(bad)).tolist()[0]))
         row, inside = position[0] + 1, f", element {list(position[1:])}" if len(position) > 1 else ""
         cell = cast(object, self.array[position])
         shown = repr(cell.item() if isinstance(cell, np.generic) else cell)[:60]
@@ -183,6 +183,7 @@ def _to_float32(numbers: Array, cells: _Cells) -> Array:
 def _to_whole(numbers: Array, dtype: str, cells: _Cells) -> Array:
     low, high = _WHOLE_RANGE[dtype]
     if numbers.dtype.kind == "f":
+        numbers = numbers.astype(np.float64)  # float32 cannot tell 2**31 - 1 from 2**31
         parted = numbers != np.floor(numbers)
         if parted.any():
             raise cells.refuse(parted, "is not a whole number", "Round it, or declare the dtype float32.")
@@ -225,7 +226,8 @@ def _parse(cell: object) -> float:
 def _class_indices(cells: _Cells, classes: Sequence[str | int | float]) -> Array:
     """A cell is the class of the same text; a number, or text that is one, is also the class of equal value."""
     if cells.array.dtype.kind not in "biufUSO":
-        raise cells.refuse_whole(f"has the dtype {cells.array.dtype}, which holds no labels", "", "data_dtype")
+        hint = "Convert it to text or whole numbers before it is loaded."
+        raise cells.refuse_whole(f"has the dtype {cells.array.dtype}, which holds no labels", hint, "data_dtype")
     by_text = {str(raw): index for index, raw in enumerate(classes)}
     by_number = {number: index for index, raw in enumerate(classes) if not math.isnan(number := _parse(raw))}
     known: dict[object, int] = {}

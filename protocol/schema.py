@@ -266,8 +266,14 @@ def _rules_of_label(label: Label) -> list[tuple[bool, str]]:
         (classes is None or (label.low is None and label.high is None), "give classes or a range, not both"),
         (classes is None or 2 <= len(listed) <= 1_000_000, "it needs at least two classes"),
         (all(_is_number(c) or _is_name(c) for c in listed), "its classes must be texts or finite numbers"),
-        (len({str(c) for c in listed}) == len(set(listed)) == len(listed), "it names a class twice"),
+        (_are_distinct(listed), "it names a class twice"),
     ]
+
+
+def _are_distinct(classes: tuple[object, ...]) -> bool:
+    texts = {str(raw) for raw in classes}
+    numbers = [raw for raw in classes if isinstance(raw, int | float)]
+    return len(texts) == len(classes) and len(set(numbers)) == len(numbers)
 
 
 def _is_name(value: object) -> bool:

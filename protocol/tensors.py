@@ -1,12 +1,12 @@
 """Tensor files: safetensors, read with limits and without trust.
 
 Format (https://github.com/huggingface/safetensors#format): eight bytes of little-endian header length, a JSON header
-``{"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [start, stop]}}``, then the data, with no
-gap and no overlap.
+``{"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [start, stop]}}``, then the data without gap
+or overlap.
 
-Writing is deterministic: metadata first with its keys sorted, then tensors by falling element size and rising name,
-compact JSON, spaces up to a multiple of eight. With at most one metadata key the bytes are those that the safetensors
-library writes (a test compares them).
+Writing is deterministic: metadata first with its keys sorted, then tensors in the order of `DTYPES` and by name, compact
+JSON, spaces up to a multiple of eight. With at most one metadata key the bytes are those that the safetensors library
+writes (a test compares them).
 
 Reading checks the whole header against `TensorLimits` and against the true size of the file before anything of the
 size it declares is allocated.
@@ -28,19 +28,22 @@ from coterie.protocol.canonical import LARGEST_INTEGER, parse_json
 from coterie.protocol.files import Chunk, storage_error, write_durably
 
 DTYPES: Mapping[str, np.dtype[Any]] = {
+    "U64": np.dtype("<u8"),
+    "I64": np.dtype("<i8"),
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "I64": np.dtype("<i8"),
+    "U32": np.dtype("<u4"),
     "I32": np.dtype("<i4"),
+    "F16": np.dtype("<f2"),
+    "U16": np.dtype("<u2"),
     "I16": np.dtype("<i2"),
     "I8": np.dtype("i1"),
-    "U64": np.dtype("<u8"),
-    "U32": np.dtype("<u4"),
-    "U16": np.dtype("<u2"),
     "U8": np.dtype("u1"),
 }
+"""The dtypes by their names in the format, in the order in which a file holds its tensors."""
+
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
+_RANKS = {code: rank for rank, code in enumerate(DTYPES)}
 _METADATA = "__metadata__"
 _PREFIX = 8
 
@@ -166,7 +169,7 @@ def read_file(path: Path, limits: TensorLimits | None = None) -> dict[str, npt.N
 
 def _chunks(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[Chunk]:
     codes = {name: _code(name, array) for name, array in tensors.items()}
-    ordered = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    ordered = sorted(tensors, key=lambda name: (_RANKS[codes[name]], name))
     header: dict[str, Any] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
     end = 0
     for name in ordered:

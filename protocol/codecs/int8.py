@@ -51,7 +51,9 @@ class Int8:
         scales = np.zeros(len(segments), _SCALE)
         levels = np.zeros(vector.size, np.int8)
         for index, (start, stop) in enumerate(_bounds(segments)):
-            scale, codes = _quantise(vector[start:stop].astype(np.float32), start)
+            with np.errstate(over="ignore", under="ignore"):
+                values = vector[start:stop].astype(np.float32)
+            scale, codes = _quantise(values, start)
             scales[index] = scale
             levels[start:stop] = codes
         return scales.tobytes() + levels.tobytes()
