@@ -1,3 +1,82 @@
-"""coterie: federated learning in which the training step is a file."""
+"""coterie: federated learning in which the training step is a file.
+
+The public names are loaded when they are first used, so that `import coterie` costs next to nothing and a client never
+pays for a researcher's tools.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment, ExternalModel
+    from coterie.aggregation.history import History, RoundRecord
+    from coterie.aggregation.horizontal.fedavg import FedAvg
+    from coterie.aggregation.horizontal.fedprox import FedProx
+    from coterie.aggregation.server_optimizers import server_sgd
+    from coterie.client_sdk.control import Control, submit
+    from coterie.client_sdk.device.data import load_data
+    from coterie.client_sdk.device.device import Device
+    from coterie.client_sdk.device.policy import DevicePolicy
+    from coterie.errors import CoterieError
+    from coterie.protocol.rounds import RoundPolicy
+    from coterie.protocol.schema import DataSchema, Feature, Label
+    from coterie.protocol.signing import SigningKey
+    from coterie.simulation import dirichlet, iid, simulate, split
 
 __version__ = "0.1.0"
+
+# The frozen list of public names: to add one is a decision, to remove one is a breaking change.
+__all__ = [
+    "Control",
+    "CoterieError",
+    "DataSchema",
+    "Device",
+    "DevicePolicy",
+    "Experiment",
+    "ExternalModel",
+    "Feature",
+    "FedAvg",
+    "FedProx",
+    "History",
+    "Label",
+    "RoundPolicy",
+    "RoundRecord",
+    "SigningKey",
+    "dirichlet",
+    "iid",
+    "load_data",
+    "server_sgd",
+    "simulate",
+    "split",
+    "submit",
+]
+
+_HOMES = {
+    "coterie.aggregation.experiment": ("Experiment", "ExternalModel"),
+    "coterie.aggregation.history": ("History", "RoundRecord"),
+    "coterie.aggregation.horizontal.fedavg": ("FedAvg",),
+    "coterie.aggregation.horizontal.fedprox": ("FedProx",),
+    "coterie.aggregation.server_optimizers": ("server_sgd",),
+    "coterie.client_sdk.control": ("Control", "submit"),
+    "coterie.client_sdk.device.data": ("load_data",),
+    "coterie.client_sdk.device.device": ("Device",),
+    "coterie.client_sdk.device.policy": ("DevicePolicy",),
+    "coterie.errors": ("CoterieError",),
+    "coterie.protocol.rounds": ("RoundPolicy",),
+    "coterie.protocol.schema": ("DataSchema", "Feature", "Label"),
+    "coterie.protocol.signing": ("SigningKey",),
+    "coterie.simulation": ("dirichlet", "iid", "simulate", "split"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

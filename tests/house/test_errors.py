@@ -43,24 +43,88 @@ def test_every_class_has_a_code_of_its_own_and_a_sentence_for_a_message() -> Non
         assert value().message.endswith("."), name
 
 
+def _name(call: ast.Call) -> str:
+    """The last name of what is called."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def _code_argument(call: ast.Call) -> ast.expr | None:
+    """What a call that makes an error, or a problem answer, gives as its code."""
+    if _name(call) not in {*CLASSES, "problem", "Problem"}:
+        return None
+    return next((keyword.value for keyword in call.keywords if keyword.arg == "code"), None)
+
+
+def _wrappers(tree: ast.Module) -> dict[str, tuple[int, str, str]]:
+    """Functions whose parameter becomes an error's code: name → position of the parameter, text before and after it."""
+    found: dict[str, tuple[int, str, str]] = {}
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        parameters = [argument.arg for argument in function.args.args if argument.arg != "self"]
+        for call in ast.walk(function):
+            if not isinstance(call, ast.Call):
+                continue
+            match _code_argument(call):
+                case ast.Name(id=name) if name in parameters:
+                    found[function.name] = (parameters.index(name), "", "")
+                case ast.JoinedStr(
+                    values=[ast.Constant(value=str(head)), ast.FormattedValue(value=ast.Name(id=name))]
+                ) if name in parameters:
+                    found[function.name] = (parameters.index(name), head, "")
+                case ast.JoinedStr(
+                    values=[ast.FormattedValue(value=ast.Name(id=name)), ast.Constant(value=str(tail))]
+                ) if name in parameters:
+                    found[function.name] = (parameters.index(name), "", tail)
+                case _:
+                    pass
+    return found
+
+
+def _codes_of(tree: ast.Module) -> dict[str, int]:
+    """Code → line, of every literal code in a module: given to an error directly, or through a function of the module."""
+    codes: dict[str, int] = {}
+    wrappers = _wrappers(tree)
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
+        match _code_argument(call):
+            case ast.Constant(value=str(code)):
+                codes.setdefault(code, call.lineno)
+            case _:
+                pass
+        if _name(call) in wrappers:
+            position, head, tail = wrappers[_name(call)]
+            match call.args[position : position + 1]:
+                case [ast.Constant(value=str(code))]:
+                    codes.setdefault(f"{head}{code}{tail}", call.lineno)
+                case _:
+                    pass
+    return codes
+
+
+def test_codes_are_found_however_they_are_given() -> None:
+    source = """
+def _refused(code, message): return errors.PlanRefused(message, code=f"plan_{code}")
+def check(self, kind): raise ShapeError("x", code=f"{kind}_shape")
+raise errors.DataError("x", code="direct")
+raise _refused("size", "x")
+check("loss")
+"""
+    assert set(_codes_of(ast.parse(source))) == {"direct", "plan_size", "loss_shape"}
+
+
 def _raised_codes() -> dict[str, str]:
-    """Code → the place that raises it: codes of the classes, and every literal `code=` in a call in the source."""
+    """Code → the place that raises it."""
     codes = {value.code: f"errors.{name}" for name, value in CLASSES.items()}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                match node:
-                    case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if (
-                        name in CLASSES or name == "Problem"
-                    ):
-                        for keyword in keywords:
-                            match keyword:
-                                case ast.keyword(arg="code", value=ast.Constant(value=str(code))):
-                                    codes.setdefault(code, f"{path.relative_to(ROOT)}:{node.lineno}")
-                                case _:
-                                    pass
-                    case _:
-                        pass
+            for code, line in _codes_of(ast.parse(path.read_text(encoding="utf-8"))).items():
+                codes.setdefault(code, f"{path.relative_to(ROOT)}:{line}")
     return codes
 
 

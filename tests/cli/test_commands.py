@@ -1,0 +1,160 @@
+"""Laws over every command, and how the program fails."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.cli.failures import BAD_INPUT, BUG, FAILED, REMOTE, USAGE, judge
+from coterie.errors import (
+    ConfigurationError,
+    CoterieError,
+    DataError,
+    InternalError,
+    NotFound,
+    PolicyRefused,
+    RemoteError,
+    Unreachable,
+)
+
+Coterie = Callable[..., Any]
+COMMANDS = (
+    "demo",
+    "new",
+    "simulate",
+    "server",
+    "submit",
+    "client",
+    "list",
+    "watch",
+    "stop",
+    "models list",
+    "models download",
+    "doctor",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_and_offers_json(coterie: Coterie, command: str) -> None:
+    done = coterie(*command.split(), "--help")
+    assert done.code == 0
+    assert "--json" in done.out
+    assert done.err == ""
+
+
+def test_help_lists_every_command(coterie: Coterie) -> None:
+    done = coterie("--help")
+    assert done.code == 0
+    for command in COMMANDS:
+        assert f"\n  {command.split()[0]} " in done.out
+    assert coterie().out == done.out
+
+
+def test_an_unknown_command_names_the_nearest(coterie: Coterie) -> None:
+    done = coterie("simlate")
+    assert done.code == USAGE
+    assert "error[usage]" in done.err
+    assert "simulate" in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("new",), ("new", "a", "b"), ("simulate", "x.py", "--rounds", "0"), ("list", "apples"), ("doctor", "--nope")],
+)
+def test_a_wrong_command_line_is_a_usage_error(coterie: Coterie, words: tuple[str, ...]) -> None:
+    done = coterie(*words)
+    assert done.code == USAGE
+    assert done.err.startswith("error[usage]: ")
+
+
+def test_an_error_is_one_json_line_and_one_text(coterie: Coterie, tmp_path: Path) -> None:
+    done = coterie("simulate", "absent.py", "--json")
+    assert done.code == BAD_INPUT
+    (line,) = done.events
+    assert line["event"] == "error"
+    assert line["code"] == "experiment_file"
+    assert line["exit"] == BAD_INPUT
+    assert line["hint"] in done.err
+    assert line["doc"] == "docs/errors.md#experiment-file"
+
+
+def test_without_a_token_the_researchers_commands_say_where_it_lies(coterie: Coterie) -> None:
+    for words in (("list",), ("watch", "x"), ("stop", "x"), ("models", "list", "x"), ("models", "download", "x")):
+        done = coterie(*words)
+        assert done.code == BAD_INPUT, words
+        assert "error[token_missing]" in done.err, words
+
+
+def test_an_absent_coordinator_is_a_remote_failure(coterie: Coterie) -> None:
+    # Port 9 (discard) is privileged and unused here, so nothing of ours can listen on it.
+    done = coterie("list", "--url", "http://127.0.0.1:9", "--token", "coterie_admin_x_y")
+    assert done.code == REMOTE
+    assert "error[unreachable]" in done.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotFound(), REMOTE),
+        (Unreachable(), REMOTE),
+        (RemoteError(), REMOTE),
+        (DataError(), BAD_INPUT),
+        (ConfigurationError(), BAD_INPUT),
+        (FileNotFoundError(2, "No such file or directory", "x"), BAD_INPUT),
+        (PolicyRefused(), FAILED),
+        (CoterieError(), FAILED),
+        (InternalError(), BUG),
+        (ZeroDivisionError(), BUG),
+        (OSError("no file to name"), BUG),
+    ],
+)
+def test_exit_codes(error: Exception, code: int) -> None:
+    known, exit_code = judge(error)
+    assert exit_code == code
+    assert known.message
+
+
+def test_the_documented_exit_codes_are_the_codes() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page.split("## Exit codes")[1].split("##")[0]
+    documented = {int(line.split("|")[1]) for line in table.splitlines() if line.startswith("| ") and line[2].isdigit()}
+    assert documented == {0, FAILED, USAGE, REMOTE, BAD_INPUT, BUG, 130}
+
+
+def test_the_documented_commands_are_the_commands(coterie: Coterie) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"`coterie {command}" in page
+
+
+def test_doctor_checks_this_machine(coterie: Coterie) -> None:
+    done = coterie("doctor", "--json")
+    assert done.code == 0, done.err
+    *checks, summary = done.events
+    assert summary == {"event": "summary", "ok": True, "failed": []}
+    names = {check["name"] for check in checks}
+    assert {"python", "numpy", "onnxruntime", "provider CPUExecutionProvider", "write access", "clock"} <= names
+    provider = next(check for check in checks if check["name"] == "provider CPUExecutionProvider")
+    assert provider["ok"] is True
+    assert coterie("doctor").out.count("\n") > len(checks)
+
+
+def test_doctor_fails_where_nothing_can_be_written(coterie: Coterie, tmp_path: Path) -> None:
+    (tmp_path / ".coterie").write_text("a file where the folder should be", encoding="utf-8")
+    done = coterie("doctor", "--json")
+    assert done.code == FAILED
+    assert done.events[-1]["failed"] == ["write access"]
+
+
+def test_json_is_json_whatever_it_holds() -> None:
+    from coterie.cli.output import jsonable
+
+    value = {"loss": float("nan"), "path": Path("x"), "rows": ({"up": float("inf")}, None, True)}
+    assert json.loads(json.dumps(jsonable(value), allow_nan=False)) == {
+        "loss": None,
+        "path": "x",
+        "rows": [{"up": None}, None, True],
+    }

@@ -1,0 +1,225 @@
+"""The documentation runs: every Python block, and every console block that is marked.
+
+A comment before a block says what is done with it:
+
+    <!-- run -->                        a console block: its `$` lines run in order, one folder for the whole page
+    <!-- run: NAME until TEXT -->       a console block whose one command stays running as NAME once it has printed TEXT
+    <!-- interrupt: NAME -->            with an empty line after it: Ctrl-C to NAME, which must end
+    <!-- file: PATH -->                 a block of any kind is written to PATH
+    <!-- not run: REASON -->            a Python block that cannot run by itself
+
+Python blocks of a page run in order as one program. `http://127.0.0.1:8765` becomes a free port, and the word TOKEN the
+token that the last `coterie submit` printed.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<marker>run|run: [^>]*|interrupt: [^>]*|file: [^>]*|not run: [^>]*) -->\n)?"
+    r"(?:^```(?P<language>\w+)\n(?P<text>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """One marked or Python block: what its marker says, its language, its text and its line."""
+
+    marker: str
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks of a page that something is to be done with."""
+    for found in BLOCK.finditer(page):
+        if found["marker"] or found["language"] == "python":
+            line = page.count("\n", 0, found.start()) + 1
+            yield Block(found["marker"] or "", found["language"] or "", found["text"] or "", line)
+
+
+@dataclass
+class Background:
+    """A process that stays, and what it has printed; a thread keeps reading, so that it never waits for us."""
+
+    process: subprocess.Popen[str]
+    printed: list[str] = field(default_factory=list[str])
+    grown: threading.Condition = field(default_factory=threading.Condition)
+
+    def read(self) -> None:
+        """Collect the output until it ends."""
+        for line in self.process.stdout or ():
+            with self.grown:
+                self.printed.append(line)
+                self.grown.notify_all()
+
+    def await_text(self, text: str) -> None:
+        """Wait until the text has been printed."""
+        with self.grown:
+            told = self.grown.wait_for(lambda: any(text in line for line in self.printed), WAIT_S)
+        assert told, f"{self.process.args} did not print {text!r} but: {''.join(self.printed)}"
+
+
+class Reader:
+    """Somebody who follows one page in a folder of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.folder = folder
+        self.token = ""
+        self.names: dict[str, object] = {"__name__": "__main__"}
+        self.background: dict[str, Background] = {}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("COTERIE_")}
+        self.environment = {
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "COTERIE_URL": f"http://127.0.0.1:{self.port}",
+            "COTERIE_PORT": str(self.port),
+        }
+
+    def follow(self, block: Block) -> None:
+        """Do what the block says."""
+        verb, _, rest = block.marker.partition(": ")
+        text = block.text.replace("127.0.0.1:8765", f"127.0.0.1:{self.port}")
+        match verb, block.language:
+            case "run", "console" if rest:
+                name, _, until = rest.partition(" until ")
+                (command,) = commands(text)
+                self.start(name, command, until)
+            case "run", "console":
+                for command in commands(text):
+                    self.run(command)
+            case "interrupt", _:
+                self.interrupt(rest)
+            case "file", _:
+                (self.folder / rest).write_text(block.text, encoding="utf-8")
+            case "not run", _:
+                pass
+            case "", "python":
+                exec(compile(text, f"line {block.line}", "exec"), self.names)
+            case _:
+                raise AssertionError(f"line {block.line}: nobody knows what to do with {block.marker!r}")
+
+    def run(self, command: str) -> None:
+        """One command that ends; the folder in which it leaves us is where the next one starts."""
+        where = self.folder / ".where"
+        done = subprocess.run(
+            ["bash", "-c", f"{self._with_token(command)}\nstatus=$?\npwd > '{where}'\nexit $status"],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        self.folder = Path(where.read_text(encoding="utf-8").strip())
+        where.unlink()
+        for found in re.finditer(r"--token (\S+)", done.stdout):
+            self.token = found[1]
+
+    def start(self, name: str, command: str, until: str) -> None:
+        """One command that stays."""
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {self._with_token(command)}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.background[name] = Background(process)
+        threading.Thread(target=self.background[name].read, daemon=True).start()
+        self.background[name].await_text(until)
+
+    def interrupt(self, name: str) -> None:
+        """Ctrl-C, and wait for the end."""
+        process = self.background.pop(name).process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) is not None
+
+    def leave(self) -> None:
+        """End whatever still runs, by its own process id."""
+        for name in [*self.background]:
+            process = self.background.pop(name).process
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _with_token(self, command: str) -> str:
+        return re.sub(r"\bTOKEN\b", self.token, command)
+
+
+def commands(text: str) -> list[str]:
+    """The `$` lines of a console block, with the lines that a backslash continues."""
+    joined = text.replace("\\\n", " ")
+    return [line.removeprefix("$ ") for line in joined.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    somebody = Reader(tmp_path)
+    yield somebody
+    somebody.leave()
+
+
+@pytest.mark.snippet
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if [*blocks(page.read_text(encoding="utf-8"))]], ids=lambda p: p.name
+)
+def test_the_page_runs(page: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in blocks(page.read_text(encoding="utf-8")):
+        monkeypatch.chdir(reader.folder)
+        reader.follow(block)
+
+
+LINK = re.compile(r"\]\((?!https?://|#)(?P<path>[^)#]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    dead = [
+        found["path"]
+        for found in LINK.finditer(page.read_text(encoding="utf-8"))
+        if not (page.parent / found["path"]).exists()
+    ]
+    assert dead == []
+
+
+def test_blocks_are_found_as_the_docstring_says() -> None:
+    page = (
+        "<!-- run -->\n```console\n$ a\nout\n$ b \\\n  c\n```\n\n```console\n$ left alone\n```\n<!-- interrupt: x -->\n\n"
+        "```python\n1\n```\n<!-- file: f.csv -->\n```text\nrow\n```\n"
+    )
+    found = [*blocks(page)]
+    assert [(block.marker, block.language, block.line) for block in found] == [
+        ("run", "console", 1),
+        ("interrupt: x", "", 12),
+        ("", "python", 14),
+        ("file: f.csv", "text", 17),
+    ]
+    assert commands(found[0].text) == ["a", "b    c"]
