@@ -8,7 +8,8 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.plan.graph import GraphManifest
-from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT, Manifest
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.protocol.metrics import MetricSums
@@ -39,12 +40,14 @@ def evaluate(
         executable, carry=description.carry, constants=_constants(description, weights, frozen or {}), state=sums
     )
     total = MetricSums()
-    rows = next(iter(arrays.values())).shape[0]
-    size = manifest.training.batch_size
-    for start in range(0, rows, size):
+    if not next(iter(arrays.values())).shape[0]:
+        return total
+    feeds = {tensor.key: tensor.name for tensor in description.from_source("batch")}
+    for batch in Batches(arrays, batch_size=manifest.training.batch_size, shuffle=False):
         loop.load(sums)
-        loop.step(_feeds(description, {n: a[start : start + size] for n, a in arrays.items()}, size))
-        total = total.add({name: float(loop.state()[f"metric/{name}"][0]) for name in manifest.metrics})
+        loop.step({name: batch[key] for key, name in feeds.items()})
+        state = loop.state()
+        total = total.add({name: float(state[f"metric/{name}"][0]) for name in manifest.metrics})
     return total
 
 
@@ -73,19 +76,3 @@ def _constants(graph: GraphManifest, weights: Arrays, frozen: Arrays) -> dict[st
                 )
             constants[tensor.name] = sources[tensor.source][tensor.key]
     return constants
-
-
-def _feeds(graph: GraphManifest, rows: Arrays, size: int) -> dict[str, npt.NDArray[Any]]:
-    """One batch, padded with zeros to its full size, with weight 1 on real rows and 0 on padding."""
-    count = next(iter(rows.values())).shape[0]
-    weight = np.zeros(size, np.float32)
-    weight[:count] = 1.0
-    feeds: dict[str, npt.NDArray[Any]] = {}
-    for tensor in graph.from_source("batch"):
-        if tensor.key == SAMPLE_WEIGHT:
-            feeds[tensor.name] = weight
-            continue
-        padded = np.zeros(tensor.shape, tensor.dtype)
-        padded[:count] = rows[tensor.key]
-        feeds[tensor.name] = padded
-    return feeds

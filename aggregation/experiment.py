@@ -1,0 +1,197 @@
+"""The experiment: what a researcher asks for, as one value. ``simulate`` and ``submit`` both take it unchanged."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.horizontal import Algorithm, FedAvg
+from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
+from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
+from coterie.compute.array import Array
+from coterie.compute.nn.module import Module
+from coterie.compute.optim.optimizer import Optimizer
+from coterie.protocol.codecs import CODECS
+from coterie.protocol.codecs.table import EXTRA_ONLY
+from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema
+
+PerExample: TypeAlias = Callable[[Array, Array], Array]
+"""(prediction, label) → one float32 value per example, ``[B]``."""
+
+RESERVED_METRICS = (EXAMPLES, "loss")
+
+
+@dataclass(frozen=True)
+class ExternalModel:
+    """A model that clients train with code of their own (PyTorch, scikit-learn, …): only its parameters are known here.
+
+    parameters: shapes by name; the order is that of the layout. metrics: what the clients' evaluation reports beside
+    the loss.
+    """
+
+    parameters: Mapping[str, Sequence[int]]
+    metrics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """A federated experiment over a population whose rows follow ``schema``.
+
+    model: a module ``(params, x, mode) → prediction``; x is the only feature's array, or a mapping by name when there
+    are several; float features come normalised, int32 features without normalisation come as they are (ids).
+    loss: (prediction, label) → ``[B]``; coterie weighs and averages it. optimizer: the clients'. metrics: more values
+    per example, by name. With an `ExternalModel`, loss and optimizer are None.
+    batch_size, epochs, max_steps, holdout: see plan.manifest.Training. codecs: for the update, by preference.
+    initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the coordinator
+    measures every version. infer_batch: rows per call of the exported ``infer.onnx``.
+    Raises errors.ExperimentError naming the field that is not possible.
+    """
+
+    name: str
+    model: Module | ExternalModel
+    schema: DataSchema
+    rounds: RoundPolicy
+    loss: PerExample | None = None
+    optimizer: Optimizer | None = None
+    algorithm: Algorithm = field(default_factory=FedAvg)
+    batch_size: int = 32
+    epochs: int = 1
+    max_steps: int | None = None
+    holdout: float = 0.2
+    metrics: Mapping[str, PerExample] = field(default_factory=dict[str, PerExample])
+    server_optimizer: ServerOptimizer = field(default_factory=server_sgd)
+    codecs: tuple[str, ...] = ("float32",)
+    seed: int = 0
+    initial: Mapping[str, npt.NDArray[Any]] | None = None
+    evaluation: Mapping[str, npt.NDArray[Any]] | None = None
+    infer_batch: int = 1
+
+    def __post_init__(self) -> None:
+        for code, rules in (("experiment_invalid", _numbers(self)), ("experiment_combination", _combinations(self))):
+            for holds, message in rules:
+                if not holds:
+                    raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
+        object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metric sums, in the order of the update's section."""
+        extra = self.model.metrics if isinstance(self.model, ExternalModel) else tuple(self.metrics)
+        return (*RESERVED_METRICS, *extra)
+
+    def evaluation_rows(self) -> dict[str, npt.NDArray[Any]] | None:
+        """The evaluation rows, checked against the schema. Raises errors.DataError."""
+        return None if self.evaluation is None else self.schema.check(self.evaluation, "evaluation")
+
+
+def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
+    """Each field by itself."""
+    e = experiment
+    fit = sorted(set(CODECS) - EXTRA_ONLY)
+    unfit = sorted(set(e.codecs) - set(fit))
+    return (
+        (0 < len(e.name) <= 128, "its name needs 1 to 128 characters"),
+        (1 <= e.batch_size <= 1 << 20, f"batch_size must be at least 1, not {e.batch_size}"),
+        (e.epochs >= 1, f"epochs must be at least 1, not {e.epochs}"),
+        (e.max_steps is None or e.max_steps >= 1, f"max_steps must be at least 1 or None, not {e.max_steps}"),
+        (0 <= e.holdout < 1, f"holdout must be in [0, 1), not {e.holdout}"),
+        (e.infer_batch >= 1, f"infer_batch must be at least 1, not {e.infer_batch}"),
+        (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
+        (bool(e.codecs), "codecs must name at least one codec"),
+        (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
+        (not unfit, f"codecs {', '.join(unfit)} do not exist or do not fit weights; choose from {', '.join(fit)}"),
+        (
+            len(set(e.metric_names)) == len(e.metric_names),
+            f"metrics {', '.join(RESERVED_METRICS)} are added by coterie",
+        ),
+        (
+            all(name.isidentifier() and len(name) <= 64 for name in e.metric_names),
+            "a metric's name must be a Python identifier of at most 64 characters",
+        ),
+        (
+            all(math.isfinite(value) for value in e.algorithm.parameters.values()),
+            "an algorithm's parameters must be finite",
+        ),
+    )
+
+
+def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
+    """Fields that exclude or need each other, with what to choose instead."""
+    e = experiment
+    names = [*(feature.name for feature in e.schema.features), e.schema.label.name]
+    external = isinstance(e.model, ExternalModel)
+    known = set(e.metric_names)
+    clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
+    scheduled = (
+        set(e.rounds.hyper_schedule or {})
+        - set(e.optimizer.hyper if e.optimizer else ())
+        - set(e.algorithm.client.hyper)
+    )
+    measured = e.evaluation is not None or e.rounds.evaluate_every > 0
+    return (
+        (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
+        (external or e.loss is not None, "it needs a loss: (prediction, label) -> [B]"),
+        (external or e.optimizer is not None, "it needs an optimizer, for example optim.sgd(0.1)"),
+        (
+            not external or (e.loss is None and e.optimizer is None),
+            "an ExternalModel brings its own loss and optimizer",
+        ),
+        (not external or not e.metrics, "name an ExternalModel's metrics in ExternalModel(metrics=...)"),
+        (
+            not external or e.evaluation is None,
+            "an ExternalModel has no eval graph; leave evaluation out, clients evaluate",
+        ),
+        (
+            not external or e.algorithm.name in ("fedavg",),
+            "an ExternalModel's clients run FedAvg; other rules need a plan",
+        ),
+        (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
+        (not scheduled, f"hyper_schedule names {', '.join(sorted(scheduled))}, which no rule has"),
+        (e.rounds.evaluate_every == 0 or e.holdout > 0, "clients cannot evaluate with holdout=0; set evaluate_every=0"),
+        (
+            e.rounds.patience is None or measured,
+            "patience needs an evaluation; give evaluation rows or set evaluate_every",
+        ),
+        (
+            e.rounds.target is None or measured,
+            "a target needs an evaluation; give evaluation rows or set evaluate_every",
+        ),
+        (
+            e.rounds.target is None or e.rounds.target.metric in known,
+            f"the target's metric is none of {', '.join(sorted(known))}",
+        ),
+        (
+            e.rounds.best.metric in known - {EXAMPLES},
+            f"the best metric is none of {', '.join(sorted(known - {EXAMPLES}))}",
+        ),
+    )
+
+
+def initial_tensors(
+    given: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, npt.NDArray[np.float32]]:
+    """First weights, checked: exactly these names and shapes, float32 and finite.
+
+    Raises errors.ExperimentError (``initial_mismatch``) naming the tensor.
+    """
+    for wrong, what in ((set(shapes) - set(given), "lack"), (set(given) - set(shapes), "name the unknown tensor")):
+        if wrong:
+            raise errors.ExperimentError(f"The initial weights {what} {min(wrong)!r}.", code="initial_mismatch")
+    tensors: dict[str, npt.NDArray[np.float32]] = {}
+    for name, shape in shapes.items():
+        array = np.asarray(given[name])
+        if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
+            raise errors.ExperimentError(
+                f"Initial tensor {name!r} must be finite floats {list(shape)}; got {array.dtype} {list(array.shape)}.",
+                code="initial_mismatch",
+            )
+        # Adding 0 turns −0 into +0, which keeps the padding laws exact.
+        tensors[name] = np.ascontiguousarray(array, np.float32) + np.float32(0)
+    return tensors

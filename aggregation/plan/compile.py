@@ -1,0 +1,219 @@
+"""From experiment to plan: every graph that a client runs, traced, differentiated, optimised and written as ONNX.
+
+Compiling the same experiment twice gives the same bytes, hence the same plan id; no path or line of the researcher's
+machine gets into a plan.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.experiment import Experiment, ExternalModel, initial_tensors
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.check import check_manifest
+from coterie.aggregation.plan.graph import (
+    NEXT,
+    GraphInput,
+    GraphManifest,
+    GraphName,
+    GraphOutput,
+    Role,
+    Source,
+    role_of,
+)
+from coterie.aggregation.plan.graphs import GraphBuilder
+from coterie.aggregation.plan.manifest import DELTA, METRICS, Frozen, Manifest, Named, Training
+from coterie.compute.ir import Graph
+from coterie.compute.onnx.checker import check_graph
+from coterie.compute.onnx.writer import to_onnx
+from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.layout import Layout, Tensor
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.tensors import encode_tensors
+
+Tensors = dict[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """An unsigned plan with the first model version and, where the model has frozen parameters, their tensors."""
+
+    plan: Plan
+    initial: Tensors
+    frozen: Tensors
+
+    @property
+    def initial_bytes(self) -> bytes:
+        """The first model version as a safetensors file; its SHA-256 is the version's id."""
+        return encode_tensors(self.initial)
+
+    @property
+    def frozen_bytes(self) -> bytes | None:
+        """The frozen blob, whose SHA-256 the manifest names; None when nothing is frozen."""
+        return encode_tensors(self.frozen) if self.frozen else None
+
+
+def compile_plan(experiment: Experiment) -> CompiledPlan:
+    """The plan of an experiment, unsigned, and its first weights.
+
+    Guarantees: deterministic bytes; the plan passes `check_plan` once it is signed.
+    Raises errors.ExperimentError: ``model_mismatch`` (the model does not take the schema's features), ``loss_shape``,
+    ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, …
+    """
+    return _external(experiment) if isinstance(experiment.model, ExternalModel) else _compiled(experiment)
+
+
+def _external(experiment: Experiment) -> CompiledPlan:
+    if not isinstance(experiment.model, ExternalModel):
+        raise errors.InternalError("Only an ExternalModel makes an external plan.")
+    layout = Layout.of(experiment.model.parameters)
+    shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    initial = initial_tensors(experiment.initial or zeros, shapes)
+    manifest = _manifest(experiment, layout, sections=(SectionSpec.over(DELTA, layout),))
+    check_manifest(manifest)
+    return CompiledPlan(Plan(manifest, {}), initial, {})
+
+
+def _compiled(experiment: Experiment) -> CompiledPlan:
+    builder = GraphBuilder.of(experiment)
+    layout, client = builder.layout, experiment.algorithm.client
+    shapes = {name: spec.shape for name, spec in builder.specs.items()}
+    tensors = initial_tensors(experiment.initial or builder.model.init(experiment.seed), shapes)
+    frozen = {name: tensors[name] for name in builder.frozen}
+    graphs = builder.build()
+    files = {name: _write(name, graph) for name, graph in graphs.items()}
+    manifest = replace(
+        _manifest(experiment, layout, sections=client.sections(layout)),
+        frozen=_frozen(frozen),
+        client_state=_tensors(client.client_state(layout)),
+        round_inputs=_tensors(client.round_inputs(layout)),
+        hyper=builder.hyper,
+        optimizer=Named(builder.optimizer.name, _floats(builder.optimizer.hyper)),
+        graphs={name: _describe(name, graph, files[name], builder.zeroed) for name, graph in graphs.items()},
+    )
+    try:
+        check_manifest(manifest)
+    except errors.PlanRefused as error:
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r} does not compile to a plan that devices accept: {error.message}",
+            hint="Check the algorithm's sections and states.",
+            code="plan_inconsistent",
+        ) from error
+    return CompiledPlan(Plan(manifest, files), {name: tensors[name] for name in layout.names}, frozen)
+
+
+def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[SectionSpec, ...]) -> Manifest:
+    """The manifest of an experiment without graphs."""
+    names = experiment.metric_names
+    return Manifest(
+        name=experiment.name,
+        trainer="external" if isinstance(experiment.model, ExternalModel) else "plan",
+        schema=experiment.schema,
+        layout=layout,
+        sections=(*sections, SectionSpec.extra(METRICS, len(names))),
+        codecs=experiment.codecs,
+        metrics=names,
+        hyper={},
+        training=Training(
+            batch_size=experiment.batch_size,
+            epochs=experiment.epochs,
+            max_steps=experiment.max_steps,
+            holdout=float(experiment.holdout),
+        ),
+        algorithm=Named(experiment.algorithm.name, _floats(experiment.algorithm.parameters)),
+        optimizer=Named("external", {}),
+        graphs={},
+    )
+
+
+def _write(name: GraphName, graph: Graph) -> bytes:
+    # Nodes remember the user's file and line for error messages; a plan is sent to devices and must not carry them.
+    bare = Graph(graph.inputs, tuple(replace(node, source="") for node in graph.nodes), graph.outputs)
+    data = to_onnx(bare, name=name)
+    try:
+        check_graph(data)
+    except errors.GraphRefused as error:
+        raise errors.ExperimentError(
+            f"The {name} graph leaves the portable subset: {error.message}",
+            hint="Replace that operation, or make the model smaller.",
+            code="not_portable",
+        ) from error
+    return data
+
+
+def _describe(name: GraphName, graph: Graph, data: bytes, zeroed: frozenset[str]) -> GraphManifest:
+    outputs = tuple(
+        GraphOutput(name=output, role=_role(output), dtype=value.type.dtype, shape=value.type.shape or (1,))
+        for output, value in graph.outputs.items()
+    )
+    carries = name in ("train", "eval")
+    return GraphManifest(
+        sha256=sha256_hex(data),
+        size=len(data),
+        inputs=tuple(
+            _input(name, key, value.type.dtype, value.type.shape or (1,), zeroed) for key, value in graph.inputs.items()
+        ),
+        outputs=outputs,
+        carry={output.name: output.name.removeprefix(NEXT) for output in outputs} if carries else {},
+    )
+
+
+def _input(graph: GraphName, name: str, dtype: str, shape: tuple[int, ...], zeroed: frozenset[str]) -> GraphInput:
+    prefix, _, key = name.partition("/")
+    return GraphInput(
+        name=name,
+        role=_role(name),
+        dtype=dtype,
+        shape=shape,
+        source=_source(graph, prefix, key, name in zeroed),
+        key=key,
+    )
+
+
+_SOURCES: Mapping[str, Source] = {
+    "base": "model",
+    "frozen": "frozen",
+    "client_state": "client_state",
+    "hyper": "hyper",
+    "random": "random",
+    "batch": "batch",
+    "counter": "counter",
+}
+
+
+def _source(graph: GraphName, prefix: str, key: str, zeroed: bool) -> Source:
+    """Where a graph takes an input from."""
+    if prefix in ("shared", "buffer"):
+        return "state" if graph in ("train", "finish") else "model"
+    if prefix == "round_input":
+        return "state" if key.startswith("begin/") else "round"
+    if prefix in ("metric", "optimizer"):
+        return "state" if graph == "finish" or (prefix == "optimizer" and not zeroed) else "zeros"
+    return "active" if (prefix, key) == ("hyper", "active") else _SOURCES[prefix]
+
+
+def _role(name: str) -> Role:
+    role = role_of(name)
+    if role is None:
+        raise errors.InternalError(f"Tensor {name!r} has a name outside the scheme of roles.")
+    return role
+
+
+def _frozen(tensors: Tensors) -> Frozen | None:
+    if not tensors:
+        return None
+    layout = Layout.of({name: array.shape for name, array in tensors.items()})
+    return Frozen(layout, sha256_hex(encode_tensors(tensors)))
+
+
+def _tensors(shapes: Mapping[str, tuple[int, ...]]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(name, shape) for name, shape in shapes.items())
+
+
+def _floats(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}

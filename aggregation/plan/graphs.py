@@ -1,0 +1,351 @@
+"""The five graphs of a plan, each as one traced function. `compile` turns them into files and describes them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coterie import errors
+from coterie.aggregation.experiment import Experiment, PerExample
+from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Finish, Step
+from coterie.aggregation.plan.graph import NEXT, GraphName
+from coterie.aggregation.plan.manifest import METRICS, SAMPLE_WEIGHT
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.autodiff import value_and_grad
+from coterie.compute.ir import Graph
+from coterie.compute.nn import mode as modes
+from coterie.compute.nn.module import Module, ParameterSpec
+from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.passes import optimise
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.protocol.layout import Layout
+from coterie.protocol.sections import SectionSpec
+
+Arrays = Mapping[str, Array]
+Outputs = dict[str, Array]
+
+# Weights are whole numbers or fractions of one, so a sum of weights below this is zero; dividing by it keeps 0/0 away.
+SMALLEST_WEIGHT = 1e-12
+
+
+class Requested(Mapping[str, Array]):
+    """Tensors that become inputs of the graph only when they are read, so that a graph has no input that it ignores."""
+
+    def __init__(self, inputs: GraphInputs, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._inputs, self._prefix, self._shapes = inputs, prefix, shapes
+
+    def __getitem__(self, name: str) -> Array:
+        shape = self._shapes[name]
+        full = f"{self._prefix}/{name}"
+        return self._inputs[full] if full in self._inputs else self._inputs.request(full, TensorSpec(shape))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphBuilder:
+    """What the five functions need to know of an experiment. zeroed: state that starts as zeros, so begin need not
+    make it.
+    """
+
+    experiment: Experiment
+    model: Module
+    loss: PerExample
+    optimizer: Optimizer
+    client: ClientPart
+    specs: Mapping[str, ParameterSpec]
+    layout: Layout
+    frozen: tuple[str, ...]
+    hyper: Mapping[str, float]
+    optimizer_state: Mapping[str, tuple[int, ...]]
+    zeroed: frozenset[str]
+    constants: Mapping[str, tuple[int, ...]]
+
+    @staticmethod
+    def of(experiment: Experiment) -> "GraphBuilder":
+        """The builder of an experiment with a model of coterie's. Raises errors.ExperimentError."""
+        model, loss, optimizer = experiment.model, experiment.loss, experiment.optimizer
+        if not isinstance(model, Module) or loss is None or optimizer is None:
+            raise errors.ExperimentError(
+                f"The model of experiment {experiment.name!r} is a {type(model).__name__}, not a module of compute.nn.",
+                hint="Write it as an nn.Module, or use ExternalModel and a trainer of your own.",
+                code="model_mismatch",
+            )
+        specs, client = model.specs(), experiment.algorithm.client
+        _check_specs(specs)
+        layout = Layout.of({name: spec.shape for name, spec in specs.items() if spec.role == "shared"})
+        state = _traced_state(optimizer, layout)
+        return GraphBuilder(
+            experiment=experiment,
+            model=model,
+            loss=loss,
+            optimizer=optimizer,
+            client=client,
+            specs=specs,
+            layout=layout,
+            frozen=tuple(name for name, spec in specs.items() if spec.role == "frozen"),
+            hyper={name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()},
+            optimizer_state={name: value.type.shape for name, value in state.outputs.items()},
+            zeroed=frozenset(f"optimizer/{name}" for name in state.outputs if _is_zero(state, name)),
+            constants=_constant_shapes(client, layout),
+        )
+
+    def build(self) -> dict[GraphName, Graph]:
+        """All five, optimised."""
+        batch, infer = self.experiment.batch_size, self.experiment.infer_batch
+        weights = {f"shared/{name}": TensorSpec(shape) for name, shape in self._shapes.items()}
+        state = weights | {f"optimizer/{name}": TensorSpec(shape) for name, shape in self.optimizer_state.items()}
+        constants = {f"round_input/begin/{name}": TensorSpec(shape) for name, shape in self.constants.items()}
+        sums = {f"metric/{name}": TensorSpec((1,)) for name in self.experiment.metric_names}
+        counters = {f"counter/{name}": TensorSpec((1,)) for name in ("steps", "weight")}
+        active = {"hyper/active": TensorSpec((1,))}
+        traces: dict[GraphName, tuple[Callable[[GraphInputs], Outputs], dict[str, TensorSpec]]] = {
+            "begin": (self._begin, weights),
+            "train": (self._train, state | constants | sums | self._rows(batch) | active),
+            "finish": (self._finish, weights | constants | sums | counters),
+            "eval": (self._evaluate, weights | sums | self._rows(batch)),
+            "infer": (self._infer, weights | self._features(infer)),
+        }
+        return {name: optimise(trace_named(function, inputs)) for name, (function, inputs) in traces.items()}
+
+    @property
+    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {tensor.name: tensor.shape for tensor in self.layout.tensors}
+
+    # The five functions: named arrays → named arrays.
+
+    def _begin(self, inputs: GraphInputs) -> Outputs:
+        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
+        # Adding 0 turns −0 into +0; only then does active = 0 return the state bit for bit.
+        outputs = {f"{NEXT}shared/{name}": value + 0.0 for name, value in params.items()}
+        state = self.optimizer.init(params)
+        made = {name: value for name, value in state.items() if f"optimizer/{name}" not in self.zeroed}
+        outputs |= {f"{NEXT}optimizer/{name}": value for name, value in made.items()}
+        constants = self.client.begin(self._begin_context(inputs, params))
+        return outputs | {f"{NEXT}round_input/begin/{name}": value for name, value in constants.items()}
+
+    def _train(self, inputs: GraphInputs) -> Outputs:
+        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
+        state = {name: inputs[f"optimizer/{name}"] for name in self.optimizer_state}
+        weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs["hyper/active"]
+        hyper = self._hyper(inputs)
+
+        def objective(trained: Arrays) -> tuple[Array, Array, Array]:
+            prediction = self._predict(inputs, trained, self._training_mode(inputs))
+            losses = self._loss(prediction, self._label(inputs))
+            total = xp.sum(losses * weight)
+            return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction
+
+        (_, losses, prediction), gradient = value_and_grad(objective, has_aux=True)(params)
+        step = Step(
+            params=params,
+            base=Requested(inputs, "base", self._shapes),
+            constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
+            hyper=hyper,
+        )
+        moved, kept = self.optimizer.update(self.client.gradient(gradient, step), state, params, hyper, active)
+        outputs = {f"{NEXT}shared/{name}": moved[name] for name in self.layout.names}
+        outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
+        return outputs | self._sums(inputs, losses, prediction, weight, active)
+
+    def _finish(self, inputs: GraphInputs) -> Outputs:
+        base = Requested(inputs, "base", self._shapes)
+        finished = self.client.finish(
+            Finish(
+                base=base,
+                end={name: inputs[f"shared/{name}"] for name in self.layout.names},
+                constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
+                client_state=Requested(inputs, "client_state", self.client.client_state(self.layout)),
+                round_inputs=Requested(inputs, "round_input", self.client.round_inputs(self.layout)),
+                hyper=self._hyper(inputs),
+                steps=inputs["counter/steps"],
+                weight=inputs["counter/weight"],
+            )
+        )
+        outputs = {
+            f"upload/{spec.name}": self._section(spec, finished.sections) for spec in self.client.sections(self.layout)
+        }
+        sums = [inputs[f"metric/{name}"] for name in self.experiment.metric_names]
+        outputs[f"upload/{METRICS}"] = xp.concat(sums)
+        return outputs | {f"{NEXT}client_state/{name}": value for name, value in finished.client_state.items()}
+
+    def _evaluate(self, inputs: GraphInputs) -> Outputs:
+        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
+        prediction = self._predict(inputs, params, modes.EVAL)
+        losses = self._loss(prediction, self._label(inputs))
+        return self._sums(inputs, losses, prediction, inputs[f"batch/{SAMPLE_WEIGHT}"], None)
+
+    def _infer(self, inputs: GraphInputs) -> Outputs:
+        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
+        return {"output": self._predict(inputs, params, modes.EVAL)}
+
+    # Parts of them.
+
+    def _begin_context(self, inputs: GraphInputs, base: Arrays) -> Begin:
+        return Begin(
+            base=base,
+            client_state=Requested(inputs, "client_state", self.client.client_state(self.layout)),
+            round_inputs=Requested(inputs, "round_input", self.client.round_inputs(self.layout)),
+            hyper=self._hyper(inputs),
+        )
+
+    def _hyper(self, inputs: GraphInputs) -> Arrays:
+        return Requested(inputs, "hyper", dict.fromkeys(self.hyper, (1,)))
+
+    def _training_mode(self, inputs: GraphInputs) -> modes.Mode:
+        count = iter(range(1 << 16))
+        return modes.train(lambda shape: inputs.request(f"random/{next(count)}", TensorSpec(shape)))
+
+    def _rows(self, rows: int) -> dict[str, TensorSpec]:
+        label = self.experiment.schema.label
+        return {
+            **self._features(rows),
+            f"batch/{label.name}": TensorSpec((rows,), label.dtype),
+            f"batch/{SAMPLE_WEIGHT}": TensorSpec((rows,)),
+        }
+
+    def _features(self, rows: int) -> dict[str, TensorSpec]:
+        return {f"batch/{f.name}": TensorSpec((rows, *f.shape), f.dtype) for f in self.experiment.schema.features}
+
+    def _label(self, inputs: GraphInputs) -> Array:
+        return inputs[f"batch/{self.experiment.schema.label.name}"]
+
+    def _predict(self, inputs: GraphInputs, trained: Arrays, mode: modes.Mode) -> Array:
+        """The model's output for the batch, normalised as the schema says."""
+        features = {f.name: inputs[f"batch/{f.name}"] for f in self.experiment.schema.features}
+        frozen = Requested(inputs, "frozen", {name: self.specs[name].shape for name in self.frozen})
+        x: Any = {f.name: _normalised(features[f.name], f) for f in self.experiment.schema.features}
+        try:
+            return self.model(
+                {**trained, **{name: frozen[name] for name in frozen}},
+                x if len(x) > 1 else next(iter(x.values())),
+                mode,
+            )
+        except errors.InputError as error:
+            taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
+            raise errors.ExperimentError(
+                f"The model does not take the schema's features ({taken}): {error.message}",
+                hint=error.hint or "Make the schema's shapes and dtypes those of the model's first layer.",
+                code="model_mismatch",
+            ) from error
+
+    def _loss(self, prediction: Array, label: Array) -> Array:
+        return self._per_example("loss", self.loss, prediction, label)
+
+    def _per_example(self, name: str, function: PerExample, prediction: Array, label: Array) -> Array:
+        """One float32 value per example, or a refusal that names what came instead."""
+        kind = "loss" if name == "loss" else "metric"
+        given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
+        try:
+            values = function(prediction, label)
+        except errors.InputError as error:
+            raise errors.ExperimentError(
+                f"The {kind} {name!r} does not take {given}: {error.message}", hint=error.hint, code=f"{kind}_mismatch"
+            ) from error
+        if values.shape != label.shape[:1]:
+            raise errors.ExperimentError(
+                f"The {kind} {name!r} must return one value per example, [{label.shape[0]}]; it returned "
+                f"{list(values.shape)} for {given}.",
+                hint="Leave out the mean over the batch: coterie weighs and averages." if not values.shape else None,
+                code=f"{kind}_shape",
+            )
+        if values.dtype.name != "float32":
+            raise errors.ExperimentError(
+                f"The {kind} {name!r} must return float32; it returned {values.dtype}.", code=f"{kind}_dtype"
+            )
+        return values
+
+    def _sums(
+        self, inputs: GraphInputs, losses: Array, prediction: Array, weight: Array, active: Array | None
+    ) -> Outputs:
+        """The metric sums after this batch."""
+        label = self._label(inputs)
+        values = {"loss": losses} | {
+            name: self._per_example(name, function, prediction, label)
+            for name, function in self.experiment.metrics.items()
+        }
+        totals = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
+        if active is None:
+            added = {name: xp.reshape(total, (1,)) for name, total in totals.items()}
+        else:
+            added = {name: active * total for name, total in totals.items()}
+        return {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + value for name, value in added.items()}
+
+    def _section(self, spec: SectionSpec, sections: Mapping[str, Array | Arrays]) -> Array:
+        """A section as one flat vector."""
+        value = sections.get(spec.name)
+        if isinstance(value, Mapping):
+            ordered = [value[name] for name in self.layout.names if name in value]
+            value = xp.concat([xp.reshape(tensor, (tensor.size,)) for tensor in ordered]) if ordered else None
+        if value is None or value.shape != (spec.length,):
+            found = "nothing" if value is None else str(list(value.shape))
+            raise errors.ExperimentError(
+                f"Algorithm {self.experiment.algorithm.name!r} must finish with section {spec.name!r} of "
+                f"[{spec.length}]; it gave {found}.",
+                code="algorithm_sections",
+            )
+        return value
+
+
+def _normalised(x: Array, feature: Any) -> Array:
+    """(x - offset) * scale in float32. An int32 feature without normalisation stays as it is: it holds ids."""
+    if not feature.is_normalised:
+        return xp.astype(x, xp.float32) if feature.dtype == "uint8" else x
+    offset, scale = feature.normalisation()
+    values = x if feature.dtype == "float32" else xp.astype(x, xp.float32)
+    values = values - offset if offset.any() else values
+    return values * scale if (scale != 1).any() else values
+
+
+def _check_specs(specs: Mapping[str, ParameterSpec]) -> None:
+    buffers = [name for name, spec in specs.items() if spec.role == "buffer"]
+    if buffers:
+        raise errors.ExperimentError(
+            f"The model has the buffer {buffers[0]!r}; plans cannot carry buffers yet.",
+            hint="Use LayerNorm in place of a layer that keeps running statistics.",
+            code="model_buffer",
+        )
+    scalars = [name for name, spec in specs.items() if not spec.shape]
+    if scalars:
+        raise errors.ExperimentError(
+            f"Parameter {scalars[0]!r} has shape []; give it shape [1].", code="model_mismatch"
+        )
+    if not any(spec.role == "shared" for spec in specs.values()):
+        raise errors.ExperimentError("The model has no parameter to train.", code="model_mismatch")
+
+
+def _traced_state(optimizer: Optimizer, layout: Layout) -> Graph:
+    specs = {tensor.name: TensorSpec(tensor.shape) for tensor in layout.tensors}
+    return optimise(trace_named(lambda inputs: optimizer.init(dict(inputs)), specs))
+
+
+def _is_zero(graph: Graph, name: str) -> bool:
+    """Whether an output is known to be zeros: a constant, or one spread over a shape."""
+    node = graph.producers().get(graph.outputs[name])
+    if node is not None and node.primitive == "broadcast_to":
+        node = graph.producers().get(node.inputs[0])
+    return node is not None and node.primitive == "constant" and not node.attributes["value"].any()
+
+
+def _constant_shapes(client: ClientPart, layout: Layout) -> Mapping[str, tuple[int, ...]]:
+    """Shapes of what the method's ``begin`` returns."""
+    shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
+
+    def begin(inputs: GraphInputs) -> Outputs:
+        context = Begin(
+            base=Requested(inputs, "shared", shapes),
+            client_state=Requested(inputs, "client_state", client.client_state(layout)),
+            round_inputs=Requested(inputs, "round_input", client.round_inputs(layout)),
+            hyper=Requested(inputs, "hyper", dict.fromkeys(client.hyper, (1,))),
+        )
+        return dict(client.begin(context))
+
+    graph = trace_named(begin, {})
+    return {name: value.type.shape for name, value in graph.outputs.items()}
