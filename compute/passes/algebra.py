@@ -7,7 +7,8 @@ import numpy as np
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.rewrite import View, rewrite
 
-_ELEMENTWISE = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "greater", "where"})
+_UNARY = frozenset({"negative", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "softplus", "astype"})
+_ELEMENTWISE = _UNARY | {"add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "greater", "where"}
 
 
 def simplify(graph: Graph) -> Graph:
@@ -134,16 +135,13 @@ def _concat(node: Node, view: View) -> Value | None:
 
 
 def _without_broadcasts(node: Node, view: View) -> Value | None:
-    """Elementwise operators broadcast by themselves: feed them the small operand, as long as the result keeps its shape."""
-    operands = list(node.inputs)
-    for index, value in enumerate(node.inputs):
-        if inner := view.producer(value, "broadcast_to"):
-            trial = [*operands[:index], inner.inputs[0], *operands[index + 1 :]]
-            if np.broadcast_shapes(*(operand.type.shape for operand in trial)) == node.output.type.shape:
-                operands = trial
+    """Elementwise operators broadcast by themselves: feed them the small operands, and enlarge the result where it became smaller."""
+    operands = [inner.inputs[0] if (inner := view.producer(value, "broadcast_to")) else value for value in node.inputs]
     if operands == list(node.inputs):
         return None
-    return view.emit(node.primitive, *operands, **node.attributes)
+    small = view.emit(node.primitive, *operands, **node.attributes)
+    shape = node.output.type.shape
+    return small if small.type.shape == shape else view.emit("broadcast_to", small, shape=shape)
 
 
 _RULES: dict[str, Callable[[Node, View], Value | None]] = {

@@ -103,7 +103,7 @@ def _pad_infer(x: Type, *, before: Shape, after: Shape, value: float) -> Type:
 
 
 def _pad(x: NDArray, *, before: Shape, after: Shape, value: float) -> NDArray:
-    return np.pad(x, tuple(zip(before, after, strict=True)), constant_values=value)
+    return np.pad(x, tuple(zip(before, after, strict=True)), constant_values=value) if before else x
 
 
 def _pad_gradient(call: Call, g: Array) -> Array:
