@@ -1,0 +1,1 @@
+"""The researcher's client of a coordinator."""

@@ -1,0 +1,229 @@
+"""The researcher's client: populations, tokens, experiments, events and models of one coordinator.
+
+`ControlClient` is asynchronous; `coterie.client_sdk.control.control.Control` is the same for synchronous code.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+from uuid import uuid4
+
+from pydantic import BaseModel
+
+from coterie.aggregation.history import History, RoundRecord
+from coterie.client_sdk.control.sse import messages
+from coterie.client_sdk.http import Link, is_transient
+from coterie.client_sdk.lean_httpx import httpx
+from coterie.errors import ExperimentError, RemoteError, Unreachable
+from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.control import (
+    DeviceView,
+    Event,
+    ExperimentCreate,
+    ExperimentView,
+    ModelView,
+    PopulationCreate,
+    PopulationView,
+    RoundView,
+    TokenCreate,
+    TokenCreated,
+)
+from coterie.protocol.schema import DataSchema
+from coterie.protocol.wire import BlobRef, read_message
+
+View = TypeVar("View", bound=BaseModel)
+Result = TypeVar("Result")
+
+FINISHED: Final = frozenset(("finished", "stopped", "failed"))
+ATTEMPTS: Final = 4
+
+
+class ControlClient:
+    """Requests of the control plane with a bearer token.
+
+    url: of the coordinator. token: an admin or researcher token. ca: PEM of the coordinator's authority. transport: for tests.
+    Raises RemoteError with the coordinator's code and hint, Unreachable when it does not answer.
+    """
+
+    def __init__(
+        self, url: str, *, token: str, ca: str | Path | None = None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self.link = Link(url, headers={"Authorization": f"Bearer {token}"}, ca=ca, transport=transport)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.link.close()
+
+    async def populations(self) -> list[PopulationView]:
+        """All populations."""
+        return await self._items(PopulationView, "/v1/populations")
+
+    async def ensure_population(
+        self, name: str, schema: DataSchema, *, signers: Sequence[str] = ()
+    ) -> PopulationView:
+        """The population of this name, made when absent, with these signers among its own.
+
+        Raises ExperimentError (``population_schema``) when it exists with another schema: a schema never changes, because
+        devices have checked their data against it.
+        """
+        try:
+            found = read_message(PopulationView, await self.link.json("GET", f"/v1/populations/{name}"))
+        except RemoteError as error:
+            if error.details.get("http_status") != 404:
+                raise
+            request = PopulationCreate(name=name, data_schema=schema, signers=tuple(signers))
+            found = read_message(PopulationView, await self._post("/v1/populations", request))
+        if found.schema_digest != schema.digest:
+            raise ExperimentError(
+                f"Population {name!r} has another data schema than this experiment.",
+                hint="Name another population, or give the experiment the population's schema.",
+                code="population_schema",
+            )
+        for signer in signers:
+            if signer not in found.signers:
+                found = read_message(
+                    PopulationView, await self.link.json("PUT", f"/v1/populations/{name}/signers/{signer}")
+                )
+        return found
+
+    async def enrolment_token(
+        self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"
+    ) -> TokenCreated:
+        """A token with which devices join. uses: how many; ttl_s: seconds until it runs out; None for no limit."""
+        request = TokenCreate(kind="enrol", name=name, population=population, uses=uses, expires_s=ttl_s)
+        return read_message(TokenCreated, await self._post("/v1/tokens", request))
+
+    async def put_blob(self, data: bytes, *, kind: str) -> BlobRef:
+        """Store bytes under their SHA-256; bytes that are there already are not an error."""
+        target = f"/v1/blobs/{sha256_hex(data)}?kind={kind}"
+        headers = {"Content-Type": "application/octet-stream"}
+        await _patiently(lambda: self.link.request("PUT", target, body=data, headers=headers))
+        return BlobRef(sha256=sha256_hex(data), size=len(data))
+
+    async def blob(self, sha256: str) -> bytes:
+        """A blob's bytes, whose digest is checked. Raises RemoteError (``digest_mismatch``) for other bytes."""
+        response = await self.link.request("GET", f"/v1/blobs/{sha256}")
+        if sha256_hex(response.content) != sha256:
+            raise RemoteError(f"Blob {sha256[:12]} came with other bytes than its name promises.", code="digest_mismatch")
+        return response.content
+
+    async def create_experiment(self, request: ExperimentCreate) -> ExperimentView:
+        """Start an experiment whose blobs are stored already."""
+        return read_message(ExperimentView, await self._post("/v1/experiments", request))
+
+    async def experiments(self) -> list[ExperimentView]:
+        """All experiments, newest first."""
+        return await self._items(ExperimentView, "/v1/experiments")
+
+    async def experiment(self, experiment: str) -> ExperimentView:
+        """An experiment by its id, a unique beginning of it, or its unique name."""
+        target = f"/v1/experiments/{quote(experiment, safe='')}"
+        return read_message(ExperimentView, await self.link.json("GET", target))
+
+    async def stop(self, experiment: str) -> ExperimentView:
+        """Ask an experiment to stop; its open round ends as abandoned."""
+        return read_message(ExperimentView, await self.link.json("POST", f"/v1/experiments/{experiment}/stop"))
+
+    async def rounds(self, experiment: str) -> list[RoundView]:
+        """The rounds begun so far."""
+        return await self._items(RoundView, f"/v1/experiments/{experiment}/rounds")
+
+    async def models(self, experiment: str) -> list[ModelView]:
+        """The model versions; round 0 is the initial one."""
+        return await self._items(ModelView, f"/v1/experiments/{experiment}/models")
+
+    async def devices(self, population: str | None = None) -> list[DeviceView]:
+        """Enrolled devices, of one population or of all."""
+        query = "" if population is None else f"?population={population}"
+        return await self._items(DeviceView, f"/v1/devices{query}")
+
+    async def history(self, experiment: str) -> History:
+        """The finished rounds, why the experiment finished (None while it runs), and its best version."""
+        view = await self.experiment(experiment)
+        records = [_record(row) for row in await self.rounds(view.id) if row.state in ("committed", "abandoned")]
+        return History(tuple(records), view.reason, view.best)
+
+    async def events(self, experiment: str, *, after: str | None = None) -> AsyncIterator[Event]:
+        """An experiment's events from its first, or from the one after ``after``, until it has finished.
+
+        A broken connection is taken up again where it broke, so no event is missed and none comes twice.
+        """
+        last, failures = after, 0
+        while True:
+            try:
+                async for event in self._follow(experiment, last):
+                    last, failures = str(event.id), 0
+                    yield event
+                    if event.type == "experiment.finished":
+                        return
+            except RemoteError as error:
+                if not is_transient(error):
+                    raise
+                failures += 1
+                if failures >= ATTEMPTS and isinstance(error, Unreachable):
+                    raise
+            if last is not None and (await self._is_over(experiment)):
+                # Finished before ``after``: nothing more will come.
+                return
+            await asyncio.sleep(min(0.25 * 2**failures, 5.0))
+
+    async def _follow(self, experiment: str, last: str | None) -> AsyncIterator[Event]:
+        headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
+        target = f"/v1/events?experiment={experiment}"
+        async with self.link.stream("GET", target, headers=headers, patient=True) as response:
+            async for message in messages(response.aiter_lines()):
+                yield read_message(Event, message.data.encode())
+
+    async def _is_over(self, experiment: str) -> bool:
+        try:
+            return (await self.experiment(experiment)).state in FINISHED
+        except RemoteError as error:
+            if is_transient(error):
+                return False
+            raise
+
+    async def _post(self, target: str, message: BaseModel) -> Any:
+        """A creating request, repeated safely under one idempotency key when its answer is lost."""
+        key = {"Idempotency-Key": uuid4().hex}
+        return await _patiently(lambda: self.link.json("POST", target, message.model_dump(mode="json"), headers=key))
+
+    async def _items(self, kind: type[View], target: str) -> list[View]:
+        items: list[View] = []
+        cursor: str | None = None
+        while True:
+            joint = "&" if "?" in target else "?"
+            page = await self.link.json("GET", target if cursor is None else f"{target}{joint}cursor={cursor}")
+            items += [read_message(kind, item) for item in page["items"]]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return items
+
+
+async def _patiently(request: Callable[[], Awaitable[Result]]) -> Result:
+    """The result of a repeatable request, tried again after failures that pass by themselves."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return await request()
+        except RemoteError as error:
+            if not is_transient(error):
+                raise
+            await asyncio.sleep(0.2 * 2**attempt)
+    return await request()
+
+
+def _record(row: RoundView) -> RoundRecord:
+    return RoundRecord(
+        round=row.round,
+        state=row.state,
+        cause=row.cause,
+        accepted=row.accepted,
+        failed=row.failed,
+        metrics=row.metrics,
+        evaluation=row.evaluation,
+        bytes_up=row.bytes_up,
+        bytes_down=row.bytes_down,
+        seconds=row.seconds,
+        model=row.model,
+    )

@@ -1,0 +1,78 @@
+"""Getting a model version out of a coordinator, as one file that needs nothing else."""
+
+from pathlib import Path
+from typing import Final, Literal
+
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.client_sdk.control.client import ControlClient
+from coterie.errors import ConfigurationError, ExperimentError, NotFound
+from coterie.protocol.control import ModelView
+from coterie.protocol.files import write_durably
+from coterie.protocol.tensors import decode_tensors
+
+Form = Literal["infer", "weights"]
+FORMS: Final[tuple[Form, ...]] = ("infer", "weights")
+SHORTEST_PREFIX: Final = 6
+
+
+async def download(
+    client: ControlClient, experiment: str, path: Path, *, version: str = "best", form: Form = "infer"
+) -> Path:
+    """Write a model version to ``path`` (made with its folders) and return the path.
+
+    version: ``best``, ``latest``, a round's number, or a version's SHA-256 or the beginning of one. form: ``infer`` is an ONNX file
+    with the weights inside, whose inputs are the schema's features (raw values) and whose output is ``output``; ``weights`` is the
+    version's safetensors file as it is.
+    Guarantees: every byte that was downloaded has the digest by which it is known; the file is whole or absent.
+    Raises ConfigurationError for another form, NotFound for a version that is not there, ExperimentError (``no_infer``) when the plan has
+    no inference graph, RemoteError, StorageError.
+    """
+    if form not in FORMS:
+        raise ConfigurationError(f"There is no form {form!r}.", hint=f"Choose one of {', '.join(FORMS)}.")
+    view = await client.experiment(experiment)
+    model = choose(await client.models(view.id), version, view.best)
+    weights = await client.blob(model.sha256)
+    data = weights if form == "weights" else await _infer(client, view.plan.id, weights)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, data)
+    return path
+
+
+def choose(models: list[ModelView], version: str, best: str | None) -> ModelView:
+    """The version that a name means. Raises NotFound, which lists what there is."""
+    found: list[ModelView] = []
+    if version == "latest" or (version == "best" and best is None):
+        found = models[-1:]
+    elif version == "best":
+        found = [model for model in models if model.sha256 == best]
+    elif version.isdecimal() and len(version) < SHORTEST_PREFIX:
+        found = [model for model in models if model.round == int(version)]
+    elif len(version) >= SHORTEST_PREFIX:
+        found = [model for model in models if model.sha256.startswith(version)]
+    if len({model.sha256 for model in found}) == 1:
+        return found[0]
+    rounds = ", ".join(str(model.round) for model in models) or "none"
+    raise NotFound(
+        f"{'No' if not found else 'More than one'} model version is called {version!r}.",
+        hint=f"Say best, latest, a SHA-256 of at least {SHORTEST_PREFIX} digits, or one of the rounds {rounds}.",
+        code="model_unknown",
+    )
+
+
+async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:
+    manifest = Manifest.from_bytes(await client.blob(plan))
+    if "infer" not in manifest.graphs:
+        raise ExperimentError(
+            "This experiment's plan has no inference graph: its model is the clients' own code.",
+            hint='Download the weights instead (form="weights").',
+            code="no_infer",
+        )
+    graph = manifest.graphs["infer"]
+    tensors = {"model": decode_tensors(weights)}
+    if manifest.frozen is not None:
+        tensors["frozen"] = decode_tensors(await client.blob(manifest.frozen.sha256))
+    # Only this needs the onnx package, which takes long to load.
+    from coterie.compute.onnx.weights import embed_weights
+
+    inside = {t.name: tensors[t.source][t.key] for t in graph.inputs if t.source in tensors}
+    return embed_weights(await client.blob(graph.sha256), inside)

@@ -1,0 +1,1 @@
+"""A device: agent, trainers, local store, policy."""

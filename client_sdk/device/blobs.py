@@ -1,0 +1,116 @@
+"""Immutable blobs by their hash: downloaded once, resumed where a download broke off, verified before every use."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from coterie.client_sdk.http import Link
+from coterie.errors import PolicyRefused, RemoteError
+from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.files import storage_error, sync_folder
+
+CACHE_BYTES: Final = 2 << 30
+
+
+class BlobCache:
+    """Blobs in ``folder``, each a file named by its SHA-256; a download in progress is ``<sha256>.part``.
+
+    reached: called with "downloading" after every piece that is on disk (the hook for faults).
+    """
+
+    def __init__(self, folder: Path, link: Link, *, reached: Callable[[str], None] = lambda point: None) -> None:
+        self._folder = folder
+        self._link = link
+        self._reached = reached
+
+    async def fetch(self, sha256: str, *, limit: int, size: int | None = None) -> bytes:
+        """The bytes whose SHA-256 is ``sha256``, from the cache or else from the coordinator.
+
+        limit: the most bytes that may be downloaded; size: how many there are, when that is known.
+        Guarantees: what is returned has this hash, whatever lies in the cache or comes over the wire.
+        Raises PolicyRefused above the limit, RemoteError (``digest_mismatch``, or what the coordinator says), StorageError.
+        """
+        if size is not None and size > limit:
+            raise _too_large(sha256, size, limit)
+        path = self._folder / sha256
+        data = _cached(path)
+        if data is not None and sha256_hex(data) == sha256:
+            os.utime(path)
+            return data
+        path.unlink(missing_ok=True)
+        part = path.with_suffix(".part")
+        await self._download(sha256, part, limit if size is None else size)
+        data = part.read_bytes()
+        if sha256_hex(data) != sha256:
+            part.unlink()
+            raise RemoteError(
+                f"The coordinator's blob {sha256[:12]} has other bytes than its name promises.",
+                hint="It is downloaded anew at the next attempt; if this stays, the coordinator's storage is damaged.",
+                code="digest_mismatch",
+            )
+        try:
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
+            part.replace(path)
+            sync_folder(self._folder)
+        except OSError as error:
+            raise storage_error(path, error) from error
+        return data
+
+    def prune(self, *, keep: frozenset[str], bytes_kept: int = CACHE_BYTES) -> None:
+        """Remove the blobs that were used longest ago until the rest fit into ``bytes_kept``; those in ``keep`` stay."""
+        files = sorted((path for path in self._folder.iterdir() if path.is_file()), key=lambda path: -path.stat().st_mtime)
+        total = 0
+        for path in files:
+            total += path.stat().st_size
+            if total > bytes_kept and path.stem not in keep:
+                path.unlink(missing_ok=True)
+
+    async def _download(self, sha256: str, part: Path, limit: int) -> None:
+        have = part.stat().st_size if part.exists() else 0
+        # Compression is for whole answers: a range counts the blob's own bytes.
+        headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"} if have else {}
+        try:
+            async with self._link.stream("GET", f"/v1/blobs/{sha256}", headers=headers) as response:
+                if have and response.status_code != 206:
+                    have = 0
+                try:
+                    with part.open("ab" if have else "wb") as file:
+                        async for piece in response.aiter_bytes():
+                            have += len(piece)
+                            self._link.bytes_down += len(piece)
+                            if have > limit:
+                                raise _too_large(sha256, have, limit)
+                            file.write(piece)
+                            file.flush()
+                            self._reached("downloading")
+                except OSError as error:
+                    raise storage_error(part, error) from error
+        except PolicyRefused:
+            part.unlink(missing_ok=True)
+            raise
+        except RemoteError as error:
+            # 416: the part on disk is longer than the blob, or just whole; the hash will tell.
+            if error.details.get("http_status") != 416:
+                raise
+
+
+def _cached(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def _too_large(sha256: str, size: int, limit: int) -> PolicyRefused:
+    return PolicyRefused(
+        f"Blob {sha256[:12]} has at least {size} bytes; this device takes at most {limit}.",
+        hint="Raise max_download_bytes in the device's policy, if that is meant.",
+        code="download_too_large",
+    )
+
+
+

@@ -1,0 +1,155 @@
+"""Joining a population: learn its schema, check the data against it, enrol once, pin the keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from numpy.typing import NDArray
+
+from coterie import __version__
+from coterie.client_sdk.device.data import DataSource, load_data
+from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.store import Store, StoredMembership
+from coterie.client_sdk.http import Link
+from coterie.errors import ConfigurationError, RemoteError
+from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.codecs import CODECS
+from coterie.protocol.codecs.table import EXTRA_ONLY
+from coterie.protocol.device import PROTOCOL_VERSIONS, Capabilities, EnrolRequest, EnrolResponse, PopulationInfo
+from coterie.protocol.schema import DataSchema
+from coterie.protocol.wire import read_message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """A device that has joined. rows: its checked data, which stays here. nonce: of the first signed request after enrolling."""
+
+    device_id: str
+    population: str
+    url: str
+    coordinator_key: str
+    signers: frozenset[str]
+    schema: DataSchema
+    rows: Mapping[str, NDArray[Any]]
+    nonce: str | None = None
+
+    @property
+    def examples(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.rows.values())))
+
+
+async def join(
+    link: Link, store: Store, *, data: DataSource, token: str | None, name: str | None, capabilities: Capabilities, faults: Faults
+) -> Membership:
+    """Join, or take up the membership that the store holds.
+
+    The first time a token is needed, and the data is checked before the coordinator hears of this device. Later a token makes the
+    device pin the population's signers anew; one that has run out changes nothing. The coordinator's key is pinned for good.
+    Raises ConfigurationError, DataError naming file, column and row, RemoteError.
+    """
+    stored = store.membership()
+    if stored is None:
+        return await _enrol(link, store, data, _needed(token, store), name, capabilities, faults)
+    info = await _population(link, token) if token else None
+    if info is not None:
+        if (info.coordinator_key, info.population) != (stored.coordinator_key, stored.population):
+            raise ConfigurationError(
+                f"The folder {store.folder} belongs to a device of population {stored.population!r} at {stored.url}; "
+                f"the token is for {info.population!r} at {link.url}.",
+                hint="Give this membership a folder of its own.",
+                code="other_membership",
+            )
+        stored = replace(stored, signers=info.signers, url=link.url)
+        store.join(stored)
+    schema = DataSchema.from_json(parse_json(stored.schema.encode()))
+    return _membership(stored, schema, load_data(data, schema), None)
+
+
+async def _enrol(
+    link: Link, store: Store, data: DataSource, token: str, name: str | None, capabilities: Capabilities, faults: Faults
+) -> Membership:
+    info = await _population(link, token, expected=True)
+    if info is None:
+        raise RemoteError("The coordinator described no population.")
+    common = sorted(set(info.protocol) & set(PROTOCOL_VERSIONS))
+    if not common:
+        raise RemoteError(
+            f"The coordinator speaks device protocol {list(info.protocol)}, this SDK {list(PROTOCOL_VERSIONS)}.",
+            hint="Install a version of coterie that is closer to the coordinator's.",
+            code="protocol_version",
+        )
+    rows = load_data(data, info.data_schema)
+    request = EnrolRequest(public_key=store.key.public, schema_digest=info.schema_digest, name=name, capabilities=capabilities)
+    answer = await link.json("POST", "/v1/device/enrol", request.model_dump(mode="json"), headers=_bearer(token))
+    enrolled = read_message(EnrolResponse, answer)
+    faults.reach("enrolled")
+    stored = StoredMembership(
+        url=link.url,
+        population=info.population,
+        device_id=enrolled.device_id,
+        coordinator_key=info.coordinator_key,
+        signers=info.signers,
+        schema=canonical_json(info.data_schema.to_json()).decode(),
+    )
+    store.join(stored)
+    faults.reach("joined")
+    return _membership(stored, info.data_schema, rows, enrolled.nonce)
+
+
+async def _population(link: Link, token: str | None, *, expected: bool = False) -> PopulationInfo | None:
+    try:
+        return read_message(PopulationInfo, await link.json("GET", "/v1/device/population", headers=_bearer(token or "")))
+    except RemoteError as error:
+        if not expected and error.details.get("http_status") == 401:
+            return None
+        raise
+
+
+def _membership(stored: StoredMembership, schema: DataSchema, rows: Mapping[str, NDArray[Any]], nonce: str | None) -> Membership:
+    return Membership(
+        device_id=stored.device_id,
+        population=stored.population,
+        url=stored.url,
+        coordinator_key=stored.coordinator_key,
+        signers=frozenset(stored.signers),
+        schema=schema,
+        rows=rows,
+        nonce=nonce,
+    )
+
+
+def _needed(token: str | None, store: Store) -> str:
+    if token:
+        return token
+    raise ConfigurationError(
+        f"The folder {store.folder} holds no membership yet, so this device needs an enrolment token.",
+        hint="Ask the coordinator's operator for one, and give it as the token.",
+        code="token_missing",
+    )
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def capabilities(policy: DevicePolicy, *, external: bool) -> Capabilities:
+    """What this device tells the coordinator that it can do."""
+    return Capabilities(
+        sdk=f"coterie-python/{__version__}",
+        runtime=f"onnxruntime/{_installed('onnxruntime')}",
+        codecs=tuple(name for name in CODECS if name not in EXTRA_ONLY),
+        trainers=("external",) if external else ("plan",),
+        threads=policy.threads,
+        memory_bytes=policy.memory_bytes,
+    )
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+

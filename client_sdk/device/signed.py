@@ -1,0 +1,72 @@
+"""Requests signed by a device's key over method, target, body digest and a nonce that the coordinator issued."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from coterie.client_sdk.http import JSON, NONCE, Link, parsed, problem
+from coterie.client_sdk.lean_httpx import httpx
+from coterie.errors import RemoteError, Unreachable
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.signing import SigningKey, sign_request
+
+# What a device without a nonce sends: well-formed, and certain to be refused with a fresh one.
+NO_NONCE: Final = "none"
+_RENEWABLE = ("nonce_stale", "nonce_used")
+
+
+class SignedLink:
+    """A `Link` on which every request is signed. One request at a time: each uses up the nonce that the answer before it brought.
+
+    A nonce is kept in memory only. After a start, a lost answer or a restarted coordinator the request is refused once with a fresh nonce, and sent again with
+    that, once; a second refusal is an error.
+    """
+
+    def __init__(self, link: Link, *, key: SigningKey, device_id: str, nonce: str | None = None) -> None:
+        self.link = link
+        self._key = key
+        self._device_id = device_id
+        self._nonce = nonce or NO_NONCE
+        self._turn = asyncio.Lock()
+
+    async def request(
+        self, method: str, target: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, accept: tuple[int, ...] = ()
+    ) -> httpx.Response:
+        """A signed request; parameters, result and errors as `Link.request`."""
+        async with self._turn:
+            response = await self._once(method, target, body, headers or {}, (*accept, 401))
+            if response.status_code == 401 and _code(response) in _RENEWABLE and self._nonce != NO_NONCE:
+                response = await self._once(method, target, body, headers or {}, (*accept, 401))
+        if response.status_code == 401 and 401 not in accept:
+            raise _refusal(response)
+        return response
+
+    async def json(self, method: str, target: str, message: object) -> Any:
+        """A signed request with a JSON body and a JSON answer (None for an empty one)."""
+        response = await self.request(method, target, body=canonical_json(message), headers={"Content-Type": JSON})
+        return parsed(response) if response.content else None
+
+    async def _once(self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]) -> httpx.Response:
+        nonce, self._nonce = self._nonce, NO_NONCE
+        signed = {
+            "Coterie-Device": self._device_id,
+            NONCE: nonce,
+            "Coterie-Signature": sign_request(self._key, method, target, body, nonce),
+        }
+        try:
+            response = await self.link.request(method, target, body=body, headers={**headers, **signed}, accept=accept)
+        except Unreachable:
+            raise
+        except RemoteError as error:
+            self._nonce = str(error.details.get("next_nonce") or NO_NONCE)
+            raise
+        self._nonce = response.headers.get(NONCE, NO_NONCE)
+        return response
+
+
+def _code(response: httpx.Response) -> str:
+    return _refusal(response).reason
+
+
+def _refusal(response: httpx.Response) -> RemoteError:
+    return problem(response.status_code, response.content, response.headers)

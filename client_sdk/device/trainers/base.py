@@ -1,0 +1,85 @@
+"""What a trainer is, and the values that go in and come out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.manifest import METRICS
+from coterie.errors import CoterieError
+from coterie.protocol.metrics import MetricSums
+
+Tensors = Mapping[str, NDArray[np.float32]]
+Rows = Mapping[str, NDArray[Any]]
+
+
+class Stopped(CoterieError):
+    """The work was given up before it was done."""
+
+    code = "stopped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTask:
+    """What a trainer must know of a task. hyper: overrides of the plan's defaults. weight_cap: the most that ``weight`` may claim.
+
+    seed: of shuffling and dropout; the same seed, weights and rows give the same update.
+    """
+
+    experiment: str
+    round: int
+    seed: int
+    hyper: Mapping[str, float] = field(default_factory=dict[str, float])
+    weight_cap: int = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How a device wants to work, none of which is a task's business.
+
+    threads: of one graph run. max_steps: never more steps than this. on_step: called after each step with the number of steps
+    done; what it raises ends the training.
+    """
+
+    threads: int = 1
+    max_steps: int | None = None
+    on_step: Callable[[int], None] = lambda steps: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalResult:
+    """A finished task. sections: one flat vector per section of the plan, in clear and not yet encoded.
+
+    weight: examples that count, capped. steps: local steps. client_state: by tensor name, empty for a plan without any.
+    """
+
+    sections: Mapping[str, NDArray[Any]]
+    weight: int
+    steps: int
+    client_state: Tensors
+
+    def metrics(self, plan: Plan) -> MetricSums:
+        """The metric sums of the training steps."""
+        return MetricSums.from_vector(plan.manifest.metrics, np.asarray(self.sections[METRICS], np.float64))
+
+
+class Trainer(Protocol):
+    """Trains and evaluates on rows that never leave the device.
+
+    weights: the model version, by tensor name. frozen: tensors that nobody trains, by name. rows: the rows to work on, by feature
+    and label name; hold-out rows are not among those given to ``train`` and are the only ones given to ``evaluate``.
+    client_state: what the experiment's last counted task returned; empty before it.
+    """
+
+    def train(
+        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, client_state: Tensors, options: TrainOptions
+    ) -> LocalResult:
+        """Weights and rows to an update."""
+        ...
+
+    def evaluate(self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions) -> MetricSums:
+        """The metric sums of a model version over rows."""
+        ...

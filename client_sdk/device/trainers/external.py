@@ -1,0 +1,138 @@
+"""Bring your own trainer: a function ``fit`` in whatever framework, the rest (difference, codec, upload) by the SDK.
+
+    def fit(params, task):
+        ...                                    # train on task.rows from params
+        return new_params, weight, steps, {"loss": 0.3, "accuracy": 0.9}
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.manifest import DELTA, METRICS
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.errors import DataError, PlanRefused
+from coterie.protocol.metrics import EXAMPLES, MetricSums
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitTask:
+    """What a ``fit`` or ``evaluate`` of one's own is told.
+
+    rows: the rows to work on, by feature and label name, as the schema says (raw values: normalisation is the function's business).
+    hyper: the task's hyper-parameters over the plan's defaults. seed: for everything random. The others are the plan's wishes.
+    """
+
+    rows: Rows
+    experiment: str
+    round: int
+    seed: int
+    hyper: Mapping[str, float]
+    batch_size: int
+    epochs: int
+    max_steps: int | None
+
+
+Params: TypeAlias = dict[str, NDArray[np.float32]]
+FitResult: TypeAlias = tuple[Mapping[str, NDArray[Any]], int, int, Mapping[str, float]]
+"""(new parameters, weight, steps, metrics): weight is how many examples count; metrics are means over the examples trained on."""
+Fit: TypeAlias = Callable[[Params, FitTask], FitResult]
+EvaluateResult: TypeAlias = tuple[int, Mapping[str, float]]
+"""(examples, metrics): metrics are means over the examples."""
+Evaluate: TypeAlias = Callable[[Params, FitTask], EvaluateResult]
+
+
+class ExternalTrainer:
+    """A trainer around ``fit`` and, where there is one, ``evaluate``.
+
+    fit gets copies it may change in place. The update is ``new parameters - params``, computed in float32.
+    Metrics: every metric that the plan names (``loss`` among them), or an empty mapping for none; others are ignored.
+    Raises DataError naming the parameter or the metric when what comes back does not fit the plan.
+    """
+
+    def __init__(self, fit: Fit, evaluate: Evaluate | None = None) -> None:
+        self._fit = fit
+        self._evaluate = evaluate
+
+    def train(
+        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, client_state: Tensors, options: TrainOptions
+    ) -> LocalResult:
+        """Call ``fit`` and take the difference. The weight is at most the task's cap."""
+        manifest = plan.manifest
+        if manifest.trainer != "external":
+            raise PlanRefused(
+                f"Plan {manifest.name!r} brings its own training step; a trainer of one's own cannot replace it.",
+                hint="Join without a trainer, or ask the researcher for an external plan.",
+                code="plan_trainer",
+            )
+        params, weight, steps, metrics = self._fit(_copies(weights, frozen), _fit_task(plan, task, rows, options))
+        new = {name: _parameter(name, params, value.shape) for name, value in weights.items()}
+        delta = manifest.layout.flatten(new) - manifest.layout.flatten(dict(weights))
+        count = min(_whole("weight", weight), task.weight_cap)
+        options.on_step(_whole("steps", steps))
+        return LocalResult(
+            sections={DELTA: delta, METRICS: _sums(manifest.metrics, count, metrics).to_vector(manifest.metrics)},
+            weight=count,
+            steps=int(steps),
+            client_state={},
+        )
+
+    def evaluate(self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions) -> MetricSums:
+        """Call ``evaluate``. Raises PlanRefused (``cannot_evaluate``) when there is none."""
+        if self._evaluate is None:
+            raise PlanRefused("This trainer has no evaluate function.", hint="Give ExternalTrainer one.", code="cannot_evaluate")
+        examples, metrics = self._evaluate(_copies(weights, frozen), _fit_task(plan, task, rows, options))
+        return _sums(plan.manifest.metrics, _whole("examples", examples), metrics)
+
+
+def _copies(weights: Tensors, frozen: Tensors) -> Params:
+    return {name: np.array(value, np.float32) for name, value in {**frozen, **weights}.items()}
+
+
+def _fit_task(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> FitTask:
+    training = plan.manifest.training
+    limits = [n for n in (training.max_steps, options.max_steps) if n is not None]
+    return FitTask(
+        rows=rows,
+        experiment=task.experiment,
+        round=task.round,
+        seed=task.seed,
+        hyper={**plan.manifest.hyper, **task.hyper},
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        max_steps=min(limits, default=None),
+    )
+
+
+def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    if name not in params:
+        raise DataError(f"fit returned no parameter {name!r}.", hint=f"It returned {', '.join(params) or 'none'}.", code="fit_result")
+    value = np.asarray(params[name], np.float32)
+    if value.shape != shape:
+        raise DataError(f"fit returned {name!r} with shape {list(value.shape)}; it was {list(shape)}.", code="fit_result")
+    if not np.isfinite(value).all():
+        raise DataError(f"fit returned {name!r} with values that are not finite.", hint="Lower the learning rate.", code="fit_result")
+    return value
+
+
+def _whole(what: str, value: float) -> int:
+    if int(value) != value or value < 0:
+        raise DataError(f"The {what} must be a whole number of at least 0, got {value!r}.", code="fit_result")
+    return int(value)
+
+
+def _sums(names: tuple[str, ...], examples: int, means: Mapping[str, float]) -> MetricSums:
+    if not means:
+        return MetricSums()
+    missing = [name for name in names if name != EXAMPLES and name not in means]
+    if missing:
+        raise DataError(
+            f"The metric {missing[0]!r} is missing; there are {', '.join(means)}.",
+            hint=f"Return all of {', '.join(name for name in names if name != EXAMPLES)}, or no metric at all.",
+            code="fit_result",
+        )
+    return MetricSums({EXAMPLES: examples, **{name: float(means[name]) * examples for name in names if name != EXAMPLES}})

@@ -1,0 +1,173 @@
+"""The plan trainer: runs a plan's graphs, and knows no algorithm.
+
+begin fills the state, train is stepped over batches, finish yields the sections and the new client state. Which input takes what
+is said by the manifest (``source`` and ``key`` of every input); the table ``_FILL`` is all that this module adds.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.evaluate import evaluate
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphManifest, GraphName, Source
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.compute.data.batches import Batches
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.step_loop import StepLoop
+from coterie.errors import InternalError
+from coterie.protocol.metrics import MetricSums
+
+Arrays = dict[str, NDArray[Any]]
+
+KEPT_GRAPHS = 16
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Everything that inputs may be filled from, apart from what changes with each step."""
+
+    plan: Plan
+    weights: Tensors
+    frozen: Tensors
+    client_state: Tensors
+    hyper: Mapping[str, float]
+    state: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    counters: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def _client_state(supply: Supply, tensor: GraphInput) -> NDArray[Any]:
+    found = supply.client_state.get(tensor.key)
+    return np.zeros(tensor.shape, np.float32) if found is None else found
+
+
+def _state(supply: Supply, tensor: GraphInput) -> NDArray[Any]:
+    return supply.state[tensor.name]
+
+
+_FILL: Mapping[Source, Callable[[Supply, GraphInput], NDArray[Any]]] = {
+    "model": lambda supply, tensor: supply.weights[tensor.key],
+    "frozen": lambda supply, tensor: supply.frozen[tensor.key],
+    "client_state": _client_state,
+    "hyper": lambda supply, tensor: np.array([supply.hyper[tensor.key]], np.float32),
+    "active": lambda supply, tensor: np.ones(1, np.float32),
+    "state": _state,
+    "zeros": lambda supply, tensor: np.zeros(tensor.shape, tensor.dtype),
+    "counter": lambda supply, tensor: np.array([supply.counters[tensor.key]], np.float32),
+}
+# Filled anew at each step.
+_FED: frozenset[Source] = frozenset(("batch", "random"))
+# Carried from step to step once they have been filled.
+_CARRIED: frozenset[Source] = frozenset(("state", "zeros"))
+
+
+class PlanTrainer:
+    """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at once.
+
+    provider: the execution provider. May be used from several threads; each training then has a loop of its own.
+    """
+
+    def __init__(self, *, provider: str = "CPUExecutionProvider") -> None:
+        self._provider = provider
+        self._lock = Lock()
+        self._executables: dict[tuple[str, int], Executable] = {}
+        self._loops: dict[tuple[str, int], list[StepLoop]] = {}
+
+    def train(
+        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, client_state: Tensors, options: TrainOptions
+    ) -> LocalResult:
+        """begin, steps, finish. The weight is the number of rows, at most the task's cap.
+
+        Guarantees: a function of its arguments, bit for bit, for a given number of threads and ONNX Runtime version.
+        """
+        manifest = plan.manifest
+        weight = min(len(next(iter(rows.values()))), task.weight_cap)
+        supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper})
+        begun = self._run(supply, "begin", options.threads)
+        state = {name.removeprefix(NEXT): value for name, value in begun.items()}
+        with self._loop(Supply(plan, weights, frozen, client_state, supply.hyper, state), options.threads) as loop:
+            steps = _steps(loop, manifest.graph("train"), plan, task, rows, options)
+            ended = loop.state()
+        counters = {"steps": float(steps), "weight": float(weight)}
+        finished = self._run(Supply(plan, weights, frozen, client_state, supply.hyper, ended, counters), "finish", options.threads)
+        kept = f"{NEXT}client_state/"
+        return LocalResult(
+            sections={spec.name: finished[f"upload/{spec.name}"] for spec in manifest.sections},
+            weight=weight,
+            steps=steps,
+            client_state={name.removeprefix(kept): value for name, value in finished.items() if name.startswith(kept)},
+        )
+
+    def evaluate(self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions) -> MetricSums:
+        """The plan's metric sums over the rows."""
+        return evaluate(
+            self._executable(plan, "eval", options.threads), plan.manifest, weights, rows, frozen=frozen, threads=options.threads
+        )
+
+    def _run(self, supply: Supply, name: GraphName, threads: int) -> Arrays:
+        graph = supply.plan.manifest.graph(name)
+        return dict(self._executable(supply.plan, name, threads).run({t.name: _FILL[t.source](supply, t) for t in graph.inputs}))
+
+    def _executable(self, plan: Plan, name: GraphName, threads: int) -> Executable:
+        key = (plan.manifest.graph(name).sha256, threads)
+        with self._lock:
+            found = self._executables.pop(key, None) or Executable(plan.graphs[name], threads=threads, provider=self._provider)
+            self._executables[key] = found
+            while len(self._executables) > KEPT_GRAPHS:
+                oldest = next(iter(self._executables))
+                del self._executables[oldest]
+                self._loops.pop(oldest, None)
+        return found
+
+    @contextmanager
+    def _loop(self, supply: Supply, threads: int) -> Iterator[StepLoop]:
+        """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
+        graph = supply.plan.manifest.graph("train")
+        executable = self._executable(supply.plan, "train", threads)
+        state = {t.name: _FILL[t.source](supply, t) for t in graph.inputs if t.source in _CARRIED}
+        constants = {t.name: _FILL[t.source](supply, t) for t in graph.inputs if t.source not in _CARRIED | _FED}
+        key = (graph.sha256, threads)
+        with self._lock:
+            spare = self._loops.setdefault(key, [])
+            loop = spare.pop() if spare else None
+        if loop is None:
+            loop = StepLoop(executable, carry=graph.carry, constants=constants, state=state)
+        else:
+            loop.load(state, constants=constants)
+        yield loop
+        with self._lock:
+            if key in self._loops:
+                self._loops[key].append(loop)
+
+
+def _steps(loop: StepLoop, graph: GraphManifest, plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> int:
+    training = plan.manifest.training
+    limit = min(n for n in (training.max_steps, options.max_steps, 2**62) if n is not None)
+    batch_inputs, random_inputs = graph.from_source("batch"), graph.from_source("random")
+    # A stream of its own: the order of rows and the masks of dropout must not be correlated.
+    masks = np.random.Philox(key=np.array([task.seed % 2**64, 1 << 63], np.uint64))
+    batches = Batches(rows, batch_size=training.batch_size, seed=task.seed, epochs=training.epochs)
+    steps = 0
+    for batch in batches:
+        if steps >= limit:
+            break
+        feeds: Arrays = {t.name: batch[t.key] for t in batch_inputs}
+        feeds |= {t.name: _uniform(masks, t.shape) for t in random_inputs}
+        loop.step(feeds)
+        steps += 1
+        options.on_step(steps)
+    if not steps:
+        raise InternalError("A training task ran no step.")
+    return steps
+
+
+def _uniform(stream: np.random.Philox, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Multiples of 2**-24 in [0, 1), from the raw stream alone, which NumPy promises never to change."""
+    raw = np.asarray(stream.random_raw(math.prod(shape)), np.uint64)
+    return ((raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)).reshape(shape)

@@ -1,0 +1,192 @@
+"""One task on one device: fetch the plan and the model, check them, train or evaluate, encode."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.check import check_plan
+from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.client_sdk.device.blobs import BlobCache
+from coterie.client_sdk.device.holdout import split
+from coterie.client_sdk.device.membership import Membership
+from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
+from coterie.errors import PlanRefused, PolicyRefused
+from coterie.protocol.codecs.table import choose
+from coterie.protocol.device import Task
+from coterie.protocol.layout import Layout
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.tensors import TensorLimits, decode_tensors
+from coterie.protocol.update import encode_update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A task whose plan and tensors are here and checked."""
+
+    task: Task
+    plan: Plan
+    weights: Tensors
+    frozen: Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What a task came to. update: the encoded bytes. sections: the same in clear. codecs: by section. seconds: of training."""
+
+    update: bytes
+    specs: tuple[SectionSpec, ...]
+    sections: Mapping[str, NDArray[Any]]
+    codecs: Mapping[str, str]
+    weight: int
+    steps: int
+    client_state: Tensors
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+class Phase(Protocol):
+    """Told which phase of the work begins."""
+
+    def __call__(self, phase: str, /) -> None: ...
+
+
+async def prepare(task: Task, membership: Membership, policy: DevicePolicy, blobs: BlobCache, *, at: Phase = lambda phase: None) -> Prepared:
+    """Download and check everything that a task names.
+
+    Guarantees: the coordinator pinned at enrolment signed this very task for this device; an allowed key signed the plan; every
+    byte has the digest that the plan or the task names; the plan is for the population's schema and within the policy.
+    Raises Unauthenticated, PlanRefused, PolicyRefused, TensorFileError, RemoteError.
+    """
+    at("checking")
+    check_assignment(task, membership, policy)
+    at("downloading")
+    manifest = await blobs.fetch(task.plan.id, limit=policy.plan.manifest_bytes)
+    named = Manifest.from_bytes(manifest).graphs
+    limit = policy.plan.graph.graph_bytes
+    graphs = {name: await blobs.fetch(graph.sha256, limit=limit, size=graph.size) for name, graph in named.items()}
+    at("checking")
+    allowed = membership.signers if policy.signers is None else policy.signers
+    # Checking opens every graph, which takes longer than an event loop should wait.
+    plan = await asyncio.to_thread(
+        check_plan,
+        manifest,
+        graphs,
+        signature=task.plan.signature,
+        signer=task.plan.signer,
+        allowed_signers=allowed,
+        limits=policy.plan,
+    )
+    _check_schema(plan, membership)
+    policy.check_plan(plan)
+    at("downloading")
+    weights = await _tensors(blobs, task.model.sha256, task.model.size, plan.manifest.layout, policy)
+    frozen: Tensors = {}
+    if plan.manifest.frozen is not None:
+        frozen = await _tensors(blobs, plan.manifest.frozen.sha256, None, plan.manifest.frozen.layout, policy)
+    return Prepared(task=task, plan=plan, weights=weights, frozen=frozen)
+
+
+def check_assignment(task: Task, membership: Membership, policy: DevicePolicy) -> None:
+    """Raise unless the pinned coordinator signed this task, for this device, and the policy takes it."""
+    task.verify(membership.coordinator_key)
+    if task.device != membership.device_id:
+        raise PolicyRefused("The task was signed for another device.", code="task_of_another")
+    policy.check_task(task, membership.signers)
+    task.plan.verify()
+
+
+def work(
+    prepared: Prepared,
+    membership: Membership,
+    policy: DevicePolicy,
+    trainer: Trainer,
+    client_state: Tensors,
+    *,
+    on_step: Callable[[int], None] = lambda steps: None,
+) -> Finished:
+    """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes.
+
+    Raises what the trainer raises; PolicyRefused (``no_held_out_rows``) for an evaluation without rows or without metrics.
+    """
+    task, plan = prepared.task, prepared.plan
+    training_rows, held_out = split(membership.rows, plan.manifest.training.holdout)
+    local = LocalTask(experiment=task.experiment, round=task.round, seed=task.seed, hyper=task.hyper, weight_cap=policy.weight_cap(task))
+    options = TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step)
+    begun = time.monotonic()
+    if task.kind == "train":
+        result = trainer.train(plan, prepared.weights, prepared.frozen, local, training_rows, client_state, options)
+        sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
+        means = result.metrics(plan).means()
+    else:
+        if not len(next(iter(held_out.values()))):
+            raise PolicyRefused("This device holds out no rows, so it has nothing to evaluate on.", code="no_held_out_rows")
+        sums = trainer.evaluate(plan, prepared.weights, prepared.frozen, local, held_out, options)
+        if not sums.examples:
+            raise PolicyRefused("This device's trainer reports no metrics.", code="no_metrics")
+        sections, weight, steps, kept = {METRICS: sums.to_vector(plan.manifest.metrics)}, int(sums.examples), 0, {}
+        weight, means = min(weight, local.weight_cap), sums.means()
+    seconds = time.monotonic() - begun
+    specs = plan.manifest.sections_for(task.kind)
+    codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
+    update = encode(prepared, specs, sections, codecs, weight, steps)
+    policy.check_update(len(update), task)
+    return Finished(
+        update=update,
+        specs=specs,
+        sections=sections,
+        codecs=codecs,
+        weight=weight,
+        steps=steps,
+        client_state=kept,
+        metrics=means,
+        seconds=seconds,
+    )
+
+
+def encode(
+    prepared: Prepared,
+    specs: tuple[SectionSpec, ...],
+    sections: Mapping[str, NDArray[Any]],
+    codecs: Mapping[str, str],
+    weight: int,
+    steps: int,
+) -> bytes:
+    """The bytes of the update."""
+    task = prepared.task
+    return encode_update(
+        task=task.id,
+        plan=prepared.plan.id,
+        base=task.model.sha256,
+        weight=weight,
+        steps=steps,
+        specs=specs,
+        sections=sections,
+        codecs=codecs,
+        key=task.id.encode(),
+    )
+
+
+async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layout, policy: DevicePolicy) -> Tensors:
+    """The float32 tensors of a blob, exactly those of the layout, all finite."""
+    data = await blobs.fetch(sha256, limit=policy.max_download_bytes, size=size)
+    tensors = decode_tensors(data, TensorLimits(max_bytes=policy.max_download_bytes, dtypes=frozenset({"F32"})))
+    layout.check(tensors)
+    bad = next((name for name, tensor in tensors.items() if not np.isfinite(tensor).all()), None)
+    if bad is not None:
+        raise PlanRefused(f"Tensor {bad!r} of the model holds values that are not finite.", code="model_not_finite")
+    return tensors
+
+
+def _check_schema(plan: Plan, membership: Membership) -> None:
+    if plan.manifest.schema.digest != membership.schema.digest:
+        raise PlanRefused(
+            f"Plan {plan.manifest.name!r} is for data of another schema than that of population {membership.population!r}.",
+            code="schema_mismatch",
+        )

@@ -1,0 +1,181 @@
+"""The HTTP seam of the SDK: one client per coordinator, problem documents turned into errors.
+
+Everything above this module talks to `Link`. Tests give it a transport of their own (`httpx.ASGITransport` over the real application, or `httpx.MockTransport`).
+"""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from coterie.client_sdk.lean_httpx import httpx
+from coterie.errors import ConfigurationError, RemoteError, Unreachable
+from coterie.protocol.canonical import canonical_json
+
+JSON: Final = "application/json"
+NONCE: Final = "Coterie-Nonce"
+LONGEST_PROBLEM: Final = 64 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Seconds without progress before a request counts as failed. The total duration is never limited: slow links move bytes too."""
+
+    connect_s: float = 10.0
+    idle_s: float = 60.0
+
+
+class Link:
+    """Requests to one coordinator.
+
+    url: ``http(s)://host[:port][/prefix]``. headers: sent with every request (the researcher's bearer token). ca: a PEM file of the authority that signed the
+    coordinator's certificate, for one that the system does not know.
+    Raises ConfigurationError for a URL of another form or an unreadable ``ca``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        ca: str | Path | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        timeouts: Timeouts = Timeouts(),
+    ) -> None:
+        self.url = _checked(url)
+        secure = self.url.startswith("https://")
+        self._client = httpx.AsyncClient(
+            base_url=self.url,
+            headers={"User-Agent": "coterie", **(headers or {})},
+            # Loading the system's authorities costs tens of milliseconds that a plain-text loopback connection need not pay.
+            verify=_context(ca) if secure else False,
+            transport=transport,
+            timeout=httpx.Timeout(timeouts.idle_s, connect=timeouts.connect_s),
+            trust_env=secure,
+        )
+        self.bytes_up = 0
+        self.bytes_down = 0
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def request(
+        self, method: str, target: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, accept: tuple[int, ...] = ()
+    ) -> httpx.Response:
+        """One request, the whole answer in memory.
+
+        target: path and query as they are to be sent. Returns answers of the 2xx family and those of ``accept``.
+        Raises RemoteError with the problem's code, message and hint for others, Unreachable when no answer came.
+        """
+        try:
+            response = await self._client.request(method, target, content=body or None, headers=dict(headers or {}))
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        self.bytes_up += len(body)
+        self.bytes_down += len(response.content)
+        if response.is_success or response.status_code in accept:
+            return response
+        raise problem(response.status_code, response.content, response.headers)
+
+    async def json(self, method: str, target: str, message: object = None, *, headers: Mapping[str, str] | None = None) -> Any:
+        """A request whose body (when ``message`` is not None) and answer are JSON. Raises what `request` raises."""
+        body = b"" if message is None else canonical_json(message)
+        content = {"Content-Type": JSON} if body else {}
+        response = await self.request(method, target, body=body, headers={**content, **(headers or {})})
+        return parsed(response)
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, target: str, *, headers: Mapping[str, str] | None = None, patient: bool = False
+    ) -> AsyncIterator[httpx.Response]:
+        """A request whose answer is read piece by piece; 2xx only. patient: the other side may be silent for as long as it likes.
+
+        Raises what `request` raises, also for a connection that breaks while the answer is read.
+        """
+        timeout = httpx.Timeout(60.0, read=None) if patient else httpx.USE_CLIENT_DEFAULT
+        try:
+            async with self._client.stream(method, target, headers=dict(headers or {}), timeout=timeout) as response:
+                if not response.is_success:
+                    raise problem(response.status_code, await response.aread(), response.headers)
+                yield response
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
+        what = str(error).strip() or type(error).__name__
+        return Unreachable(
+            f"The coordinator at {self.url} did not answer: {what.rstrip('.')}.",
+            hint="Check that it runs, that the address is right, and that this machine may reach it.",
+            url=self.url,
+        )
+
+
+def parsed(response: httpx.Response) -> Any:
+    """The answer's JSON value. Raises RemoteError when it is none: something other than a coordinator answered."""
+    try:
+        return response.json()
+    except ValueError as error:
+        raise RemoteError(
+            f"{response.request.url} answered {response.status_code} without JSON.",
+            hint="Check that the URL is that of a coterie coordinator.",
+            code="not_a_coordinator",
+        ) from error
+
+
+def problem(status: int, content: bytes, headers: Mapping[str, str]) -> RemoteError:
+    """The error for an answer that is not a success: RFC 9457 members where there are any, else the status alone.
+
+    ``error.reason`` is the problem's code; ``error.details`` holds ``http_status``, ``retry_after_s`` (0.0 when not given), ``next_nonce`` and the
+    problem's other members.
+    """
+    document: dict[str, Any] = {}
+    try:
+        value: object = json.loads(content[:LONGEST_PROBLEM])
+        document = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    except ValueError:
+        pass
+    known = ("type", "title", "status", "detail", "instance", "code", "hint", "doc")
+    message = str(document.get("detail") or document.get("title") or f"The coordinator answered with HTTP status {status}.")
+    rest = {name: member for name, member in document.items() if name not in known and name not in ("http_status", "retry_after_s", "next_nonce", "message")}
+    return RemoteError(
+        message,
+        hint=document.get("hint") or (None if document else "Check that the URL is that of a coterie coordinator."),
+        code=str(document.get("code") or f"http_{status}"),
+        http_status=status,
+        retry_after_s=_seconds(headers.get("Retry-After", "")),
+        next_nonce=headers.get(NONCE),
+        **{str(name): member for name, member in rest.items()},
+    )
+
+
+def is_transient(error: RemoteError) -> bool:
+    """Whether the same request may succeed later: no answer, overload, or a failure on the other side."""
+    status = error.details.get("http_status")
+    return isinstance(error, Unreachable) or status in (408, 425, 429) or (isinstance(status, int) and status >= 500)
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isdecimal() else 0.0
+
+
+def _checked(url: str) -> str:
+    try:
+        parts = httpx.URL(url.strip())
+    except httpx.InvalidURL:
+        parts = httpx.URL()
+    if parts.scheme not in ("http", "https") or not parts.host:
+        raise ConfigurationError(f"{url!r} is not the URL of a coordinator.", hint="Write it like http://127.0.0.1:8765 or https://coterie.example.org.")
+    return str(parts).rstrip("/")
+
+
+def _context(ca: str | Path | None) -> ssl.SSLContext:
+    if ca is None:
+        return httpx.create_ssl_context()
+    try:
+        return ssl.create_default_context(cafile=str(ca))
+    except OSError as error:
+        raise ConfigurationError(f"The certificate file {ca} cannot be used: {error}.", hint="Give a PEM file of the coordinator's certificate authority.") from error
