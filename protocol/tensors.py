@@ -4,7 +4,7 @@ Format (https://github.com/huggingface/safetensors#format): eight bytes of littl
 ``{"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [start, stop]}}``, then the data without gap
 or overlap.
 
-Writing is deterministic: metadata first with its keys sorted, then tensors in the order of `DTYPES` and by name, compact
+Writing is deterministic: metadata first with its keys sorted, then tensors by the order of `DTYPES` and name, compact
 JSON, spaces up to a multiple of eight. With at most one metadata key the bytes are those that the safetensors library
 writes (a test compares them).
 
