@@ -1,0 +1,23 @@
+"""Pages that tell what the code says tell it truly."""
+
+from pathlib import Path
+
+from coterie.aggregation.engine import diagram
+from coterie.aggregation.progress import Reason
+from coterie.aggregation.round import Cause
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rounds.md").read_text(encoding="utf-8")
+
+
+def _table(heading: str) -> dict[str, str]:
+    rows = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0].splitlines()
+    return {row.split("`")[1]: row.split("|")[2].strip() for row in rows if row.startswith("| `")}
+
+
+def test_the_diagram_is_the_engines_table() -> None:
+    assert PAGE.split("```mermaid\n")[1].split("```")[0].strip() == diagram().strip()
+
+
+def test_every_cause_and_reason_is_named() -> None:
+    assert _table("Causes") == {cause.value: cause.sentence for cause in Cause}
+    assert _table("Reasons") == {reason.value: reason.sentence for reason in Reason}
