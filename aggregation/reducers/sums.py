@@ -29,7 +29,8 @@ def _add(acc: Accumulator, chunks: Chunks, weight: float) -> Accumulator:
         for low in range(0, values.size, BLOCK):
             block = values[low : low + BLOCK]
             scaled, into = scratch[: block.size], total[start + low : start + low + block.size]
-            np.multiply(block, weight, out=scaled)
+            # The dtype must be said: beside a Python number NumPy would multiply in float32 and only then widen.
+            np.multiply(block, weight, out=scaled, dtype=np.float64)
             np.add(into, scaled, out=into)
         covered += values.size
     if covered != total.size:
