@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from coterie.compute import numpy as xp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.initialisers import fan_in_uniform
@@ -46,12 +45,12 @@ class Conv2d(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         check_input(x, ("B", self.inputs, "H", "W"), self)
-        y = ops.conv2d(
+        return ops.conv2d(
             x,
             require(params, "weight", self),
+            require(params, "bias", self) if self.bias else None,
             stride=pair(self.stride),
             padding=pair(self.padding),
             dilation=pair(self.dilation),
             groups=self.groups,
         )
-        return y + xp.reshape(require(params, "bias", self), (1, self.outputs, 1, 1)) if self.bias else y

@@ -196,8 +196,8 @@ def nameless_output(m: ModelProto) -> None:
     m.graph.node[1].output[0] = ""
 
 
-def long_name(m: ModelProto) -> None:
-    m.graph.node[0].output.append("n" * 300)
+def two_outputs(m: ModelProto) -> None:
+    m.graph.node[0].output.append("second")
 
 
 def pooling_indices(m: ModelProto) -> None:
@@ -210,9 +210,10 @@ def automatic_padding(m: ModelProto) -> None:
     _add(m, "MaxPool", ["image"], ["p"], kernel_shape=[2, 2], auto_pad="SAME_UPPER")
 
 
-def scatter_without_reduction(m: ModelProto) -> None:
-    m.graph.input.append(value("ids", [4, 2], INT64))
-    _add(m, "ScatterElements", ["y", "ids", "y"], ["r"], reduction="none")
+def cubic_resize(m: ModelProto) -> None:
+    m.graph.input.append(value("image", [1, 1, 4, 4]))
+    m.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"))
+    _add(m, "Resize", ["image", "", "scales"], ["r"], mode="cubic")
 
 
 REFUSALS: list[tuple[Callable[[ModelProto], None], str]] = [
@@ -250,10 +251,10 @@ REFUSALS: list[tuple[Callable[[ModelProto], None], str]] = [
     (doubled_output, "lists an output twice"),
     (no_output, "has no output"),
     (nameless_output, "name of 0 characters"),
-    (long_name, "may have 1 to 1"),
-    (pooling_indices, "MaxPool may have 1 to 1"),
+    (two_outputs, "has 2 outputs; it must have one"),
+    (pooling_indices, "has 2 outputs; it must have one"),
     (automatic_padding, "auto_pad='SAME_UPPER' is not allowed"),
-    (scatter_without_reduction, "reduction='none' is not allowed"),
+    (cubic_resize, "mode='cubic' is not allowed"),
 ]
 
 

@@ -1,0 +1,106 @@
+"""Conformance: the recipes use the whole table of primitives, the CPU passes them, and a provider that is wrong is
+found out.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.compute.ir import NDArray
+from coterie.compute.onnx.checker import check_graph
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.runtime import devices
+from coterie.compute.runtime.devices import conformance, discover
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.recipes import RECIPES, Recipe
+from coterie.compute.runtime.reference import distance, evaluate
+from coterie.compute.runtime.session import CPU
+from coterie.compute.trace import TensorSpec, trace_named
+from coterie.errors import InputError
+
+
+def test_the_cpu_is_found_and_conforms():
+    providers = discover()
+    assert CPU in [provider.name for provider in providers]
+    assert "AzureExecutionProvider" not in [provider.name for provider in providers]
+    report = conformance(next(provider for provider in providers if provider.name == CPU))
+    assert report.passed, report.failures
+    assert len(report.cases) == len(RECIPES)
+
+
+def test_the_recipes_use_every_primitive():
+    used = {node.primitive for recipe in RECIPES for node in recipe.graph().nodes}
+    assert used | {"constant"} == set(PRIMITIVES)
+    assert len({recipe.name for recipe in RECIPES}) == len(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_what_the_writer_emits_passes_the_checker(recipe: Recipe):
+    check_graph(to_onnx(recipe.graph(), name="recipe"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_has_something_to_say(recipe: Recipe):
+    graph = recipe.graph()
+    for name, value in evaluate(graph, recipe.feeds(graph)).items():
+        assert np.isfinite(value).all() and np.abs(value).max() > 0, name
+
+
+def _off_by_one_percent(values: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {name: value * np.float32(1.01) for name, value in values.items()}
+
+
+def _nan(values: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {name: np.where(value > 1, np.nan, value).astype(value.dtype) for name, value in values.items()}
+
+
+def _swapped(values: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {name: value.reshape(-1)[::-1].reshape(value.shape) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("damage", [_off_by_one_percent, _nan, _swapped])
+def test_a_wrong_provider_is_found_out(
+    damage: Callable[[dict[str, NDArray]], dict[str, NDArray]], monkeypatch: pytest.MonkeyPatch
+):
+    run = Executable.run
+    monkeypatch.setattr(devices.Executable, "run", lambda self, feeds: damage(run(self, feeds)))
+    report = conformance(CPU)
+    assert not report.passed
+    assert len(report.failures) > len(RECIPES) / 2
+
+
+def test_a_recipe_that_does_not_run_is_a_result():
+    report = conformance("NoSuchProvider", recipes=RECIPES[:2])
+    assert not report.passed
+    assert all("no provider 'NoSuchProvider'" in (case.error or "") for case in report.failures)
+    assert replace(report, cases=()).passed
+
+
+DISTANCES = [
+    (np.float32([1, 2]), np.float32([1, 2]), 0),
+    (np.float32([3]), np.float32([1]), 1),
+    (np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), 0),
+    (np.float32([np.inf]), np.float32([-np.inf]), np.inf),
+    (np.float32([1]), np.float32([np.nan]), np.inf),
+    (np.float32([1]), np.float32([[1]]), np.inf),
+    (np.float32([1]), np.float64([1]), np.inf),
+    (np.int32([1, 2]), np.int32([1, 2]), 0),
+    (np.int32([1, 2]), np.int32([1, 3]), np.inf),
+    (np.zeros((0,), np.float32), np.zeros((0,), np.float32), 0),
+]
+
+
+@pytest.mark.parametrize(("actual", "expected", "apart"), DISTANCES)
+def test_distance(actual: NDArray, expected: NDArray, apart: float):
+    assert distance(actual, expected) == apart
+
+
+def test_the_reference_takes_scalars_as_the_file_does():
+    graph = trace_named(lambda inputs: {"twice": inputs["a"] * 2.0}, {"a": TensorSpec(())})
+    np.testing.assert_array_equal(evaluate(graph, {"a": np.float32([3])})["twice"], np.float32([6]))
+    for wrong in ({"a": np.float32(3)}, {"a": np.float32([3, 4])}, {}, {"a": np.float32([3]), "b": np.float32([3])}):
+        with pytest.raises(InputError):
+            evaluate(graph, wrong)
