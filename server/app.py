@@ -1,0 +1,48 @@
+"""The application: routes, the gate before them, and the coordinator behind them."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+import coterie
+from coterie.server import pages, problems
+from coterie.server.auth.policy import POLICY
+from coterie.server.control import audit, blobs, devices, events, experiments, populations, tokens
+from coterie.server.coordinator import open_coordinator
+from coterie.server.device import blobs as device_blobs
+from coterie.server.device import check_in, enrol, report, upload
+from coterie.server.faults import Faults
+from coterie.server.middleware import Envelope
+from coterie.server.openapi import describe
+from coterie.server.settings import Settings
+
+ROUTERS = (
+    pages.router, populations.router, tokens.router, blobs.router, experiments.router, devices.router, events.router, audit.router,
+    device_blobs.router, enrol.router, check_in.router, upload.router, report.router,
+)  # fmt: skip
+
+
+def create_app(settings: Settings | None = None, *, faults: Faults | None = None) -> FastAPI:
+    """The coordinator's application. Its lifespan takes the folder, opens the database and starts the driver; nothing happens before.
+
+    ``app.state.coordinator`` is the open coordinator; its ``first_token`` is the admin token if this start made it.
+    """
+    chosen = settings or Settings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        async with open_coordinator(chosen, faults) as coordinator:
+            app.state.coordinator = coordinator
+            yield
+
+    app = FastAPI(
+        title="coterie coordinator", version=coterie.__version__, lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None,
+        redirect_slashes=False,
+    )  # fmt: skip
+    for router in ROUTERS:
+        app.include_router(router)
+    problems.install(app)
+    app.add_middleware(Envelope)
+    describe(app, POLICY)
+    return app

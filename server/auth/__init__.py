@@ -1,0 +1,1 @@
+"""Who may do what: tokens, device signatures, nonces and the policy table."""

@@ -1,0 +1,209 @@
+"""The gate: every request passes here once, and leaves with the one principal that its route asks for."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
+
+from coterie.errors import Forbidden, InternalError, Unauthenticated
+from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, SIGNATURE_HEADER
+from coterie.protocol.signing import verify_request
+from coterie.server.auth.policy import POLICY, Access
+from coterie.server.auth.tokens import Token, matches, parse_token
+from coterie.server.clock import now_ms
+from coterie.server.coordinator import Coordinator
+from coterie.server.store import tokens
+from coterie.server.store.tables import TokenRow
+
+
+@dataclass(frozen=True)
+class Administrator:
+    """The holder of an admin token."""
+
+    token: str
+
+
+@dataclass(frozen=True)
+class Enroller:
+    """The holder of an enrolment token."""
+
+    token: str
+    population: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignedDevice:
+    """A device, and the signature it still has to be held to when its body is streamed."""
+
+    id: str
+    population: str
+    public: str
+    nonce: str
+    nonce_expires: int
+    signature: str
+
+    def verify(self, request: Request, digest: str) -> None:
+        """Return only if this device signed this request with a body of this SHA-256, and nobody used the nonce before."""
+        query = request.url.query
+        target = request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else "")
+        verify_request(self.public, request.method, target, digest, self.nonce, self.signature)
+        coordinator_of(request).nonces.spend(self.nonce, self.nonce_expires)
+
+
+def coordinator_of(request: Request) -> Coordinator:
+    """The coordinator that this application serves."""
+    return request.app.state.coordinator
+
+
+def access_of(method: str, path: str) -> Access:
+    """What the policy table asks of a route. Raises InternalError for a route without a row."""
+    access = POLICY.get((method, path))
+    if access is None:
+        raise InternalError(f"The route {method} {path} has no row in the policy table.")
+    return access
+
+
+def _bearer(request: Request) -> Token:
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        raise Unauthenticated("This route needs a bearer token.", hint="Send Authorization: Bearer coterie_…")
+    return parse_token(text.strip())
+
+
+async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
+    async with coordinator.database.read() as session:
+        row = await tokens.find(session, token.id)
+    # Compare even for an unknown id, so that the answer's time does not tell which ids exist.
+    if (
+        not matches(token, row.digest if row else "0" * 64)
+        or row is None
+        or row.kind != token.kind
+        or row.revoked_at is not None
+    ):
+        raise Unauthenticated(
+            "The bearer token is not valid here, or was revoked.", hint="Ask the operator for a new one."
+        )
+    if row.expires_at is not None and row.expires_at <= now_ms():
+        raise Unauthenticated("The token has expired.", hint="Ask the operator for a new one.", code="token_expired")
+    return row
+
+
+async def _administrator(request: Request) -> Administrator:
+    row = await _known(coordinator_of(request), _bearer(request))
+    if row.kind != "admin":
+        raise Forbidden("This route needs an admin token; this one only enrols devices.")
+    return Administrator(row.id)
+
+
+async def _enroller(request: Request) -> Enroller:
+    row = await _known(coordinator_of(request), _bearer(request))
+    if row.kind != "enrol" or row.population is None:
+        raise Forbidden("This route needs an enrolment token of a population.", hint="Make one: POST /v1/tokens.")
+    return Enroller(row.id, row.population)
+
+
+async def _device(request: Request, *, streamed: bool) -> SignedDevice:
+    names = (DEVICE_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
+    identifier, nonce, signature = (request.headers.get(name, "") for name in names)
+    if not identifier:
+        raise Unauthenticated("This route needs a device's signature.", hint=f"Send {', '.join(names)}.")
+    coordinator = coordinator_of(request)
+    device = await coordinator.devices.find(identifier)
+    if device is None:
+        raise Unauthenticated("No device of this id is enrolled here.", hint="Enrol again.", code="device_unknown")
+    fresh = coordinator.nonces.issue(device.id)
+    request.scope["coterie.headers"] = ((b"coterie-nonce", fresh.encode()),)
+    if not nonce or not signature:
+        raise Unauthenticated("The request names a device but is not signed.", hint=f"Send {', '.join(names)}.")
+    expires = coordinator.nonces.check(device.id, nonce)
+    signed = SignedDevice(
+        id=device.id,
+        population=device.population,
+        public=device.public,
+        nonce=nonce,
+        nonce_expires=expires,
+        signature=signature,
+    )
+    if not streamed:
+        signed.verify(request, sha256_hex(await request.body()))
+        _refuse_revoked(device.revoked)
+        coordinator.fleet.saw(device.id, now_ms())
+    return signed
+
+
+def _refuse_revoked(revoked: bool) -> None:
+    if revoked:
+        raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
+
+
+async def gate(request: Request, access: Access) -> None:
+    """Let a request through only with the credential asked for."""
+    match access:
+        case Access.PUBLIC:
+            principal = None
+        case Access.ADMIN:
+            principal = await _administrator(request)
+        case Access.ENROL:
+            principal = await _enroller(request)
+        case Access.DEVICE:
+            principal = await _device(request, streamed=False)
+        case Access.DEVICE_STREAM:
+            principal = await _device(request, streamed=True)
+    request.state.principal = principal
+
+
+class GatedRoute(APIRoute):
+    """A route whose requests pass the gate before anything of them is parsed. It cannot be made without a row in the policy table."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The route's handler behind the gate."""
+        serve = super().get_route_handler()
+        rows = {method: access_of(method, self.path) for method in self.methods or ()}
+
+        async def handle(request: Request) -> Response:
+            await gate(request, rows[request.method])
+            return await serve(request)
+
+        return handle
+
+
+def gated_router(tag: str) -> APIRouter:
+    """A router of gated routes."""
+    return APIRouter(tags=[tag], route_class=GatedRoute)
+
+
+def _principal(request: Request) -> object:
+    return request.state.principal
+
+
+def administrator(request: Request) -> Administrator:
+    """The administrator whom the gate let through."""
+    principal = _principal(request)
+    if not isinstance(principal, Administrator):
+        raise Forbidden
+    return principal
+
+
+def enroller(request: Request) -> Enroller:
+    """The enroller whom the gate let through."""
+    principal = _principal(request)
+    if not isinstance(principal, Enroller):
+        raise Forbidden
+    return principal
+
+
+def signed_device(request: Request) -> SignedDevice:
+    """The device that the gate let through."""
+    principal = _principal(request)
+    if not isinstance(principal, SignedDevice):
+        raise Forbidden
+    return principal
+
+
+Admin = Annotated[Administrator, Depends(administrator)]
+Enrolling = Annotated[Enroller, Depends(enroller)]
+Signed = Annotated[SignedDevice, Depends(signed_device)]
+Here = Annotated[Coordinator, Depends(coordinator_of)]

@@ -1,0 +1,47 @@
+"""Which populations have work at all: lets an idle check-in be answered without a query."""
+
+import asyncio
+
+from coterie.protocol.control import ExperimentCreate
+from coterie.server.bell import Bell
+from coterie.server.store import experiments
+from coterie.server.store.engine import Database
+from coterie.server.traffic import Traffic
+
+
+class Board:
+    """The running experiments by population, as of the last commit. A hint: rows decide."""
+
+    def __init__(self, database: Database, traffic: Traffic) -> None:
+        self._database = database
+        self._traffic = traffic
+        self._running: dict[str, str] = {}
+
+    @property
+    def count(self) -> int:
+        """How many experiments run."""
+        return len(self._running)
+
+    def busy(self, population: str) -> bool:
+        """Whether an experiment runs over this population."""
+        return population in self._running.values()
+
+    async def refresh(self) -> None:
+        """Look at the rows again."""
+        async with self._database.read() as session:
+            rows = await experiments.running(session)
+        for row in rows:
+            if row.id not in self._running:
+                request = ExperimentCreate.model_validate_json(row.request)
+                frozen = [request.frozen.sha256] if request.frozen else []
+                self._traffic.use(row.id, [row.plan, row.model, *frozen])
+        self._running = {row.id: row.population for row in rows}
+        self._traffic.forget(self._running)
+
+    async def follow(self, bell: Bell) -> None:
+        """Refresh after every change, at most ten times a second."""
+        while True:
+            ring = bell.next_ring()
+            await self.refresh()
+            await ring.wait()
+            await asyncio.sleep(0.1)

@@ -1,0 +1,1 @@
+"""The control plane: what researchers and operators ask for."""

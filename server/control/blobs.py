@@ -1,0 +1,49 @@
+"""Uploading blobs by their digest."""
+
+from typing import Annotated, Literal
+
+from fastapi import Path, Query, Request, Response
+
+from coterie.errors import InputError
+from coterie.protocol.control import BlobRef
+from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.store import audit, blob_rows
+
+router = gated_router("blobs")
+Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+Kind = Annotated[
+    Literal["plan", "graph", "model", "frozen", "evaluation"],
+    Query(
+        description="What the blob is. Evaluation data is never served to anybody; the others are, to whoever knows the digest."
+    ),
+]
+
+
+@router.put(
+    "/v1/blobs/{sha256}",
+    operation_id="putBlob",
+    status_code=201,
+    summary="Store a blob under its SHA-256",
+    openapi_extra={
+        "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+    },
+)
+async def put(sha256: Digest, kind: Kind, request: Request, response: Response, here: Here, admin: Admin) -> BlobRef:
+    """Streams to disk; acknowledged when file and row are durable. A blob that is here already is answered with 200."""
+    body, digest, size = await here.blobs.receive(request.stream(), limit=here.settings.blob_limit)
+    try:
+        if digest != sha256:
+            raise InputError(
+                f"The {size} bytes received have the digest {digest}, not {sha256}.",
+                hint="Send the whole file again.",
+                code="digest_mismatch",
+            )
+        await here.blobs.put("blobs", sha256, body, point="upload")
+    finally:
+        body.unlink(missing_ok=True)
+    async with here.database.write("blob") as session:
+        if await blob_rows.keep(session, sha256, size, kind):
+            await audit.append(session, admin.token, "blob.stored", sha256, {"kind": kind, "size": size})
+        else:
+            response.status_code = 200
+    return BlobRef(sha256=sha256, size=size)

@@ -1,0 +1,71 @@
+"""Devices, as an operator sees them."""
+
+import json
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from coterie.aggregation.engine import EvaluationFailed, TaskFailed
+from coterie.errors import NotFound
+from coterie.protocol.control import DeviceView, Page
+from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.clock import now_ms
+from coterie.server.control.paging import Cursor, Limit, after, instant, page
+from coterie.server.coordinator import Coordinator
+from coterie.server.store import audit, devices, events, experiments, tasks
+from coterie.server.store.tables import DeviceRow
+
+router = gated_router("devices")
+
+
+def _view(here: Coordinator, row: DeviceRow, accepted: int) -> DeviceView:
+    return DeviceView(
+        id=row.id,
+        population=row.population,
+        name=json.loads(row.details).get("name"),
+        public_key=row.public,
+        state="active" if row.revoked_at is None else "revoked",
+        enrolled_at=instant(row.created_at),
+        last_seen_at=instant(here.fleet.last(row.id) or row.seen_at),
+        accepted=accepted,
+    )
+
+
+@router.get("/v1/devices", operation_id="listDevices", summary="List devices")
+async def index(
+    here: Here,
+    population: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[DeviceView]:
+    """In the order of their enrolment."""
+    async with here.database.read() as session:
+        rows = await devices.page(session, population, after(cursor) or "", limit + 1)
+        accepted = await devices.accepted(session, [row.id for row in rows])
+    return page(rows, limit, lambda row: row.id, [_view(here, row, accepted.get(row.id, 0)) for row in rows])
+
+
+@router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
+async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin: Admin) -> DeviceView:
+    """Idempotent. The task that it holds is taken back; updates accepted before stay counted."""
+    async with here.database.write("revoke") as session:
+        row = await session.get(DeviceRow, device)
+        if row is None:
+            raise NotFound(f"There is no device {device!r}.", code="device_unknown")
+        if row.revoked_at is None:
+            await devices.revoke(session, device, now_ms())
+            await audit.append(session, admin.token, "device.revoked", device)
+            events.append(session, "device.revoked", {"device": device, "population": row.population})
+            held = await tasks.lease_of(session, device)
+            if held is not None:
+                changes = {"code": "device_revoked", "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
+                await tasks.leave(session, held.id, tasks.ABORTED, changes)
+                opened = await experiments.open_round(session, held.experiment)
+                if opened is not None and opened.row.number == held.round:
+                    await here.rounds.apply(
+                        session, opened, TaskFailed() if held.kind == "train" else EvaluationFailed()
+                    )
+            await session.refresh(row)
+        accepted = await devices.accepted(session, [device])
+    here.devices.forget(device)
+    return _view(here, row, accepted.get(device, 0))

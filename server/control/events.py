@@ -1,0 +1,71 @@
+"""Events as a stream (Server-Sent Events): replayed from any point, then live."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import Header, Query
+from fastapi.responses import StreamingResponse
+
+from coterie.errors import InputError
+from coterie.server.auth.gate import Here, gated_router
+from coterie.server.bell import wait
+from coterie.server.control.paging import instant
+from coterie.server.coordinator import Coordinator
+from coterie.server.store import events
+from coterie.server.store.events import StoredEvent
+
+router = gated_router("events")
+BATCH = 200
+
+
+class EventStream(StreamingResponse):
+    """A stream of events."""
+
+    media_type = "text/event-stream"
+
+
+def encode(event: StoredEvent) -> bytes:
+    """One event as the stream carries it; ``data`` is one line of JSON."""
+    body = {
+        "id": event.id,
+        "type": event.type,
+        "experiment": event.experiment,
+        "data": json.loads(event.data),
+        "at": instant(event.at).isoformat().replace("+00:00", "Z"),
+    }
+    return f"id: {event.id}\nevent: {event.type}\ndata: {json.dumps(body)}\n\n".encode()
+
+
+async def follow(here: Coordinator, last: int, experiment: str | None) -> AsyncIterator[bytes]:
+    """Every event after ``last``, then those to come, until the coordinator closes. A comment line says now and then that it lives."""
+    yield b"retry: 1000\n\n"
+    while not here.closing.is_set():
+        ring = here.bell.next_ring()
+        async with here.database.read() as session:
+            found = await events.after(session, last, experiment, BATCH)
+        for event in found:
+            yield encode(event)
+            last = event.id
+        if len(found) < BATCH and not await wait(ring, here.settings.heartbeat_s):
+            yield b": heartbeat\n\n"
+
+
+@router.get(
+    "/v1/events",
+    operation_id="streamEvents",
+    summary="What happened, and what happens",
+    response_class=EventStream,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def stream(
+    here: Here,
+    experiment: Annotated[str | None, Query(max_length=64)] = None,
+    after: Annotated[int | None, Query(ge=0)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=32)] = None,
+) -> EventStream:
+    """Starts after ``Last-Event-ID``, else after ``after``, else at the first event; with ``experiment``, only that experiment's."""
+    if last_event_id is not None and not last_event_id.isdecimal():
+        raise InputError("Last-Event-ID must be a number that this stream sent.", code="cursor_invalid")
+    last = int(last_event_id) if last_event_id is not None else after or 0
+    return EventStream(follow(here, last, experiment), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})

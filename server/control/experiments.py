@@ -1,0 +1,187 @@
+"""Experiments: asked for, watched, stopped."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from fastapi import Path, Query, Response
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import Round, StopRequested
+from coterie.aggregation.progress import Progress, measured
+from coterie.errors import Conflict, InternalError, NotFound
+from coterie.protocol import ids
+from coterie.protocol.control import ExperimentCreate, ExperimentView, ModelView, Page, RoundView
+from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.clock import now_ms
+from coterie.server.control import submission
+from coterie.server.control.idempotency import OnceOnly
+from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
+from coterie.server.store import audit, events, experiments, tasks
+from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
+
+router = gated_router("experiments")
+Name = Annotated[str, Path(max_length=200, description="An id, the unique beginning of one, or a unique name.")]
+
+
+def view(row: ExperimentRow) -> ExperimentView:
+    """An experiment as it stands."""
+    request = ExperimentCreate.model_validate_json(row.request)
+    return ExperimentView.model_validate(
+        {
+            "id": row.id, "name": row.name, "population": row.population, "state": row.state, "reason": row.reason, "round": row.round,
+            "plan": request.plan, "rounds": request.rounds, "server": request.server, "initial": request.initial.sha256,
+            "latest": row.model, "best": row.best, "created_at": instant(row.created_at), "finished_at": maybe_instant(row.finished_at),
+        }
+    )  # fmt: skip
+
+
+async def found(session: AsyncSession, text: str) -> ExperimentRow:
+    """The one experiment that a text means. Raises NotFound, or Conflict when it means several."""
+    rows = await experiments.matching(session, text)
+    if not rows:
+        raise NotFound(
+            f"There is no experiment {text[:64]!r}.", hint="List them: GET /v1/experiments.", code="experiment_unknown"
+        )
+    if len(rows) > 1:
+        raise Conflict(
+            f"{text[:64]!r} means several experiments.", hint="Give the whole id.", code="experiment_ambiguous"
+        )
+    return rows[0]
+
+
+@router.post(
+    "/v1/experiments", operation_id="createExperiment", status_code=201, summary="Create an experiment and start it"
+)
+async def create(
+    body: ExperimentCreate, response: Response, here: Here, admin: Admin, once: OnceOnly
+) -> ExperimentView:
+    """Checked whole before it is created; its first round begins in the same transaction."""
+    manifest = await submission.check(here, body)
+    async with here.database.write("experiment") as session:
+        earlier = await once.earlier(session, response)
+        if earlier is not None:
+            response.status_code = 200
+            return view(await found(session, earlier))
+        row = ExperimentRow(
+            id=ids.new_id(ids.EXPERIMENT), name=body.name, population=body.population, request=body.model_dump_json(),
+            plan=manifest.id, state=experiments.RUNNING, progress=Progress(current=body.initial.sha256).to_json(), round=0,
+            model=body.initial.sha256, stop_requested=False, version=0, created_at=now_ms(),
+        )  # fmt: skip
+        session.add(row)
+        await session.flush()
+        experiments.add_model(
+            session,
+            experiment=row.id,
+            round=0,
+            sha256=body.initial.sha256,
+            parent=None,
+            size=body.initial.size,
+            metrics={},
+        )
+        events.append(session, "experiment.created", {"name": row.name, "population": row.population}, row.id)
+        await here.rounds.begin_first(session, row)
+        events.append(
+            session, "experiment.started", {"rounds": body.rounds.rounds, "cohort": body.rounds.cohort}, row.id
+        )
+        await audit.append(session, admin.token, "experiment.created", row.id, {"name": row.name, "plan": row.plan})
+        once.remember(session, row.id)
+    await here.board.refresh()
+    response.headers["Location"] = f"/v1/experiments/{row.id}"
+    return view(row)
+
+
+@router.get("/v1/experiments", operation_id="listExperiments", summary="List experiments, the newest first")
+async def index(
+    here: Here,
+    population: Annotated[str | None, Query(max_length=100)] = None,
+    state: Literal["running", "finished", "stopped"] | None = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Page[ExperimentView]:
+    """All, or those of one population or in one state."""
+    async with here.database.read() as session:
+        rows = await experiments.page(session, population, state, after(cursor), limit + 1)
+    return page(rows, limit, lambda row: row.id, [view(row) for row in rows])
+
+
+@router.get("/v1/experiments/{experiment}", operation_id="getExperiment", summary="One experiment")
+async def show(experiment: Name, here: Here) -> ExperimentView:
+    """As it stands."""
+    async with here.database.read() as session:
+        return view(await found(session, experiment))
+
+
+@router.post(
+    "/v1/experiments/{experiment}/stop", operation_id="stopExperiment", status_code=202, summary="Stop an experiment"
+)
+async def stop(experiment: Name, here: Here, admin: Admin) -> ExperimentView:
+    """Idempotent. The open round is abandoned (``stopped``); versions committed before stay."""
+    async with here.database.write("stop") as session:
+        row = await experiments.locked(session, (await found(session, experiment)).id)
+        if row.state == experiments.RUNNING:
+            opened = await experiments.open_round(session, row.id)
+            if opened is None:
+                raise InternalError(f"The experiment {row.id} runs but has no open round.")
+            await here.rounds.apply(session, opened, StopRequested())
+            await audit.append(session, admin.token, "experiment.stopped", row.id)
+            await session.flush()
+            await session.refresh(row)
+    await here.board.refresh()
+    return view(row)
+
+
+def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
+    value = Round.from_json(row.state)
+    metrics = measured(value)
+    record: dict[str, Any] = json.loads(row.record) if row.record else {}
+    return RoundView.model_validate(
+        {
+            "experiment": row.experiment, "round": row.number, "state": row.phase, "cause": row.cause, "leased": value.leased,
+            "accepted": value.accepted, "failed": value.failed, "evaluated": value.evaluated, "metrics": metrics,
+            "evaluation": "central" if value.central else "federated" if metrics else None,
+            "bytes_up": bytes_up, "bytes_down": row.bytes_down, "seconds": record.get("seconds"), "model": record.get("model"),
+        }
+    )  # fmt: skip
+
+
+@router.get(
+    "/v1/experiments/{experiment}/rounds", operation_id="listRounds", summary="The rounds of an experiment in order"
+)
+async def rounds(experiment: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[RoundView]:
+    """The open one last."""
+    async with here.database.read() as session:
+        row = await found(session, experiment)
+        rows = await experiments.rounds_page(session, row.id, number_after(cursor, 0), limit + 1)
+        sizes = [await tasks.bytes_up(session, row.id, entry.number) for entry in rows]
+    views = [_round_view(entry, size) for entry, size in zip(rows, sizes, strict=True)]
+    return page(rows, limit, lambda entry: entry.number, views)
+
+
+def model_view(row: ModelRow, best: str | None) -> ModelView:
+    """A model version with its lineage."""
+    return ModelView(
+        sha256=row.sha256, experiment=row.experiment, round=row.round, parent=row.parent, metrics=json.loads(row.metrics),
+        size=row.size, best=row.sha256 == best, created_at=instant(row.created_at),
+    )  # fmt: skip
+
+
+@router.get(
+    "/v1/experiments/{experiment}/models", operation_id="listModels", summary="The model versions of an experiment"
+)
+async def models(experiment: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[ModelView]:
+    """In order; round 0 is the initial version. The bytes are at ``GET /v1/blobs/{sha256}``."""
+    async with here.database.read() as session:
+        owner = await found(session, experiment)
+        rows = await experiments.models_page(session, owner.id, number_after(cursor, -1), limit + 1)
+    return page(rows, limit, lambda row: row.round, [model_view(row, owner.best) for row in rows])
+
+
+@router.get("/v1/models/{sha256}", operation_id="getModel", tags=["models"], summary="One model version")
+async def model(sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], here: Here) -> ModelView:
+    """Where it comes from and what it scored; the bytes are at ``GET /v1/blobs/{sha256}``."""
+    async with here.database.read() as session:
+        row = await experiments.model(session, sha256)
+        if row is None:
+            raise NotFound(f"There is no model version {sha256}.", code="model_unknown")
+        owner = await experiments.find(session, row.experiment)
+    return model_view(row, owner.best if owner else None)

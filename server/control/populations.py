@@ -1,0 +1,106 @@
+"""Populations and the keys whose plans they accept."""
+
+import json
+from typing import Annotated
+
+from fastapi import Path, Response
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.errors import Conflict, NotFound
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.control import Page, PopulationCreate, PopulationView
+from coterie.protocol.schema import DataSchema
+from coterie.protocol.signing import PUBLIC_PATTERN
+from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.control.idempotency import OnceOnly
+from coterie.server.control.paging import Cursor, Limit, after, instant, page
+from coterie.server.coordinator import Coordinator
+from coterie.server.store import audit, events, populations
+from coterie.server.store.tables import PopulationRow
+
+router = gated_router("populations")
+Name = Annotated[str, Path(max_length=100)]
+Public = Annotated[str, Path(pattern=PUBLIC_PATTERN)]
+
+
+async def view(here: Coordinator, session: AsyncSession, row: PopulationRow) -> PopulationView:
+    """A population as it stands."""
+    return PopulationView(
+        name=row.name,
+        data_schema=DataSchema.from_json(json.loads(row.schema_json)),
+        schema_digest=row.schema_digest,
+        signers=await populations.signers(session, row.name),
+        coordinator_key=here.key.public,
+        devices=await populations.device_count(session, row.name),
+        created_at=instant(row.created_at),
+    )
+
+
+async def named(session: AsyncSession, name: str) -> PopulationRow:
+    """The population of this name. Raises NotFound."""
+    row = await populations.find(session, name)
+    if row is None:
+        raise NotFound(
+            f"There is no population {name[:64]!r}.", hint="List them: GET /v1/populations.", code="population_unknown"
+        )
+    return row
+
+
+@router.post("/v1/populations", operation_id="createPopulation", status_code=201, summary="Create a population")
+async def create(
+    body: PopulationCreate, response: Response, here: Here, admin: Admin, once: OnceOnly
+) -> PopulationView:
+    """A population of this name with the same schema is answered as it stands (200), and the given signers are added to it."""
+    async with here.database.write("population") as session:
+        replayed = await once.earlier(session, response) is not None
+        row = await populations.find(session, body.name)
+        if row is not None and row.schema_digest != body.data_schema.digest:
+            raise Conflict(
+                f"Population {body.name!r} has another schema.",
+                hint="A schema never changes: choose another name.",
+                code="population_exists",
+            )
+        if row is None:
+            schema = canonical_json(body.data_schema.to_json()).decode()
+            row = populations.add(session, body.name, schema, body.data_schema.digest)
+            await session.flush()
+            await audit.append(session, admin.token, "population.created", body.name)
+            events.append(session, "population.created", {"population": body.name})
+        else:
+            response.status_code = 200
+        for public in body.signers:
+            if await populations.allow(session, body.name, public):
+                await audit.append(session, admin.token, "signer.allowed", body.name, {"public": public})
+        if not replayed:
+            once.remember(session, body.name)
+        await session.flush()
+        return await view(here, session, row)
+
+
+@router.get("/v1/populations", operation_id="listPopulations", summary="List populations by name")
+async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[PopulationView]:
+    """By name."""
+    async with here.database.read() as session:
+        rows = await populations.page(session, after(cursor) or "", limit + 1)
+        views = [await view(here, session, row) for row in rows[:limit]]
+    return page(rows, limit, lambda row: row.name, views)
+
+
+@router.get("/v1/populations/{name}", operation_id="getPopulation", summary="One population")
+async def show(name: Name, here: Here) -> PopulationView:
+    """As it stands."""
+    async with here.database.read() as session:
+        return await view(here, session, await named(session, name))
+
+
+@router.put(
+    "/v1/populations/{name}/signers/{public}", operation_id="allowSigner", summary="Accept a researcher's plans"
+)
+async def allow(name: Name, public: Public, here: Here, admin: Admin) -> PopulationView:
+    """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol again."""
+    async with here.database.write("population") as session:
+        row = await named(session, name)
+        if await populations.allow(session, name, public):
+            await audit.append(session, admin.token, "signer.allowed", name, {"public": public})
+        await session.flush()
+        return await view(here, session, row)

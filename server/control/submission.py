@@ -1,0 +1,146 @@
+"""Checking an experiment before it may run: nothing that is created here can fail later for a reason that was known now."""
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.check import check_plan
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.progress import configure
+from coterie.aggregation.server_optimizers import server_optimizer
+from coterie.errors import Conflict, ExperimentError, Forbidden
+from coterie.protocol.codecs import CODECS
+from coterie.protocol.control import BlobRef, ExperimentCreate
+from coterie.protocol.layout import Layout
+from coterie.protocol.tensors import TensorLimits, read_file
+from coterie.server.control.populations import named
+from coterie.server.coordinator import Coordinator
+from coterie.server.store import blob_rows, populations
+from coterie.server.store.blobs import BlobStore
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What of the population an experiment must fit."""
+
+    schema_digest: str
+    signers: tuple[str, ...]
+
+
+async def ground(session: AsyncSession, population: str) -> Ground:
+    """The population's schema and the keys it accepts. Raises NotFound."""
+    row = await named(session, population)
+    return Ground(row.schema_digest, await populations.signers(session, row.name))
+
+
+async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
+    """The manifest of the experiment's plan, if everything about the experiment holds.
+
+    Raises NotFound, Forbidden (``signer_not_allowed``), Conflict (``blob_missing``, ``schema_mismatch``), PlanRefused, ExperimentError.
+    """
+    async with here.database.read() as session:
+        base = await ground(session, request.population)
+        if request.plan.signer not in base.signers:
+            raise Forbidden(
+                f"Population {request.population!r} does not accept plans of key {request.plan.signer[:16]}….",
+                hint=f"Allow it: PUT /v1/populations/{request.population}/signers/{request.plan.signer}",
+                code="signer_not_allowed",
+            )
+        refs = [ref for ref in (request.initial, request.frozen, request.evaluation) if ref is not None]
+        await _require(session, {request.plan.id, *(ref.sha256 for ref in refs)})
+        await _require_sizes(session, refs)
+    manifest = Manifest.from_bytes(await asyncio.to_thread(here.blobs.path("blobs", request.plan.id).read_bytes))
+    async with here.database.read() as session:
+        await _require(session, {graph.sha256 for graph in manifest.graphs.values()})
+    plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
+    _check_fit(request, plan.manifest, base)
+    await asyncio.to_thread(_check_weights, here.blobs, request, plan.manifest)
+    return plan.manifest
+
+
+async def _require(session: AsyncSession, digests: set[str]) -> None:
+    missing = sorted(digests - await blob_rows.known(session, frozenset(digests)))
+    if missing:
+        raise Conflict(
+            f"{len(missing)} blobs of this experiment have not been uploaded, the first is {missing[0]}.",
+            hint="PUT /v1/blobs/{sha256}?kind=… for each, then create the experiment again.", code="blob_missing", missing=missing,
+        )  # fmt: skip
+
+
+async def _require_sizes(session: AsyncSession, refs: list[BlobRef]) -> None:
+    for ref in refs:
+        row = await blob_rows.find(session, ref.sha256)
+        if row is not None and row.size != ref.size:
+            raise ExperimentError(f"Blob {ref.sha256[:12]}… has {row.size} bytes, not {ref.size}.", code="blob_size")
+
+
+def _checked_plan(blobs: BlobStore, request: ExperimentCreate, manifest: Manifest, signers: tuple[str, ...]) -> Plan:
+    graphs = {name: blobs.path("blobs", graph.sha256).read_bytes() for name, graph in manifest.graphs.items()}
+    return check_plan(
+        manifest.data, graphs, signature=request.plan.signature, signer=request.plan.signer, allowed_signers=signers
+    )
+
+
+def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> None:
+    """What the request, the plan and the population must agree about."""
+    if manifest.schema.digest != base.schema_digest:
+        raise Conflict(
+            f"The plan is for data schema {manifest.schema.digest[:12]}…; population {request.population!r} has {base.schema_digest[:12]}….",
+            hint="Compile the experiment with the population's schema.",
+            code="schema_mismatch",
+        )
+    unknown_codecs = sorted(set(request.codecs) - set(CODECS))
+    unknown_hyper = sorted((set(request.hyper) | set(request.rounds.hyper_schedule or {})) - set(manifest.hyper))
+    rules = (
+        (
+            not unknown_codecs,
+            f"There is no codec {', '.join(unknown_codecs)}; there are {', '.join(sorted(CODECS))}.",
+            "unknown_codec",
+        ),
+        (not unknown_hyper, f"The plan has no hyper-parameter {', '.join(unknown_hyper)}.", "unknown_hyper"),
+        (
+            request.rounds.best.metric in manifest.metrics,
+            f"The plan measures no {request.rounds.best.metric!r}.",
+            "unknown_metric",
+        ),
+        (
+            request.rounds.target is None or request.rounds.target.metric in manifest.metrics,
+            "The plan does not measure the target's metric.",
+            "unknown_metric",
+        ),
+        (
+            request.evaluation is None or "eval" in manifest.graphs,
+            "The coordinator can only evaluate plans that have an eval graph; this one brings its own trainer.",
+            "evaluation_unsupported",
+        ),
+        (
+            (request.frozen.sha256 if request.frozen else None)
+            == (manifest.frozen.sha256 if manifest.frozen else None),
+            "The frozen blob is not the one that the plan names.",
+            "frozen_mismatch",
+        ),
+    )
+    for holds, message, code in rules:
+        if not holds:
+            raise ExperimentError(message, code=code)
+    server_optimizer(request.server.name, request.server.parameters)
+    configure(request.rounds, 1, central=request.evaluation is not None)
+
+
+def _check_weights(blobs: BlobStore, request: ExperimentCreate, manifest: Manifest) -> None:
+    """The initial version (and the frozen part) must be float32 tensors of the layout, all finite."""
+    _check_tensors(blobs, request.initial.sha256, manifest.layout, "initial version")
+    if manifest.frozen is not None:
+        _check_tensors(blobs, manifest.frozen.sha256, manifest.frozen.layout, "frozen part")
+
+
+def _check_tensors(blobs: BlobStore, digest: str, layout: Layout, what: str) -> None:
+    limits = TensorLimits(max_bytes=layout.size * 4 + (1 << 20), dtypes=frozenset({"F32"}))
+    vector = layout.flatten(read_file(blobs.path("blobs", digest), limits))
+    if not np.isfinite(vector).all():
+        raise ExperimentError(
+            f"The {what} is not finite at element {int(np.argmin(np.isfinite(vector)))}.", code="not_finite"
+        )

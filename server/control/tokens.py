@@ -1,0 +1,96 @@
+"""Tokens: admin tokens for people and scripts, enrolment tokens for devices that want to join."""
+
+from typing import Annotated, Any
+
+from fastapi import Path, Response
+
+from coterie.errors import Conflict, InputError, NotFound
+from coterie.protocol.control import Page, TokenCreate, TokenCreated, TokenView
+from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.auth.tokens import TokenKind, new_token
+from coterie.server.clock import now_ms
+from coterie.server.control.idempotency import OnceOnly
+from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, page
+from coterie.server.control.populations import named
+from coterie.server.store import audit, tokens
+from coterie.server.store.tables import TokenRow
+
+router = gated_router("tokens")
+
+
+def _fields(row: TokenRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "kind": row.kind,
+        "name": row.label,
+        "population": row.population,
+        "uses_left": None if row.max_uses is None else max(row.max_uses - row.uses, 0),
+        "created_at": instant(row.created_at),
+        "expires_at": maybe_instant(row.expires_at),
+        "revoked": row.revoked_at is not None,
+    }
+
+
+def _check(body: TokenCreate) -> TokenKind:
+    if body.kind == "researcher":
+        raise InputError(
+            "This coordinator has no researcher tokens yet.", hint="Make an admin token.", code="token_kind"
+        )
+    if (body.kind == "enrol") != (body.population is not None):
+        raise InputError("An enrolment token names its population, and no other token does.", code="token_population")
+    if body.kind == "admin" and body.uses is not None:
+        raise InputError("Only enrolment tokens have a number of uses.", code="token_uses")
+    return body.kind
+
+
+@router.post("/v1/tokens", operation_id="createToken", status_code=201, summary="Make a token")
+async def create(body: TokenCreate, response: Response, here: Here, admin: Admin, once: OnceOnly) -> TokenCreated:
+    """The only answer that holds the secret. The same Idempotency-Key again gives the same token a new secret; the former stops working."""
+    kind = _check(body)
+    async with here.database.write("token") as session:
+        earlier = await once.earlier(session, response)
+        if earlier is not None:
+            token = new_token(kind, earlier)
+            await tokens.replace_secret(session, token)
+            await audit.append(session, admin.token, "token.secret_replaced", token.id)
+            row = await tokens.find(session, token.id)
+            if row is None:
+                raise NotFound(f"The token {token.id} is gone.")
+            return TokenCreated.model_validate({**_fields(row), "token": token.text})
+        if body.population is not None:
+            await named(session, body.population)
+        token = new_token(kind)
+        expires = None if body.expires_s is None else now_ms() + body.expires_s * 1000
+        row = tokens.add(
+            session, token, label=body.name, population=body.population, max_uses=body.uses, expires_at=expires
+        )
+        await session.flush()
+        await audit.append(
+            session, admin.token, "token.created", token.id, {"kind": kind, "population": body.population}
+        )
+        once.remember(session, token.id)
+        return TokenCreated.model_validate({**_fields(row), "token": token.text})
+
+
+@router.get("/v1/tokens", operation_id="listTokens", summary="List tokens, without their secrets")
+async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[TokenView]:
+    """The oldest first."""
+    async with here.database.read() as session:
+        rows = await tokens.page(session, after(cursor) or "", limit + 1)
+    return page(rows, limit, lambda row: row.id, [TokenView.model_validate(_fields(row)) for row in rows])
+
+
+@router.delete("/v1/tokens/{token}", operation_id="revokeToken", status_code=204, summary="Revoke a token")
+async def revoke(token: Annotated[str, Path(max_length=64)], here: Here, admin: Admin) -> None:
+    """Idempotent. Devices that enrolled with it stay enrolled."""
+    async with here.database.write("token") as session:
+        row = await tokens.find(session, token)
+        if row is None:
+            raise NotFound(f"There is no token {token!r}.", code="token_unknown")
+        if row.id == admin.token:
+            raise Conflict(
+                "A token cannot revoke itself.", hint="Revoke it with another admin token.", code="token_in_use"
+            )
+        if row.revoked_at is None:
+            await tokens.revoke(session, token)
+            await audit.append(session, admin.token, "token.revoked", token)

@@ -1,0 +1,153 @@
+"""The coordinator as one value: what every route and the driver work with, and how it is opened and closed."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from coterie.errors import ConfigurationError
+from coterie.protocol.signing import SigningKey
+from coterie.server.auth.nonces import Nonces
+from coterie.server.auth.tokens import Token
+from coterie.server.bell import Bell
+from coterie.server.board import Board
+from coterie.server.faults import Faults
+from coterie.server.fleet import Fleet
+from coterie.server.metrics import Metrics
+from coterie.server.plans import Plans
+from coterie.server.rounds.driver import Driver, Parts
+from coterie.server.rounds.transitions import Rounds
+from coterie.server.rounds.workers import Workers
+from coterie.server.settings import Settings
+from coterie.server.store import housekeeping
+from coterie.server.store.blobs import BlobStore
+from coterie.server.store.compression import Compression
+from coterie.server.store.devices import DeviceCache
+from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.lock import FolderLock
+from coterie.server.store.migrate import migrate
+
+TIDY_EVERY_S = 300.0
+log = structlog.get_logger("coterie.server")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinator:
+    """An open coordinator. Rows and blobs are the state; everything else here can be rebuilt from them."""
+
+    settings: Settings
+    database: Database
+    blobs: BlobStore
+    compression: Compression
+    key: SigningKey
+    nonces: Nonces
+    devices: DeviceCache
+    plans: Plans
+    board: Board
+    rounds: Rounds
+    workers: Workers
+    metrics: Metrics
+    bell: Bell
+    first_token: Token | None
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    fleet: Fleet = field(default_factory=Fleet)
+    uploads: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
+
+
+@asynccontextmanager
+async def open_coordinator(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Coordinator, None]:
+    """Take the folder, bring the database up to date, sweep what a crash left, start the worker and the driver; undo it all at the end.
+
+    Raises ConfigurationError: the folder is in use or cannot be written, or the database is newer than this code.
+    """
+    faults = faults or Faults.from_environment()
+    folder = settings.folder.resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = FolderLock(folder)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The folder {folder} cannot be used: {error.strerror}.",
+            hint="Give the coordinator a folder it may write to (COTERIE_FOLDER).",
+        ) from error
+    try:
+        url = sqlite_url(folder / "coterie.db")
+        await asyncio.to_thread(migrate, url)
+        bell = Bell()
+        database = Database(url, faults, bell.ring)
+        try:
+            async with _opened(settings, faults, database, BlobStore(folder / "blobs", faults), bell) as coordinator:
+                yield coordinator
+        finally:
+            await database.close()
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings, faults: Faults, database: Database, blobs: BlobStore, bell: Bell
+) -> AsyncGenerator[Coordinator, None]:
+    key, first_token = await housekeeping.first_start(database, settings.folder.resolve())
+    async with database.read() as session:
+        orphans = await housekeeping.sweep_orphans(session, blobs)
+    rounds = Rounds()
+    board = Board(database, rounds.traffic)
+    await board.refresh()
+    coordinator = Coordinator(
+        settings=settings,
+        database=database,
+        blobs=blobs,
+        compression=Compression(blobs),
+        key=key,
+        nonces=Nonces(os.urandom(32), settings.nonce_window_s),
+        devices=DeviceCache(database),
+        plans=Plans(blobs),
+        board=board,
+        rounds=rounds,
+        workers=Workers(attempts=settings.aggregate_attempts, timeout_s=settings.aggregate_timeout_s),
+        metrics=Metrics(),
+        bell=bell,
+        first_token=first_token,
+    )
+    driver = Driver(
+        Parts(
+            database=database,
+            blobs=blobs,
+            rounds=rounds,
+            workers=coordinator.workers,
+            plans=coordinator.plans,
+            bell=bell,
+        )
+    )
+    background = [
+        asyncio.create_task(coordinator.workers.start(), name="warm the worker"),
+        asyncio.create_task(driver.run(), name="driver"),
+        asyncio.create_task(_tidy(coordinator), name="tidy"),
+        asyncio.create_task(board.follow(bell), name="board"),
+    ]
+    log.info("coordinator open", folder=str(settings.folder), orphans=orphans, experiments=board.count)
+    try:
+        yield coordinator
+    finally:
+        coordinator.closing.set()
+        bell.ring()
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await coordinator.workers.close()
+        with suppress(Exception):  # closing must go on: when devices were last seen is worth no failure
+            await housekeeping.tidy(database, coordinator.fleet.take_unwritten())
+
+
+async def _tidy(coordinator: Coordinator) -> None:
+    while True:
+        try:
+            await housekeeping.tidy(coordinator.database, coordinator.fleet.take_unwritten())
+            coordinator.uploads.clear()
+        except Exception as error:
+            log.error("housekeeping failed", exc_info=error)
+        await asyncio.sleep(TIDY_EVERY_S)

@@ -1,0 +1,1 @@
+"""The device plane: what devices ask for."""

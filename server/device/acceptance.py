@@ -1,0 +1,128 @@
+"""Accepting an update: check it, make it durable, count it; or refuse it by name and let the round know."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Literal
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import EvaluationAccepted, EvaluationFailed, Event, TaskFailed, UpdateAccepted
+from coterie.aggregation.evaluate import check_metrics
+from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.errors import UpdateRefused
+from coterie.protocol.codecs import CODECS
+from coterie.protocol.device import Task
+from coterie.protocol.metrics import MetricSums
+from coterie.protocol.update import Update, UpdateLimits, read_update
+from coterie.server.auth.gate import SignedDevice
+from coterie.server.clock import now_ms
+from coterie.server.coordinator import Coordinator
+from coterie.server.device.task_states import own, refusal
+from coterie.server.store import events, experiments, nonces, tasks
+from coterie.server.store.tables import TaskRow
+
+
+def check(path: Path, manifest: Manifest, message: Task) -> Update:
+    """The update, if it may enter the aggregate of its round. Raises UpdateRefused with the cause as its code."""
+    limits = UpdateLimits(
+        max_bytes=message.upload_limit,
+        max_weight=message.weight_cap,
+        codecs=frozenset(message.codecs) & frozenset(CODECS),
+    )
+    sections = manifest.sections_for(message.kind)
+    update = read_update(
+        path, sections, task=message.id, plan=message.plan.id, base=message.model.sha256, limits=limits
+    )
+    update.check_finite()
+    if message.kind == "train" and update.header.weight == 0:
+        raise UpdateRefused(
+            "The update weighs nothing: it was made from no examples.",
+            hint="Abort a task that has no data.",
+            code="bad_weight",
+        )
+    return update
+
+
+def metric_sums(update: Update, manifest: Manifest, message: Task) -> MetricSums:
+    """The sums that an evaluation reports, with a bounded say."""
+    sums = MetricSums.from_vector(manifest.metrics, update.decode(METRICS))
+    return check_metrics(manifest, sums, weight_cap=message.weight_cap)
+
+
+async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:
+    """Note a part that is not the last: its bytes, its nonce, and that the device is still at it."""
+    async with here.database.write("part") as session:
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        if not await tasks.progress(session, row.id, size, max(row.lease_until, now_ms() + message.lease_ms)):
+            raise refusal((await own(session, row.id, device.id)).state)
+
+
+async def accept(
+    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Path, sha256: str, size: int
+) -> Literal["accepted", "already"]:
+    """Count the update exactly once. Returns ``already`` when these very bytes were counted before.
+
+    size: the bytes of this request. Raises UpdateRefused after having noted the refusal, or what the task's state asks for.
+    """
+    manifest = await here.plans.manifest(message.plan.id)
+    try:
+        update = await asyncio.to_thread(check, whole, manifest, message)
+        sums = metric_sums(update, manifest, message) if message.kind == "evaluate" else None
+    except UpdateRefused as error:
+        here.metrics.updates.labels(error.reason).inc()
+        await _refuse(here, device, row, error, size)
+        whole.unlink(missing_ok=True)
+        raise
+    total = whole.stat().st_size
+    if message.kind == "train":
+        await here.blobs.put("updates", sha256, whole, point="update")
+    changes = {
+        "upload": sha256, "size": total, "weight": update.header.weight, "steps": update.header.steps,
+        "sums": json.dumps(dict(sums.sums) if sums else {}), "bytes_up": TaskRow.bytes_up + size, "finished_at": now_ms(),
+        "verdict": tasks.COUNTED if sums else None,
+    }  # fmt: skip
+    async with here.database.write("accept") as session:
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
+            return _twice(await own(session, row.id, device.id), sha256)
+        await _tell(here, session, row, EvaluationAccepted(sums.sums) if sums else UpdateAccepted())
+        data = {
+            "round": row.round,
+            "device": device.id,
+            "task": row.id,
+            "kind": row.kind,
+            "size": total,
+            "weight": update.header.weight,
+        }
+        events.append(session, "update.accepted", data, row.experiment)
+    here.metrics.updates.labels("accepted").inc()
+    return "accepted"
+
+
+def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
+    if row.state == tasks.ACCEPTED and row.upload == sha256:
+        return "already"
+    raise refusal(row.state)
+
+
+async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: UpdateRefused, size: int) -> None:
+    async with here.database.write("refuse") as session:
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        changes = {
+            "code": error.reason[:64], "detail": error.message[:2000], "verdict": tasks.ROLLED_BACK,
+            "bytes_up": TaskRow.bytes_up + size, "finished_at": now_ms(),
+        }  # fmt: skip
+        if not await tasks.leave(session, row.id, tasks.REFUSED, changes):
+            raise refusal((await own(session, row.id, device.id)).state)
+        await _tell(here, session, row, TaskFailed() if row.kind == "train" else EvaluationFailed())
+        data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "code": error.reason}
+        events.append(session, "update.refused", data, row.experiment)
+
+
+async def _tell(here: Coordinator, session: AsyncSession, row: TaskRow, event: Event) -> None:
+    """Step the round of a task that has just left ``leased``: rows and engine change together or not at all."""
+    opened = await experiments.open_round(session, row.experiment)
+    if opened is None or opened.row.number != row.round:
+        raise refusal(tasks.CLOSED)
+    await here.rounds.apply(session, opened, event)

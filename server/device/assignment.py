@@ -1,0 +1,122 @@
+"""Which task a device gets: the one it holds, or a new one of a round with a free slot, or none."""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
+from coterie.errors import Conflict
+from coterie.protocol import ids
+from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import BlobRef, Capabilities, Task
+from coterie.server.clock import now_ms
+from coterie.server.coordinator import Coordinator
+from coterie.server.device.limits import upload_limit
+from coterie.server.store import blob_rows, events, experiments, nonces, tasks
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.tables import TaskRow
+
+ATTEMPTS = 3
+"""So many tasks of one kind may a device have in one round, when the earlier ones failed."""
+KINDS: tuple[Kind, ...] = ("evaluate", "train")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """The device that checks in, and the nonce that its request used."""
+
+    id: str
+    population: str
+    nonce: str
+    nonce_expires: int
+    capabilities: Capabilities
+
+
+def repeat(coordinator: Coordinator, row: TaskRow) -> Task:
+    """The task that a device holds already, with what is left of its lease."""
+    left = max(row.lease_until - now_ms(), 0)
+    return Task.model_validate({**json.loads(row.message), "lease_ms": left}).signed(coordinator.key)
+
+
+async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Asker) -> list[tuple[str, Kind]]:
+    """The experiments that have a task for this device now, those whose round began first leading."""
+    found: list[tuple[str, Kind]] = []
+    for opened in await experiments.open_rounds(session, asker.population):
+        for kind in KINDS:
+            if open_slots(opened.value, kind) and await _may_take(coordinator, session, opened, kind, asker):
+                found.append((opened.row.experiment, kind))
+    return found
+
+
+async def _may_take(
+    coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker
+) -> bool:
+    states = await tasks.tried(session, opened.row.experiment, opened.row.number, kind, asker.id)
+    if tasks.ACCEPTED in states or tasks.REFUSED in states or len(states) >= ATTEMPTS:
+        return False
+    experiment = await experiments.find(session, opened.row.experiment)
+    if experiment is None:
+        return False
+    return (await coordinator.plans.manifest(experiment.plan)).trainer in asker.capabilities.trainers
+
+
+async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: Kind) -> Task | None:
+    """Lease a task of this experiment to the device, in one transaction. None when somebody else took the last slot."""
+    try:
+        async with coordinator.database.write("lease") as session:
+            opened = await experiments.open_round(session, experiment)
+            if opened is None or not open_slots(opened.value, kind):
+                return None
+            await nonces.spend(session, asker.nonce, asker.nonce_expires)
+            task = await _make(coordinator, session, opened, kind, asker)
+            await coordinator.rounds.apply(session, opened, TaskLeased() if kind == "train" else EvaluationLeased())
+            data = {"round": task.round, "task": task.id, "device": task.device, "kind": kind}
+            events.append(session, "task.leased", data, experiment)
+    except (IntegrityError, Conflict):
+        return None  # the device holds a task by now, or the round moved on: the next check-in will tell
+    return task
+
+
+async def _make(
+    coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: Literal["train", "evaluate"], asker: Asker
+) -> Task:
+    experiment = await experiments.locked(session, opened.row.experiment)
+    request = ExperimentCreate.model_validate_json(experiment.request)
+    manifest = await coordinator.plans.manifest(experiment.plan)
+    version = opened.value.base if kind == "train" else opened.value.version or ""
+    model = await blob_rows.find(session, version)
+    lease_ms = round(request.rounds.lease_s * 1000)
+    task = Task(
+        id=ids.new_id(ids.TASK),
+        device=asker.id,
+        experiment=experiment.id,
+        round=opened.value.number,
+        kind=kind,
+        plan=request.plan,
+        model=BlobRef(sha256=version, size=model.size if model else 0),
+        frozen=request.frozen,
+        hyper={**manifest.hyper, **request.hyper, **request.rounds.hyper(opened.value.number)},
+        codecs=request.codecs,
+        lease_ms=lease_ms,
+        weight_cap=request.rounds.weight_cap,
+        upload_limit=min(upload_limit(manifest.sections_for(kind)), coordinator.settings.update_limit),
+        seed=_seed(request.seed, experiment.id, opened.value.number, asker.id),
+    )
+    now = now_ms()
+    session.add(
+        TaskRow(
+            id=task.id, experiment=experiment.id, round=task.round, kind=kind, device=asker.id, state=tasks.LEASED,
+            message=task.model_dump_json(exclude={"signature"}), lease_until=now + lease_ms, sums="{}", bytes_up=0, created_at=now,
+        )
+    )  # fmt: skip
+    await session.flush()
+    return task.signed(coordinator.key)
+
+
+def _seed(seed: int, experiment: str, number: int, device: str) -> int:
+    """A seed of 53 bits, its own for every device and round."""
+    return int(sha256_hex(f"{seed}/{experiment}/{number}/{device}".encode())[:16], 16) >> 11

@@ -1,0 +1,98 @@
+"""Serving blobs: immutable, so cacheable for ever, by anybody who knows the digest. Updates and evaluation data are never served."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import Path, Request, Response
+from fastapi.responses import StreamingResponse
+
+from coterie.errors import NotFound
+from coterie.server.auth.gate import Here, gated_router
+from coterie.server.coordinator import Coordinator
+from coterie.server.device.ranges import Unsatisfiable, parse_range
+from coterie.server.store import blob_rows
+from coterie.server.store.compression import Variant
+
+router = gated_router("blobs")
+Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+FOR_EVER = "public, max-age=31536000, immutable"
+
+
+def accepts_zstd(header: str) -> bool:
+    """Whether an Accept-Encoding header allows zstd."""
+    for entry in header.split(","):
+        coding, *parameters = (part.strip().lower() for part in entry.split(";"))
+        if coding == "zstd":
+            return not any(
+                parameter.replace(" ", "") in ("q=0", "q=0.0", "q=0.00", "q=0.000") for parameter in parameters
+            )
+    return False
+
+
+async def _size(here: Coordinator, sha256: str) -> int:
+    async with here.database.read() as session:
+        row = await blob_rows.find(session, sha256)
+    if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
+        raise NotFound(f"There is no blob {sha256} to be had.", code="blob_unknown")
+    return row.size
+
+
+@router.head("/v1/blobs/{sha256}", operation_id="headBlob", summary="Whether a blob is there, and how large it is")
+@router.get(
+    "/v1/blobs/{sha256}",
+    operation_id="getBlob",
+    summary="The bytes of a blob",
+    response_class=Response,
+    responses={
+        200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}},
+        206: {"description": "The range that was asked for."},
+        304: {"description": "The client has it."},
+        416: {"description": "The range lies outside of the blob."},
+    },
+)
+async def get(sha256: Digest, request: Request, here: Here) -> Response:
+    """ETag is the digest. Ranges are of the bytes as stored; a whole blob may come zstd-compressed."""
+    size = await _size(here, sha256)
+    headers = {"ETag": f'"{sha256}"', "Cache-Control": FOR_EVER, "Accept-Ranges": "bytes", "Vary": "Accept-Encoding"}
+    tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
+    if tags & {"*", f'"{sha256}"', f'"{sha256}-zstd"'}:
+        return Response(status_code=304, headers=headers)
+    if_range = request.headers.get("If-Range", f'"{sha256}"')
+    try:
+        part = parse_range(request.headers.get("Range"), size) if if_range == f'"{sha256}"' else None
+    except Unsatisfiable:
+        return Response(
+            status_code=416,
+            headers={**headers, "Content-Range": f"bytes */{size}", "Coterie-Problem": "range_not_satisfiable"},
+        )
+    if part is not None:
+        headers |= {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{size}"}
+        return await _send(request, here, sha256, Variant(part.start, part.stop, 206, None), headers)
+    if accepts_zstd(request.headers.get("Accept-Encoding", "")):
+        packed = await here.compression.packed(sha256, size)
+        if packed is not None:
+            headers |= {"Content-Encoding": "zstd", "ETag": f'"{sha256}-zstd"'}
+            return await _send(request, here, sha256, Variant(0, packed.stat().st_size, 200, packed), headers)
+    return await _send(request, here, sha256, Variant(0, size, 200, None), headers)
+
+
+async def _send(
+    request: Request, here: Coordinator, sha256: str, variant: Variant, headers: dict[str, str]
+) -> Response:
+    length = variant.stop - variant.start
+    headers = {**headers, "Content-Length": str(length), "Content-Type": "application/octet-stream"}
+    if request.method == "HEAD":
+        return Response(status_code=variant.status, headers=headers)
+
+    async def body() -> AsyncIterator[bytes]:
+        source = (
+            here.blobs.read(sha256, variant.start, variant.stop)
+            if variant.packed is None
+            else here.compression.read(variant.packed)
+        )
+        async for chunk in source:
+            here.rounds.traffic.sent(sha256, len(chunk))
+            here.metrics.sent.inc(len(chunk))
+            yield chunk
+
+    return StreamingResponse(body(), status_code=variant.status, headers=headers)

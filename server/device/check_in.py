@@ -1,0 +1,44 @@
+"""Check-in: a device asks what to do, and learns what became of what it did."""
+
+from fastapi import Request
+
+from coterie.errors import Conflict
+from coterie.protocol.device import PROTOCOL_VERSIONS, CheckIn, CheckInResponse, Task
+from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.clock import now_ms
+from coterie.server.device.assignment import Asker, candidates, lease, repeat
+from coterie.server.device.pace import window
+from coterie.server.store import tasks
+
+router = gated_router("device")
+
+
+@router.post("/v1/device/check-in", operation_id="checkIn", summary="Ask for a task, and what became of earlier ones")
+async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) -> CheckInResponse:
+    """At most one task per device: a device that holds a lease gets the same task again."""
+    if not set(body.protocol) & set(PROTOCOL_VERSIONS):
+        raise Conflict(
+            f"This coordinator speaks the device protocol {', '.join(map(str, PROTOCOL_VERSIONS))}; the device {body.protocol}.",
+            hint="Update the older of the two.",
+            code="protocol_unsupported",
+        )
+    busy = here.board.busy(device.population)
+    task: Task | None = None
+    settled: dict[str, str] = {}
+    if busy or body.pending:
+        asker = Asker(
+            id=device.id, population=device.population, nonce=device.nonce, nonce_expires=device.nonce_expires,
+            capabilities=body.capabilities,
+        )  # fmt: skip
+        async with here.database.read() as session:
+            settled = await tasks.verdicts(session, device.id, body.pending) if body.pending else {}
+            held = await tasks.lease_of(session, device.id)
+            offers = await candidates(here, session, asker) if held is None and busy else []
+        if held is not None and held.lease_until > now_ms():
+            task = repeat(here, held)
+        for experiment, kind in offers[:1]:
+            task = await lease(here, asker, experiment, kind)
+    again = window(here, busy=busy, now=now_ms())
+    return CheckInResponse.model_validate(
+        {"task": task, "retry_if_accepted": again, "retry_if_rejected": again, "settled": settled}
+    )

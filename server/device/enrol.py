@@ -1,0 +1,102 @@
+"""Joining: what a newcomer must know, and how it becomes a device."""
+
+import json
+
+from fastapi import Response
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.errors import Conflict, Forbidden, NotFound, Unauthenticated
+from coterie.protocol import ids
+from coterie.protocol.device import (
+    NONCE_HEADER,
+    PROTOCOL_VERSIONS,
+    EnrolRequest,
+    EnrolResponse,
+    PopulationInfo,
+)  # fmt: skip
+from coterie.protocol.schema import DataSchema
+from coterie.server.auth.gate import Enrolling, Here, gated_router
+from coterie.server.clock import now_ms
+from coterie.server.store import devices, events, populations, tokens
+from coterie.server.store.tables import DeviceRow, PopulationRow
+
+router = gated_router("device")
+
+
+async def _population(session: AsyncSession, name: str) -> PopulationRow:
+    row = await populations.find(session, name)
+    if row is None:
+        raise NotFound(f"There is no population {name!r}.")
+    return row
+
+
+@router.get(
+    "/v1/device/population", operation_id="getDevicePopulation", summary="What a newcomer must know before it joins"
+)
+async def population(here: Here, enroller: Enrolling) -> PopulationInfo:
+    """The schema that the device's data must fit, and the keys it shall pin."""
+    async with here.database.read() as session:
+        row = await _population(session, enroller.population)
+        signers = await populations.signers(session, row.name)
+    return PopulationInfo(
+        population=row.name,
+        data_schema=DataSchema.from_json(json.loads(row.schema_json)),
+        schema_digest=row.schema_digest,
+        signers=signers,
+        coordinator_key=here.key.public,
+        protocol=PROTOCOL_VERSIONS,
+    )
+
+
+@router.post(
+    "/v1/device/enrol", operation_id="enrolDevice", status_code=201, summary="Become a device of the population"
+)
+async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: Enrolling) -> EnrolResponse:
+    """Idempotent by public key: the same key gets the same device, and uses the token once."""
+    if not set(body.protocol) & set(PROTOCOL_VERSIONS):
+        raise Conflict(f"This coordinator speaks the device protocol {PROTOCOL_VERSIONS}.", code="protocol_unsupported")
+    async with here.database.read() as session:
+        existing = await devices.by_key(session, body.public_key)
+        row = await _population(session, enroller.population)
+    if existing is None:
+        if body.schema_digest != row.schema_digest:
+            raise Conflict(
+                f"The device checked its data against schema {body.schema_digest[:12]}…; population {row.name} has {row.schema_digest[:12]}….",
+                hint="Read GET /v1/device/population again and check the data against its schema.",
+                code="schema_mismatch",
+            )
+        device = await _create(body, here, enroller)
+    else:
+        if existing.revoked_at is not None:
+            raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
+        if existing.population != enroller.population:
+            raise Conflict(
+                f"This key is enrolled in population {existing.population!r} already.",
+                hint="Use a key of its own for every population.",
+                code="key_in_use",
+            )
+        device = existing.id
+        response.status_code = 200
+    nonce = here.nonces.issue(device)
+    response.headers[NONCE_HEADER] = nonce
+    return EnrolResponse(device_id=device, nonce=nonce)
+
+
+async def _create(body: EnrolRequest, here: Here, enroller: Enrolling) -> str:
+    async with here.database.write("enrol") as session:
+        raced = await devices.by_key(session, body.public_key)
+        if raced is not None:
+            return raced.id
+        if not await tokens.use(session, enroller.token):
+            raise Unauthenticated(
+                "The enrolment token has no use left.", hint="Ask the operator for a new one.", code="token_used_up"
+            )
+        now = now_ms()
+        details = {"name": body.name, "capabilities": body.capabilities.model_dump(mode="json")}
+        row = DeviceRow(
+            id=ids.new_id(ids.DEVICE), population=enroller.population, public=body.public_key, token=enroller.token,
+            details=json.dumps(details), created_at=now, seen_at=now,
+        )  # fmt: skip
+        session.add(row)
+        events.append(session, "device.enrolled", {"device": row.id, "population": row.population})
+        return row.id

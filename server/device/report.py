@@ -1,0 +1,64 @@
+"""What a device says about a task it holds: still at it, or giving it up."""
+
+from typing import Annotated
+
+from fastapi import Path
+from pydantic import BaseModel
+
+from coterie.aggregation.engine import EvaluationFailed, TaskFailed
+from coterie.errors import Gone
+from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import Abort, Progress
+from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.clock import now_ms
+from coterie.server.device.task_states import held, refusal
+from coterie.server.store import events, experiments, nonces, tasks
+
+router = gated_router("device")
+TaskName = Annotated[str, Path(max_length=64)]
+
+
+class LeaseLeft(BaseModel):
+    """How long the lease lasts now."""
+
+    lease_ms: int
+
+
+@router.post("/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Still at it: extend the lease")
+async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -> LeaseLeft:
+    """The lease starts anew. A round's deadline is not moved by it."""
+    async with here.database.write("progress") as session:
+        row = await held(session, task, device.id)
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        experiment = await experiments.locked(session, row.experiment)
+        lease_ms = round(ExperimentCreate.model_validate_json(experiment.request).rounds.lease_s * 1000)
+        if not await tasks.extend(session, row.id, now_ms() + lease_ms):
+            raise Gone("The lease of this task is over.", hint="Check in for another one.", code="lease_expired")
+    return LeaseLeft(lease_ms=lease_ms)
+
+
+@router.post("/v1/device/tasks/{task}/abort", operation_id="abortTask", status_code=204, summary="Give the task up")
+async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None:
+    """The slot is offered to another device at once. Doing it twice is harmless."""
+    async with here.database.write("abort") as session:
+        row = await tasks.find(session, task, device.id)
+        if row is not None and row.state == tasks.ABORTED:
+            return
+        row = await held(session, task, device.id)
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        changes = {"code": body.code, "detail": body.detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
+        if not await tasks.leave(session, row.id, tasks.ABORTED, changes):
+            raise refusal(tasks.CLOSED)
+        opened = await experiments.open_round(session, row.experiment)
+        if opened is not None and opened.row.number == row.round:
+            await here.rounds.apply(session, opened, TaskFailed() if row.kind == "train" else EvaluationFailed())
+        data = {
+            "round": row.round,
+            "task": row.id,
+            "device": device.id,
+            "kind": row.kind,
+            "phase": body.phase,
+            "code": body.code,
+        }
+        events.append(session, "task.aborted", data, row.experiment)
+    here.blobs.scratch_file(task).unlink(missing_ok=True)

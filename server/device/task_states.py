@@ -1,0 +1,40 @@
+"""What to say about a task that is not leased any more."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.errors import Conflict, CoterieError, Gone, NotFound
+from coterie.server.store import tasks
+from coterie.server.store.tables import TaskRow
+
+REFUSALS: Final[Mapping[str, tuple[type[CoterieError], str, str]]] = {
+    tasks.ACCEPTED: (Conflict, "task_finished", "The update of this task was accepted before; this is another one."),
+    tasks.REFUSED: (Conflict, "task_finished", "The update of this task was refused; the task is over."),
+    tasks.ABORTED: (Conflict, "task_finished", "The device gave this task up."),
+    tasks.EXPIRED: (Gone, "lease_expired", "The lease of this task ran out before its update was complete."),
+    tasks.CLOSED: (Gone, "round_closed", "The round of this task is over."),
+}
+
+
+def refusal(state: str) -> CoterieError:
+    """The refusal of anything more for a task in this state."""
+    kind, code, message = REFUSALS[state]
+    return kind(message, hint="Delete what belongs to this task and check in for another one.", code=code)
+
+
+async def own(session: AsyncSession, task: str, device: str) -> TaskRow:
+    """The device's own task. Raises NotFound ``task_unknown``, also for a task of another device."""
+    row = await tasks.find(session, task, device)
+    if row is None:
+        raise NotFound("This device has no task of that id.", hint="Check in for one.", code="task_unknown")
+    return row
+
+
+async def held(session: AsyncSession, task: str, device: str) -> TaskRow:
+    """The device's own task, leased to it. Raises the refusal that its state asks for."""
+    row = await own(session, task, device)
+    if row.state != tasks.LEASED:
+        raise refusal(row.state)
+    return row

@@ -1,0 +1,32 @@
+"""Counters for Prometheus. Labels are routes and outcomes, never devices or secrets."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+class Metrics:
+    """The metrics of one coordinator, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "coterie_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "coterie_request_seconds", "Time to answer.", ("route",), buckets=BUCKETS, registry=self.registry
+        )
+        self.updates = Counter("coterie_updates", "Uploads by outcome.", ("outcome",), registry=self.registry)
+        self.rounds = Counter("coterie_rounds", "Rounds by how they ended.", ("outcome",), registry=self.registry)
+        self.received = Counter("coterie_received_bytes", "Bytes of updates received.", registry=self.registry)
+        self.sent = Counter("coterie_sent_bytes", "Bytes of blobs sent.", registry=self.registry)
+        self.running = Gauge("coterie_experiments_running", "Experiments that are running.", registry=self.registry)
+
+    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one answered request."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def render(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)

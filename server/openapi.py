@@ -1,0 +1,59 @@
+"""The OpenAPI description: what the framework knows, and what it cannot know (credentials and problems)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, PROBLEM_MEDIA_TYPE, SIGNATURE_HEADER, Problem
+from coterie.server.auth.policy import Access
+
+SCHEMES: Final[Mapping[str, dict[str, Any]]] = {
+    "admin": {"type": "http", "scheme": "bearer", "description": "coterie_admin_<id>_<secret>"},
+    "enrol": {"type": "http", "scheme": "bearer", "description": "coterie_enrol_<id>_<secret>"},
+    "device": {
+        "type": "apiKey", "in": "header", "name": SIGNATURE_HEADER,
+        "description": f"Ed25519 over method, target, body digest and nonce; with {DEVICE_HEADER} and {NONCE_HEADER}.",
+    },
+}  # fmt: skip
+NEEDS: Final[Mapping[Access, list[dict[str, list[str]]]]] = {
+    Access.PUBLIC: [],
+    Access.ADMIN: [{"admin": []}],
+    Access.ENROL: [{"enrol": []}],
+    Access.DEVICE: [{"device": []}],
+    Access.DEVICE_STREAM: [{"device": []}],
+}
+
+
+def describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> None:
+    """Make ``app.openapi()`` give the whole description, made once."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _describe(app, policy)
+        return app.openapi_schema
+
+    app.openapi = openapi
+
+
+def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> dict[str, Any]:
+    schema = get_openapi(
+        title=app.title, version=app.version, routes=app.routes,
+        description="The control plane of researchers and operators, and the device plane. Every error is a problem document (RFC 9457).",
+    )  # fmt: skip
+    components = schema.setdefault("components", {})
+    components["securitySchemes"] = dict(SCHEMES)
+    schemas = components.setdefault("schemas", {})
+    schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= schemas["Problem"].pop("$defs", {})
+    problem = {
+        "description": "Refused; `code` says why and `hint` what to do.",
+        "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            operation["security"] = NEEDS[policy[(method.upper(), path)]]
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = problem
+    return schema

@@ -1,0 +1,130 @@
+"""Every error as ``application/problem+json`` (RFC 9457) with ``code``, ``hint`` and ``doc``."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from coterie.errors import DOCUMENTATION, CoterieError, InternalError, StorageError, Unavailable
+from coterie.protocol.device import PROBLEM_MEDIA_TYPE
+from coterie.server.store.blobs import no_space, storage_full
+
+TITLES = {
+    400: "Bad request", 401: "Not authenticated", 403: "Forbidden", 404: "Not found", 405: "Method not allowed", 409: "Conflict", 410: "Gone",
+    412: "Precondition failed", 413: "Too large", 415: "Unsupported media type", 416: "Range not satisfiable", 422: "Not acceptable as it is",
+    500: "Internal error", 503: "Not ready", 507: "Storage full",
+}  # fmt: skip
+CODES = {404: "not_found", 413: "too_large", 405: "method_not_allowed", 416: "range_not_satisfiable"}
+log = structlog.get_logger("coterie.server")
+
+
+class ProblemResponse(JSONResponse):
+    """A problem document."""
+
+    media_type = PROBLEM_MEDIA_TYPE
+
+
+def problem(
+    request: Request,
+    *,
+    status: int,
+    code: str,
+    detail: str,
+    hint: str | None = None,
+    extra: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Write a problem document. A response to HEAD carries its code in ``Coterie-Problem`` as well, having no body."""
+    body: dict[str, Any] = {
+        "type": f"/problems/{code.replace('_', '-')}",
+        "title": TITLES.get(status, "Error"),
+        "status": status,
+        "detail": detail,
+        "instance": request.url.path,
+        "code": code,
+        "hint": hint,
+        "doc": f"{DOCUMENTATION}#{code.replace('_', '-')}",
+        "trace_id": request.scope.get("coterie.trace"),
+    }
+    taken = {name: value for name, value in (extra or {}).items() if name not in body}
+    return ProblemResponse({**body, **taken}, status_code=status, headers={**(headers or {}), "Coterie-Problem": code})
+
+
+def _json_safe(value: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(dict(value), default=str))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    error = cast(CoterieError, error)
+    if error.status >= 500 and not isinstance(error, StorageError | Unavailable):
+        return await _unexpected(request, error)
+    headers: dict[str, str] = {str(name): str(value) for name, value in error.details.pop("headers", {}).items()}
+    if error.status == 401 and "Authorization" not in request.headers and "Coterie-Device" not in request.headers:
+        headers["WWW-Authenticate"] = "Bearer"
+    return problem(
+        request,
+        status=error.status,
+        code=error.reason,
+        detail=error.message,
+        hint=error.hint,
+        extra=_json_safe(error.details),
+        headers=headers,
+    )
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    found = [
+        {"pointer": "/" + "/".join(str(part) for part in entry["loc"]), "detail": entry["msg"]}
+        for entry in cast(RequestValidationError, error).errors()
+    ]
+    where = "; ".join(f"{entry['pointer']}: {entry['detail']}" for entry in found[:5])
+    return problem(
+        request, status=422, code="request_invalid", detail=f"The request does not have the documented form: {where}.",
+        hint="Compare it with /v1/openapi.json.", extra={"errors": found},
+    )  # fmt: skip
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    error = cast(HTTPException, error)
+    code = CODES.get(error.status_code, "request_refused")
+    detail = (
+        f"There is no {request.method} {request.url.path}." if error.status_code in (404, 405) else str(error.detail)
+    )
+    hint = "The routes are listed at /docs." if error.status_code in (404, 405) else None
+    return problem(request, status=error.status_code, code=code, detail=detail, hint=hint, headers=error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    full = storage_full(error)
+    if full is not None:
+        return await _refused(request, full)
+    trace = request.scope.get("coterie.trace")
+    log.error("request failed", trace_id=trace, method=request.method, path=request.url.path, exc_info=error)
+    return problem(
+        request, status=500, code=InternalError.code, detail="The coordinator broke one of its own promises; this is a bug.",
+        hint=f"Report it with the trace id {trace}; the coordinator's log has the details.",
+    )  # fmt: skip
+
+
+async def _database(request: Request, error: Exception) -> Response:
+    text = str(cast(DBAPIError, error).orig)
+    if "database or disk is full" in text or "disk I/O error" in text:
+        return await _refused(request, no_space())
+    return await _unexpected(request, error)
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of this application a problem document."""
+    app.add_exception_handler(CoterieError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(DBAPIError, _database)
+    app.add_exception_handler(OSError, _unexpected)
+    app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,1 @@
+"""Rounds: the pure engine's states and effects, made durable."""

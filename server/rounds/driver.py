@@ -1,0 +1,256 @@
+"""The driver: one asyncio task that keeps every running experiment moving.
+
+A round's row says where the round is, so the driver holds no state that a restart could lose: each pass looks at the rows, does what is due, and
+sleeps until the bell rings or the next lease or deadline runs out. What it does is either one conditional transaction, or a numeric job whose result
+is stored durably before the one transaction that mentions it; doing it again after a crash is harmless.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import (
+    AggregateFailed,
+    AggregateReady,
+    Committed,
+    DeadlinePassed,
+    Evaluated,
+    EvaluationFailed,
+    Event,
+    Phase,
+    TaskFailed,
+)  # fmt: skip
+from coterie.errors import CoterieError
+from coterie.protocol.control import ExperimentCreate
+from coterie.server.bell import Bell, wait
+from coterie.server.clock import now_ms
+from coterie.server.plans import Plans
+from coterie.server.rounds.transitions import Rounds
+from coterie.server.rounds.workers import JobFailed, Workers
+from coterie.server.store import blob_rows, events, experiments, tasks
+from coterie.server.store.blobs import BlobStore
+from coterie.server.store.engine import Database
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.tables import ExperimentRow, TaskRow
+
+LONGEST_SLEEP_S = 60.0
+RETRY_S = 1.0
+log = structlog.get_logger("coterie.server.driver")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What the driver works with."""
+
+    database: Database
+    blobs: BlobStore
+    rounds: Rounds
+    workers: Workers
+    plans: Plans
+    bell: Bell
+
+
+class Driver:
+    """Runs from `run` until cancelled."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._jobs: dict[tuple[str, int, Phase], asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Keep moving. An error in one pass is logged and tried again a little later; it never ends the driver."""
+        try:
+            while True:
+                ring = self._parts.bell.next_ring()
+                try:
+                    await self._pass()
+                    pause = await self._until_next()
+                except Exception as error:
+                    log.error("pass failed", exc_info=error)
+                    pause = RETRY_S
+                await wait(ring, pause)
+        finally:
+            for job in self._jobs.values():
+                job.cancel()
+            await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+
+    async def _pass(self) -> None:
+        await self._expire_leases()
+        async with self._parts.database.read() as session:
+            opened = list(await experiments.open_rounds(session))
+            uncleaned = list(await experiments.uncleaned(session))
+        now = now_ms()
+        for found in opened:
+            if found.row.deadline_at is not None and found.row.deadline_at <= now:
+                await self._deadline(found)
+            else:
+                self._work(found)
+        for row in uncleaned:
+            await self._clean(row.experiment, row.number)
+
+    async def _until_next(self) -> float:
+        async with self._parts.database.read() as session:
+            times = [await tasks.next_expiry(session), await experiments.next_deadline(session)]
+        due = [time for time in times if time is not None]
+        return min(max(min(due) - now_ms(), 0) / 1000 + 0.001, LONGEST_SLEEP_S) if due else LONGEST_SLEEP_S
+
+    async def _expire_leases(self) -> None:
+        async with self._parts.database.read() as session:
+            late = await tasks.expired(session, now_ms())
+        if not late:
+            return
+        async with self._parts.database.write("expire") as session:
+            for task in late:
+                changes = {"verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
+                if await tasks.expire(session, task.id, now_ms(), changes):
+                    await self._report_lost(session, task)
+
+    async def _report_lost(self, session: AsyncSession, task: TaskRow) -> None:
+        opened = await experiments.open_round(session, task.experiment)
+        if opened is not None and opened.row.number == task.round:
+            event = TaskFailed() if task.kind == "train" else EvaluationFailed()
+            await self._parts.rounds.apply(session, opened, event)
+        data = {"round": task.round, "task": task.id, "device": task.device, "kind": task.kind}
+        events.append(session, "task.expired", data, task.experiment)
+
+    async def _deadline(self, found: OpenRound) -> None:
+        async with self._parts.database.write("deadline") as session:
+            opened = await self._same(session, found)
+            if opened is None or opened.row.deadline_at is None or opened.row.deadline_at > now_ms():
+                return
+            kind = "train" if opened.row.deadline_kind == "train" else "evaluate"
+            await self._parts.rounds.apply(session, opened, DeadlinePassed(kind), {"deadline_at": None})
+
+    async def _same(self, session: AsyncSession, found: OpenRound) -> OpenRound | None:
+        """The round as it is now, if it is still in the phase that it was found in."""
+        opened = await experiments.open_round(session, found.row.experiment)
+        same = opened is not None and opened.row.number == found.row.number and opened.value.phase is found.value.phase
+        return opened if same else None
+
+    def _work(self, found: OpenRound) -> None:
+        """Start what is due for a round and takes time, unless it is already under way."""
+        due: dict[Phase, Callable[[OpenRound], Awaitable[None]]] = {
+            Phase.AGGREGATING: self._aggregate,
+            Phase.EVALUATING: self._evaluate,
+            Phase.COMMITTING: self._commit,
+        }
+        act = due.get(found.value.phase)
+        key = (found.row.experiment, found.row.number, found.value.phase)
+        if act is None or key in self._jobs or (found.value.phase is Phase.EVALUATING and found.value.central_done):
+            return
+
+        async def job() -> None:
+            try:
+                await act(found)
+            except CoterieError as error:
+                log.error(
+                    "round cannot go on yet", experiment=key[0], round=key[1], phase=key[2].value, why=error.message
+                )
+                await asyncio.sleep(RETRY_S)
+            except Exception as error:
+                log.error("round cannot go on yet", experiment=key[0], round=key[1], phase=key[2].value, exc_info=error)
+                await asyncio.sleep(RETRY_S)
+            finally:
+                self._jobs.pop(key, None)
+                self._parts.bell.ring()
+
+        self._jobs[key] = asyncio.create_task(job(), name=f"{key[2].value} {key[0]} {key[1]}")
+
+    async def _aggregate(self, found: OpenRound) -> None:
+        experiment, number = found.row.experiment, found.row.number
+        async with self._parts.database.read() as session:
+            row = await experiments.find(session, experiment)
+            accepted = await tasks.accepted(session, experiment, number)
+        if row is None:
+            return
+        out = self._parts.blobs.scratch_file(f"job-{experiment}-{number}")
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        try:
+            result = await self._parts.workers.run("aggregate", self._aggregate_arguments(found, row, accepted, out))
+        except JobFailed as error:
+            await self._step("aggregate_failed", found, AggregateFailed(error.message))
+            return
+        else:
+            await self._keep_result(found, result)
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+
+    def _aggregate_arguments(
+        self, found: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
+    ) -> dict[str, Any]:
+        blobs = self._parts.blobs
+        request = ExperimentCreate.model_validate_json(row.request)
+        return {
+            "manifest": str(blobs.path("blobs", row.plan)),
+            "base": str(blobs.path("blobs", found.value.base)),
+            "updates": [str(blobs.path("updates", task.upload or "")) for task in accepted],
+            "server": request.server.model_dump(mode="json"),
+            "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
+            "weight_cap": request.rounds.weight_cap,
+            "out": str(out),
+        }
+
+    async def _keep_result(self, found: OpenRound, result: dict[str, Any]) -> None:
+        """Make the new version and the server's state durable, then say so."""
+        weights, state, rejected = result["weights"], result["state"], result["rejected"]
+        await self._parts.blobs.put("blobs", weights["sha256"], Path(weights["path"]), point="result")
+        if state is not None:
+            await self._parts.blobs.put("blobs", state["sha256"], Path(state["path"]), point="result")
+        async with self._parts.database.write("aggregated") as session:
+            opened = await self._same(session, found)
+            if opened is None:
+                return
+            await blob_rows.keep(session, weights["sha256"], weights["size"], "model")
+            if state is not None:
+                await blob_rows.keep(session, state["sha256"], state["size"], "state")
+            for entry in rejected:
+                await tasks.reject(session, entry["task"], entry["code"], entry["message"])
+            event = AggregateReady(weights["sha256"], result["metrics"], len(rejected))
+            changes = {"aggregate": weights["sha256"], "server_state": state["sha256"] if state else None}
+            self._parts.rounds.traffic.use(opened.row.experiment, [weights["sha256"]])
+            await self._parts.rounds.apply(session, opened, event, changes)
+
+    async def _evaluate(self, found: OpenRound) -> None:
+        async with self._parts.database.read() as session:
+            row = await experiments.find(session, found.row.experiment)
+        if row is None:
+            return
+        request = ExperimentCreate.model_validate_json(row.request)
+        blobs = self._parts.blobs
+        manifest = await self._parts.plans.manifest(row.plan)
+        arguments = {
+            "manifest": str(blobs.path("blobs", row.plan)),
+            "graph": str(blobs.path("blobs", manifest.graph("eval").sha256)),
+            "weights": str(blobs.path("blobs", found.value.version or "")),
+            "frozen": str(blobs.path("blobs", request.frozen.sha256)) if request.frozen else None,
+            "data": str(blobs.path("blobs", request.evaluation.sha256)) if request.evaluation else None,
+        }
+        try:
+            event = Evaluated((await self._parts.workers.run("evaluate", arguments))["metrics"])
+        except JobFailed as error:
+            event = Evaluated(None, error.message)
+        await self._step("evaluated", found, event)
+
+    async def _commit(self, found: OpenRound) -> None:
+        await self._step("commit", found, Committed())
+
+    async def _step(self, point: str, found: OpenRound, event: Event) -> None:
+        async with self._parts.database.write(point) as session:
+            opened = await self._same(session, found)
+            if opened is not None:
+                await self._parts.rounds.apply(session, opened, event)
+
+    async def _clean(self, experiment: str, number: int) -> None:
+        """Delete the update blobs of a round that has ended; a crash in between only means doing it again."""
+        async with self._parts.database.read() as session:
+            digests = await tasks.uploads(session, experiment, number)
+        await self._parts.blobs.delete_updates(list(digests))
+        async with self._parts.database.write("cleanup") as session:
+            await experiments.cleaned(session, experiment, number)

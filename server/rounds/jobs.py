@@ -1,0 +1,56 @@
+"""The numeric jobs of a round. They run in the worker process: files in, files and numbers out."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.evaluate import evaluate
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.server_optimizers import server_optimizer
+from coterie.protocol.tensors import read_file
+
+
+def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the update files of a round into a new version and a new server state in the folder ``out``."""
+    state = arguments["server_state"]
+    result = aggregate_updates(
+        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        base=Path(arguments["base"]),
+        updates=[Path(path) for path in arguments["updates"]],
+        server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
+        server_state=Path(state) if state else None,
+        out=Path(arguments["out"]),
+        weight_cap=arguments["weight_cap"],
+    )
+    return {
+        "weights": _file(Path(result.weights)),
+        "state": _file(Path(result.state)) if result.state else None,
+        "metrics": dict(result.metrics),
+        "accepted": list(result.accepted),
+        "rejected": [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in result.rejected],
+    }
+
+
+def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure a version on the coordinator's own rows."""
+    manifest = Manifest.from_bytes(Path(arguments["manifest"]).read_bytes())
+    frozen = arguments["frozen"]
+    sums = evaluate(
+        Path(arguments["graph"]).read_bytes(),
+        manifest,
+        read_file(Path(arguments["weights"])),
+        read_file(Path(arguments["data"])),
+        frozen=read_file(Path(frozen)) if frozen else None,
+    )
+    return {"metrics": dict(sums.sums)}
+
+
+def _file(path: Path) -> dict[str, Any]:
+    return {"path": str(path), "sha256": _sha256(path), "size": path.stat().st_size}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

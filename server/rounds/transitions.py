@@ -1,0 +1,140 @@
+"""The engine's steps as rows: a round's next value and everything that must be true with it, in one transaction.
+
+Whoever changes a task tells the engine in the same transaction, so rows and engine never disagree: an update is accepted if and only if its round
+counts it. Effects that take time (aggregating, evaluating, committing) are not performed here: a round's phase says that they are due, and the
+driver performs them, again after a restart.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import CloseTasks, Effects, Event, Phase, Round, SetDeadline, start, step
+from coterie.aggregation.progress import (
+    Finish,
+    Progress,
+    Reason,
+    StartRound,
+    after_round,
+    configure,
+    first_round,
+    measured,
+)
+from coterie.errors import InternalError
+from coterie.protocol.control import ExperimentCreate, RoundPolicy
+from coterie.server.clock import now_ms
+from coterie.server.rounds.record import round_record
+from coterie.server.store import blob_rows, events, experiments, tasks
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.tables import ExperimentRow, RoundRow
+from coterie.server.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Applies events to rounds inside the caller's transaction."""
+
+    traffic: Traffic = field(default_factory=Traffic)
+
+    async def begin_first(self, session: AsyncSession, experiment: ExperimentRow) -> None:
+        """Begin the first round of a new experiment."""
+        progress, action = first_round(Progress.from_json(experiment.progress), _policy(experiment))
+        experiment.progress = progress.to_json()
+        await self._begin(session, experiment, action)
+
+    async def apply(
+        self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None
+    ) -> OpenRound:
+        """Take one step of the engine. Raises errors.Conflict, having changed nothing, where the round has no rule for the event.
+
+        changes: columns of the round that become true with this step.
+        """
+        row, before = opened.row, opened.value
+        value, effects = step(before, event)
+        # A deadline belongs to the phase that set it.
+        moved = {"deadline_at": None} if value.phase is not before.phase else {}
+        written = {**(changes or {}), **moved, **await self._perform(session, row, effects)}
+        await experiments.save_round(session, row, value, written)
+        if value.phase is not before.phase:
+            if value.phase.final:
+                await self._end(session, row, value)
+            else:
+                events.append(session, f"round.{value.phase.value}", {"round": value.number}, row.experiment)
+        return OpenRound(row, value)
+
+    async def _perform(self, session: AsyncSession, row: RoundRow, effects: Effects) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        for effect in effects:
+            match effect:
+                case CloseTasks(kind):
+                    await tasks.close(session, row.experiment, row.number, kind, now_ms())
+                case SetDeadline(kind, seconds) if row.deadline_kind != kind:
+                    changes |= {"deadline_kind": kind, "deadline_at": now_ms() + round(seconds * 1000)}
+                case _:
+                    # Open slots follow from the round's value; what takes time is the driver's.
+                    continue
+        return changes
+
+    async def _begin(self, session: AsyncSession, experiment: ExperimentRow, action: StartRound) -> None:
+        request = ExperimentCreate.model_validate_json(experiment.request)
+        config = configure(request.rounds, action.number, central=request.evaluation is not None)
+        value, effects = start(action.number, action.base, config)
+        row = RoundRow(
+            experiment=experiment.id, number=value.number, phase=value.phase.value, state=value.to_json(), base=value.base,
+            bytes_down=0, version=0, created_at=now_ms(),
+        )  # fmt: skip
+        for name, content in (await self._perform(session, row, effects)).items():
+            setattr(row, name, content)
+        session.add(row)
+        experiment.round = value.number
+        events.append(session, "round.started", {"round": value.number, "cohort": value.config.cohort}, experiment.id)
+
+    async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
+        experiment = await experiments.locked(session, row.experiment)
+        committed = value.phase is Phase.COMMITTED
+        await tasks.settle(session, row.experiment, row.number, tasks.COUNTED if committed else tasks.ROLLED_BACK)
+        row.finished_at = ended = now_ms()
+        row.cause = value.cause.value if value.cause else None
+        row.bytes_down = self.traffic.take(row.experiment)
+        bytes_up = await tasks.bytes_up(session, row.experiment, row.number)
+        record = round_record(
+            value, bytes_up=bytes_up, bytes_down=row.bytes_down, seconds=(ended - row.created_at) / 1000
+        )
+        row.record = json.dumps(record)
+        if committed:
+            await self._adopt(session, experiment, row, value)
+        events.append(session, f"round.{value.phase.value}", record, row.experiment)
+        await self._continue(session, experiment, value)
+
+    async def _adopt(self, session: AsyncSession, experiment: ExperimentRow, row: RoundRow, value: Round) -> None:
+        version = value.version or ""
+        experiment.model, experiment.server_state = version, row.server_state
+        blob = await blob_rows.find(session, version)
+        if blob is None:
+            raise InternalError(f"Round {value.number} of {experiment.id} commits a version that was never stored.")
+        experiments.add_model(
+            session, experiment=experiment.id, round=value.number, sha256=version, parent=value.base, size=blob.size,
+            metrics=measured(value),
+        )  # fmt: skip
+
+    async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> None:
+        progress, action = after_round(Progress.from_json(experiment.progress), value, _policy(experiment))
+        experiment.progress, experiment.best = progress.to_json(), progress.best
+        match action:
+            case StartRound():
+                await self._begin(session, experiment, action)
+            case Finish(reason, _):
+                experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
+                experiment.reason, experiment.finished_at = reason.value, now_ms()
+                ended = {
+                    "state": experiment.state, "reason": reason.value, "detail": reason.sentence,
+                    "best": progress.best, "model": progress.kept, "rounds": progress.committed,
+                }  # fmt: skip
+                events.append(session, "experiment.finished", ended, experiment.id)
+
+
+def _policy(experiment: ExperimentRow) -> RoundPolicy:
+    return ExperimentCreate.model_validate_json(experiment.request).rounds

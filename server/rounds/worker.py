@@ -1,0 +1,71 @@
+"""The worker process: does the numeric jobs, and nothing else. It opens no database, listens to nobody but the coordinator that started it, and
+ends with it: when its standard input closes it exits at once, whatever it is doing.
+
+One JSON object per line: ``{"job": name, "arguments": {...}}`` in, ``{"result": {...}}`` or ``{"error": {...}}`` out.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TextIO
+
+from coterie.errors import CoterieError
+
+Job = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def _warm(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.aggregation import aggregate, evaluate
+
+    return {"ready": [aggregate.__name__, evaluate.__name__]}
+
+
+def _aggregate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.rounds.jobs import aggregate_job
+
+    return aggregate_job(arguments)
+
+
+def _evaluate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.rounds.jobs import evaluate_job
+
+    return evaluate_job(arguments)
+
+
+JOBS: Final[Mapping[str, Job]] = {"warm": _warm, "aggregate": _aggregate, "evaluate": _evaluate}
+
+
+def perform(line: str) -> dict[str, Any]:
+    """The answer to one line of input."""
+    try:
+        request = json.loads(line)
+        return {"result": JOBS[request["job"]](request["arguments"])}
+    except CoterieError as error:
+        return {"error": {"code": error.reason, "message": error.message, "final": True}}
+    except Exception as error:
+        # A worker outlives a job that fails; the coordinator decides whether to try again.
+        return {"error": {"code": "internal", "message": f"{type(error).__name__}: {error}", "final": False}}
+
+
+def _read(lines: "queue.SimpleQueue[str]", source: TextIO) -> None:
+    for line in source:
+        lines.put(line)
+    os._exit(0)
+
+
+def main() -> None:
+    """Serve until standard input closes."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    sys.stdout = sys.stderr  # whatever a library prints must not pass for an answer
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(lines, sys.stdin), daemon=True).start()
+    while True:
+        answers.write(json.dumps(perform(lines.get())) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

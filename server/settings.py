@@ -1,0 +1,54 @@
+"""What an operator may set: arguments first, then the environment (``COTERIE_*``), then these defaults."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MEBIBYTE = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """The settings of one coordinator process. Durations are seconds, sizes are bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="COTERIE_", frozen=True, extra="ignore")
+
+    folder: Path = Field(
+        default=Path(".coterie/server"), description="Where the coordinator keeps its database, blobs, lock and keys."
+    )
+    host: str = Field(
+        default="127.0.0.1", description="The address to bind. Anything but loopback needs TLS, or insecure=True."
+    )
+    port: int = Field(default=8765, ge=0, le=65535, description="The port to bind; 0 lets the system choose.")
+    tls_cert: Path | None = Field(default=None, description="PEM certificate chain.")
+    tls_key: Path | None = Field(default=None, description="PEM private key of the certificate.")
+    insecure: bool = Field(
+        default=False, description="Allow a non-loopback bind without TLS (behind a proxy that ends TLS)."
+    )
+    log_level: str = Field(default="info", description="debug, info, warning or error.")
+
+    blob_limit: int = Field(
+        default=2048 * MEBIBYTE, gt=0, description="The largest blob that an administrator may upload."
+    )
+    update_limit: int = Field(
+        default=1024 * MEBIBYTE, gt=0, description="The largest update file, whatever a plan would allow."
+    )
+    nonce_window_s: float = Field(default=300.0, gt=0, description="How long a nonce stays valid after it was issued.")
+    check_in_rate: float = Field(default=200.0, gt=0, description="Check-ins per second to steer the fleet towards.")
+    retry_floor_s: float = Field(
+        default=0.25, gt=0, description="The shortest mean wait between two check-ins while an experiment runs."
+    )
+    retry_idle_s: float = Field(
+        default=1.0, gt=0, description="The shortest mean wait between two check-ins while none runs."
+    )
+    heartbeat_s: float = Field(default=15.0, gt=0, description="How often an idle event stream says that it is alive.")
+    aggregate_attempts: int = Field(
+        default=3, ge=1, description="How often a numeric job is tried before its round is abandoned."
+    )
+    aggregate_timeout_s: float = Field(default=3600.0, gt=0, description="How long one numeric job may take.")
+    shutdown_s: float = Field(default=5.0, gt=0, description="How long open requests may take to end on shutdown.")
+
+    @property
+    def tls(self) -> bool:
+        """Whether both halves of a TLS identity are set."""
+        return self.tls_cert is not None and self.tls_key is not None

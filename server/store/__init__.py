@@ -1,0 +1,1 @@
+"""What the coordinator remembers: rows and blobs."""

@@ -1,0 +1,84 @@
+"""Enrolled devices, and what this process remembers of them so that an idle check-in needs no query."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.server.store.engine import Database
+from coterie.server.store.tables import DeviceRow, TaskRow
+
+
+@dataclass(frozen=True)
+class KnownDevice:
+    """What authentication needs of a device."""
+
+    id: str
+    population: str
+    public: str
+    revoked: bool
+
+
+class DeviceCache:
+    """Remembers devices by id, up to a bound. A revocation forgets its device."""
+
+    def __init__(self, database: Database, bound: int = 100_000) -> None:
+        self._database = database
+        self._bound = bound
+        self._known: dict[str, KnownDevice] = {}
+
+    async def find(self, identifier: str) -> KnownDevice | None:
+        """The device of this id, or None."""
+        known = self._known.get(identifier)
+        if known is not None:
+            return known
+        async with self._database.read() as session:
+            row = await session.get(DeviceRow, identifier)
+        if row is None:
+            return None
+        if len(self._known) >= self._bound:
+            self._known.pop(next(iter(self._known)))
+        known = KnownDevice(row.id, row.population, row.public, row.revoked_at is not None)
+        self._known[identifier] = known
+        return known
+
+    def forget(self, identifier: str) -> None:
+        """Read this device's row again next time."""
+        self._known.pop(identifier, None)
+
+
+async def by_key(session: AsyncSession, public: str) -> DeviceRow | None:
+    """The device with this public key."""
+    return (await session.execute(select(DeviceRow).where(DeviceRow.public == public))).scalar_one_or_none()
+
+
+async def revoke(session: AsyncSession, identifier: str, now: int) -> None:
+    """Shut a device out for ever."""
+    await session.execute(
+        update(DeviceRow).where(DeviceRow.id == identifier, DeviceRow.revoked_at.is_(None)).values(revoked_at=now)
+    )
+
+
+async def saw(session: AsyncSession, seen: Mapping[str, int]) -> None:
+    """Write down when devices were last seen."""
+    for identifier, at in seen.items():
+        await session.execute(update(DeviceRow).where(DeviceRow.id == identifier).values(seen_at=at))
+
+
+async def page(session: AsyncSession, population: str | None, after: str, limit: int) -> Sequence[DeviceRow]:
+    """Devices by rising id, which is the order of enrolment."""
+    query = select(DeviceRow).where(DeviceRow.id > after).order_by(DeviceRow.id).limit(limit)
+    if population is not None:
+        query = query.where(DeviceRow.population == population)
+    return (await session.execute(query)).scalars().all()
+
+
+async def accepted(session: AsyncSession, identifiers: Sequence[str]) -> dict[str, int]:
+    """How many updates of each device were accepted."""
+    query = (
+        select(TaskRow.device, func.count())
+        .where(TaskRow.device.in_(identifiers), TaskRow.state == "accepted", TaskRow.kind == "train")
+        .group_by(TaskRow.device)
+    )
+    return {device: count for device, count in (await session.execute(query)).tuples()}

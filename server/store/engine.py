@@ -1,0 +1,81 @@
+"""The database: opening it, reading it, and the one way to write to it.
+
+SQLite runs in WAL mode with ``synchronous=FULL``: when a commit returns, it is on the disk. All that is particular to SQLite is in this file.
+Writes queue on one connection and begin with ``BEGIN IMMEDIATE``, so a transaction that has started never fails for a lock; reads run beside
+them on connections of their own and see the last commit.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+
+from coterie.errors import InternalError
+from coterie.server.faults import TRANSACTIONS, Faults
+
+BUSY_TIMEOUT_MS = 10_000
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of an SQLite database file."""
+    return f"sqlite+aiosqlite:///{path.resolve()}"
+
+
+def _connect_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver must not begin transactions of its own
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _engine(url: str, *, begin: str, connections: int) -> AsyncEngine:
+    if make_url(url).get_backend_name() != "sqlite":
+        return create_async_engine(url)
+    engine = create_async_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60)
+
+    def begin_transaction(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine.sync_engine, "connect", _connect_sqlite)
+    event.listen(engine.sync_engine, "begin", begin_transaction)
+    return engine
+
+
+class Database:
+    """Sessions for reading and for writing. One request is one transaction."""
+
+    def __init__(self, url: str, faults: Faults, on_commit: Callable[[], None]) -> None:
+        self._faults = faults
+        self._on_commit = on_commit
+        self._writer = _engine(url, begin="BEGIN IMMEDIATE", connections=1)
+        self._reader = _engine(url, begin="BEGIN", connections=4)
+        self._writes = async_sessionmaker(self._writer, expire_on_commit=False, autoflush=True)
+        self._reads = async_sessionmaker(self._reader, expire_on_commit=False, autoflush=False)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[AsyncSession, None]:
+        """A session that sees one consistent state and changes nothing."""
+        async with self._reads() as session:
+            yield session
+
+    @asynccontextmanager
+    async def write(self, point: str) -> AsyncGenerator[AsyncSession, None]:
+        """One transaction: committed durably when the block ends, rolled back when it raises. ``point`` is its row of TRANSACTIONS."""
+        if point not in TRANSACTIONS:
+            raise InternalError(f"The transaction {point!r} is missing from coterie.server.faults.TRANSACTIONS.")
+        async with self._writes() as session:
+            yield session
+            await session.flush()
+            self._faults.reach(f"{point}.before_commit")
+            await session.commit()
+        self._faults.reach(f"{point}.after_commit")
+        self._on_commit()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._writer.dispose()
+        await self._reader.dispose()

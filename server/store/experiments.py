@@ -1,0 +1,172 @@
+"""Experiments, their rounds and their model versions as rows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import Round
+from coterie.errors import InternalError
+from coterie.server.clock import now_ms
+from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
+
+RUNNING: Final = "running"
+OPEN_PHASES: Final = ("collecting", "aggregating", "evaluating", "committing")
+
+
+async def find(session: AsyncSession, identifier: str) -> ExperimentRow | None:
+    """The experiment of this id."""
+    return await session.get(ExperimentRow, identifier)
+
+
+async def locked(session: AsyncSession, identifier: str) -> ExperimentRow:
+    """The experiment's row for changing it: nobody else changes it until this transaction ends."""
+    row = (
+        await session.execute(select(ExperimentRow).where(ExperimentRow.id == identifier).with_for_update())
+    ).scalar_one_or_none()
+    if row is None:
+        raise InternalError(f"The experiment {identifier} has no row.")
+    return row
+
+
+async def matching(session: AsyncSession, text: str) -> Sequence[ExperimentRow]:
+    """At most two experiments whose id starts with a text or whose name is that text."""
+    by_id = select(ExperimentRow).where(ExperimentRow.id.startswith(text, autoescape=True)).limit(2)
+    found = (await session.execute(by_id)).scalars().all() if text.startswith("exp_") else ()
+    return (
+        found
+        or (await session.execute(select(ExperimentRow).where(ExperimentRow.name == text).limit(2))).scalars().all()
+    )
+
+
+async def page(
+    session: AsyncSession, population: str | None, state: str | None, before: str | None, limit: int
+) -> Sequence[ExperimentRow]:
+    """Experiments, the newest first."""
+    query = select(ExperimentRow).order_by(ExperimentRow.id.desc()).limit(limit)
+    if population is not None:
+        query = query.where(ExperimentRow.population == population)
+    if state is not None:
+        query = query.where(ExperimentRow.state == state)
+    if before is not None:
+        query = query.where(ExperimentRow.id < before)
+    return (await session.execute(query)).scalars().all()
+
+
+async def running(session: AsyncSession) -> Sequence[ExperimentRow]:
+    """The experiments that are running, the oldest first."""
+    return (
+        (await session.execute(select(ExperimentRow).where(ExperimentRow.state == RUNNING).order_by(ExperimentRow.id)))
+        .scalars()
+        .all()
+    )
+
+
+@dataclass(frozen=True)
+class OpenRound:
+    """A round that is not over: its row and the engine's value of it."""
+
+    row: RoundRow
+    value: Round
+
+
+async def open_round(session: AsyncSession, experiment: str) -> OpenRound | None:
+    """The round of an experiment that is not over, locked for this transaction; there is at most one."""
+    query = select(RoundRow).where(RoundRow.experiment == experiment, RoundRow.phase.in_(OPEN_PHASES)).with_for_update()
+    row = (await session.execute(query)).scalar_one_or_none()
+    return None if row is None else OpenRound(row, Round.from_json(row.state))
+
+
+async def open_rounds(session: AsyncSession, population: str | None = None) -> Sequence[OpenRound]:
+    """Every round that is not over, of one population or of all, the oldest first."""
+    query = select(RoundRow).where(RoundRow.phase.in_(OPEN_PHASES)).order_by(RoundRow.created_at, RoundRow.experiment)
+    if population is not None:
+        query = query.join(ExperimentRow, ExperimentRow.id == RoundRow.experiment).where(
+            ExperimentRow.population == population
+        )
+    return [OpenRound(row, Round.from_json(row.state)) for row in (await session.execute(query)).scalars()]
+
+
+async def next_deadline(session: AsyncSession) -> int | None:
+    """When the first phase runs out of time."""
+    return (
+        await session.execute(
+            select(func.min(RoundRow.deadline_at)).where(RoundRow.phase.in_(("collecting", "evaluating")))
+        )
+    ).scalar()
+
+
+async def save_round(session: AsyncSession, row: RoundRow, value: Round, changes: Mapping[str, Any]) -> None:
+    """Write a round's next value. The version guards against a change that this transaction has not seen."""
+    result = await session.execute(
+        update(RoundRow)
+        .where(RoundRow.experiment == row.experiment, RoundRow.number == row.number, RoundRow.version == row.version)
+        .values(state=value.to_json(), phase=value.phase.value, version=row.version + 1, **changes)
+        .execution_options(synchronize_session=False)
+    )
+    if cast("CursorResult[Any]", result).rowcount != 1:
+        raise InternalError(f"Round {row.number} of {row.experiment} was changed by another transaction.")
+    await session.refresh(row)
+
+
+async def uncleaned(session: AsyncSession) -> Sequence[RoundRow]:
+    """Ended rounds whose update blobs have not been deleted yet."""
+    query = select(RoundRow).where(RoundRow.phase.in_(("committed", "abandoned")), RoundRow.cleaned.is_(False))
+    return (await session.execute(query)).scalars().all()
+
+
+async def rounds_page(session: AsyncSession, experiment: str, after: int, limit: int) -> Sequence[RoundRow]:
+    """The rounds of an experiment in order."""
+    query = (
+        select(RoundRow)
+        .where(RoundRow.experiment == experiment, RoundRow.number > after)
+        .order_by(RoundRow.number)
+        .limit(limit)
+    )
+    return (await session.execute(query)).scalars().all()
+
+
+def add_model(
+    session: AsyncSession,
+    *,
+    experiment: str,
+    round: int,
+    sha256: str,
+    parent: str | None,
+    size: int,
+    metrics: Mapping[str, float],
+) -> None:
+    """Add a model version to the lineage of an experiment."""
+    session.add(
+        ModelRow(
+            experiment=experiment, round=round, sha256=sha256, parent=parent, size=size,
+            metrics=json.dumps(dict(metrics), sort_keys=True), created_at=now_ms(),
+        )
+    )  # fmt: skip
+
+
+async def models_page(session: AsyncSession, experiment: str, after: int, limit: int) -> Sequence[ModelRow]:
+    """The model versions of an experiment in order; round 0 is the initial one."""
+    query = (
+        select(ModelRow)
+        .where(ModelRow.experiment == experiment, ModelRow.round > after)
+        .order_by(ModelRow.round)
+        .limit(limit)
+    )
+    return (await session.execute(query)).scalars().all()
+
+
+async def model(session: AsyncSession, sha256: str) -> ModelRow | None:
+    """The newest place in any lineage of a model version."""
+    query = select(ModelRow).where(ModelRow.sha256 == sha256).order_by(ModelRow.created_at.desc()).limit(1)
+    return (await session.execute(query)).scalar_one_or_none()
+
+
+async def cleaned(session: AsyncSession, experiment: str, number: int) -> None:
+    """Note that the update blobs of a round are gone."""
+    await session.execute(
+        update(RoundRow).where(RoundRow.experiment == experiment, RoundRow.number == number).values(cleaned=True)
+    )

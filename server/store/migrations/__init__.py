@@ -1,0 +1,1 @@
+"""The history of the schema, one Alembic revision per change."""

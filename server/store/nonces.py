@@ -1,0 +1,22 @@
+"""Used nonces as rows, so that a request that changed something can never be applied twice."""
+
+from sqlalchemy import delete
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.server.auth.nonces import used
+from coterie.server.store.tables import NonceRow
+
+
+async def spend(session: AsyncSession, nonce: str, expires_at: int) -> None:
+    """Record a nonce in the transaction of the request that it signs. Raises Unauthenticated ``nonce_used`` for a replay."""
+    session.add(NonceRow(nonce=nonce, expires_at=expires_at))
+    try:
+        await session.flush()
+    except IntegrityError:
+        raise used() from None
+
+
+async def forget_expired(session: AsyncSession, now: int) -> None:
+    """Drop the nonces whose seal no longer holds: they are refused as stale."""
+    await session.execute(delete(NonceRow).where(NonceRow.expires_at < now))

@@ -1,0 +1,55 @@
+"""Populations and the researchers' keys they accept."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.server.clock import now_ms
+from coterie.server.store.tables import DeviceRow, PopulationRow, SignerRow
+
+
+async def find(session: AsyncSession, name: str) -> PopulationRow | None:
+    """The population of this name."""
+    return await session.get(PopulationRow, name)
+
+
+def add(session: AsyncSession, name: str, schema_json: str, schema_digest: str) -> PopulationRow:
+    """Keep a new population."""
+    row = PopulationRow(name=name, schema_json=schema_json, schema_digest=schema_digest, created_at=now_ms())
+    session.add(row)
+    return row
+
+
+async def page(session: AsyncSession, after: str, limit: int) -> Sequence[PopulationRow]:
+    """Populations by name."""
+    query = select(PopulationRow).where(PopulationRow.name > after).order_by(PopulationRow.name).limit(limit)
+    return (await session.execute(query)).scalars().all()
+
+
+async def signers(session: AsyncSession, population: str) -> tuple[str, ...]:
+    """The public keys whose plans the population accepts, the oldest first."""
+    query = (
+        select(SignerRow.public)
+        .where(SignerRow.population == population)
+        .order_by(SignerRow.created_at, SignerRow.public)
+    )
+    return tuple((await session.execute(query)).scalars())
+
+
+async def allow(session: AsyncSession, population: str, public: str) -> bool:
+    """Accept one more key. False when it was accepted already."""
+    if await session.get(SignerRow, (population, public)) is not None:
+        return False
+    session.add(SignerRow(population=population, public=public, created_at=now_ms()))
+    return True
+
+
+async def device_count(session: AsyncSession, population: str) -> int:
+    """How many devices are enrolled and not revoked."""
+    query = (
+        select(func.count())
+        .select_from(DeviceRow)
+        .where(DeviceRow.population == population, DeviceRow.revoked_at.is_(None))
+    )
+    return (await session.execute(query)).scalar_one()

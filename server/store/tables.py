@@ -1,0 +1,222 @@
+"""The tables. Times are milliseconds of the coordinator's wall clock; JSON is text; identifiers are text.
+
+Only portable types and constraints: the same schema serves SQLite and PostgreSQL. A change here needs a migration, and a test compares both.
+"""
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, false, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Serial = BigInteger().with_variant(Integer(), "sqlite")
+"""A 64-bit key that counts up; SQLite only counts up in a column of type INTEGER."""
+
+
+class Base(DeclarativeBase):
+    """The base of every table."""
+
+    type_annotation_map = {int: BigInteger()}
+
+
+class SecretRow(Base):
+    """A key of the coordinator itself."""
+
+    __tablename__ = "secrets"
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class PopulationRow(Base):
+    """Devices of one kind that run one app and share one data schema."""
+
+    __tablename__ = "populations"
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    schema_json: Mapped[str] = mapped_column(Text)
+    schema_digest: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[int]
+
+
+class SignerRow(Base):
+    """A researcher's public key whose plans a population accepts."""
+
+    __tablename__ = "signers"
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), primary_key=True)
+    public: Mapped[str] = mapped_column(String(64), primary_key=True)
+    created_at: Mapped[int]
+
+
+class TokenRow(Base):
+    """A bearer token, of which only the SHA-256 digest of the secret is kept."""
+
+    __tablename__ = "tokens"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[str] = mapped_column(String(64))
+    label: Mapped[str] = mapped_column(String(200))
+    population: Mapped[str | None] = mapped_column(ForeignKey("populations.name"))
+    uses: Mapped[int] = mapped_column(default=0)
+    max_uses: Mapped[int | None]
+    expires_at: Mapped[int | None]
+    revoked_at: Mapped[int | None]
+    created_at: Mapped[int]
+
+
+class DeviceRow(Base):
+    """An enrolled device; its public key is its identity."""
+
+    __tablename__ = "devices"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), index=True)
+    public: Mapped[str] = mapped_column(String(64), unique=True)
+    token: Mapped[str] = mapped_column(String(64))
+    details: Mapped[str] = mapped_column(Text, default="{}")
+    created_at: Mapped[int]
+    seen_at: Mapped[int]
+    revoked_at: Mapped[int | None]
+
+
+class BlobRow(Base):
+    """A content-addressed blob that is durable. Updates are not here: their rows are their tasks."""
+
+    __tablename__ = "blobs"
+    sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
+    size: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[int]
+
+
+class ExperimentRow(Base):
+    """An experiment and how far it is. ``version`` counts the changes (optimistic concurrency)."""
+
+    __tablename__ = "experiments"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200), index=True)
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), index=True)
+    request: Mapped[str] = mapped_column(Text)
+    plan: Mapped[str] = mapped_column(String(64))
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    reason: Mapped[str | None] = mapped_column(String(64))
+    progress: Mapped[str] = mapped_column(Text)
+    round: Mapped[int] = mapped_column(default=0)
+    model: Mapped[str] = mapped_column(String(64))
+    best: Mapped[str | None] = mapped_column(String(64))
+    server_state: Mapped[str | None] = mapped_column(String(64))
+    stop_requested: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    version: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[int]
+    finished_at: Mapped[int | None]
+
+
+class RoundRow(Base):
+    """A round: the engine's state as JSON, and beside it what queries and conditions need."""
+
+    __tablename__ = "rounds"
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    phase: Mapped[str] = mapped_column(String(16), index=True)
+    state: Mapped[str] = mapped_column(Text)
+    cause: Mapped[str | None] = mapped_column(String(64))
+    base: Mapped[str] = mapped_column(String(64))
+    aggregate: Mapped[str | None] = mapped_column(String(64))
+    server_state: Mapped[str | None] = mapped_column(String(64))
+    record: Mapped[str | None] = mapped_column(Text)
+    deadline_kind: Mapped[str | None] = mapped_column(String(16))
+    deadline_at: Mapped[int | None]
+    bytes_down: Mapped[int] = mapped_column(default=0)
+    cleaned: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    version: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[int]
+    finished_at: Mapped[int | None]
+
+
+LEASED = text("state = 'leased'")
+
+
+class TaskRow(Base):
+    """What one device of a cohort is assigned, its lease, and what came of it."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (
+        Index("ix_tasks_round", "experiment", "round", "kind", "state"),
+        Index("ix_tasks_device", "device", "state"),
+        Index("ix_tasks_lease", "state", "lease_until"),
+        Index("ux_tasks_one_lease", "device", unique=True, sqlite_where=LEASED, postgresql_where=LEASED),
+    )
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"))
+    round: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    device: Mapped[str] = mapped_column(ForeignKey("devices.id"))
+    message: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(16))
+    verdict: Mapped[str | None] = mapped_column(String(16))
+    lease_until: Mapped[int]
+    upload: Mapped[str | None] = mapped_column(String(64))
+    size: Mapped[int | None]
+    weight: Mapped[int | None]
+    steps: Mapped[int | None]
+    sums: Mapped[str] = mapped_column(Text, default="{}")
+    code: Mapped[str | None] = mapped_column(String(64))
+    detail: Mapped[str | None] = mapped_column(Text)
+    bytes_up: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[int]
+    finished_at: Mapped[int | None]
+
+
+class ModelRow(Base):
+    """A model version in the lineage of an experiment. Round 0 is the initial version."""
+
+    __tablename__ = "models"
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"), primary_key=True)
+    round: Mapped[int] = mapped_column(primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    parent: Mapped[str | None] = mapped_column(String(64))
+    size: Mapped[int]
+    metrics: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[int]
+
+
+class EventRow(Base):
+    """Something that happened. Ids only grow, in the order of commits."""
+
+    __tablename__ = "events"
+    __table_args__ = {"sqlite_autoincrement": True}
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    type: Mapped[str] = mapped_column(String(64))
+    experiment: Mapped[str | None] = mapped_column(String(64), index=True)
+    data: Mapped[str] = mapped_column(Text)
+    at: Mapped[int]
+
+
+class NonceRow(Base):
+    """A nonce that a request which changed something has used."""
+
+    __tablename__ = "nonces"
+    nonce: Mapped[str] = mapped_column(String(128), primary_key=True)
+    expires_at: Mapped[int] = mapped_column(index=True)
+
+
+class IdempotencyRow(Base):
+    """The answer to a creating request, kept for its repetition."""
+
+    __tablename__ = "idempotency"
+    __table_args__ = (UniqueConstraint("principal", "key"),)
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    principal: Mapped[str] = mapped_column(String(64))
+    key: Mapped[str] = mapped_column(String(200))
+    request: Mapped[str] = mapped_column(String(64))
+    resource: Mapped[str] = mapped_column(String(200))
+    created_at: Mapped[int] = mapped_column(index=True)
+
+
+class AuditRow(Base):
+    """An administrative action. Append-only; each row's hash covers the row before."""
+
+    __tablename__ = "audit"
+    __table_args__ = {"sqlite_autoincrement": True}
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    at: Mapped[int]
+    principal: Mapped[str] = mapped_column(String(64))
+    action: Mapped[str] = mapped_column(String(64))
+    target: Mapped[str] = mapped_column(String(200))
+    detail: Mapped[str] = mapped_column(Text)
+    previous: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(64))

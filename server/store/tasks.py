@@ -1,0 +1,174 @@
+"""Tasks as rows. Every change of state is one conditional UPDATE, so of two contenders exactly one wins.
+
+leased ──► accepted        the update is durable and counted once
+       ├─► refused         the update may not enter an aggregate
+       ├─► aborted         the device gave it up
+       ├─► expired         the lease ran out
+       └─► closed          the round no longer needs it
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.server.store.tables import RoundRow, TaskRow
+
+LEASED: Final = "leased"
+ACCEPTED: Final = "accepted"
+REFUSED: Final = "refused"
+ABORTED: Final = "aborted"
+EXPIRED: Final = "expired"
+CLOSED: Final = "closed"
+COUNTED: Final = "counted"
+ROLLED_BACK: Final = "rolled_back"
+
+
+async def find(session: AsyncSession, task: str, device: str) -> TaskRow | None:
+    """A device's own task; another device's is as good as unknown."""
+    return (
+        await session.execute(select(TaskRow).where(TaskRow.id == task, TaskRow.device == device))
+    ).scalar_one_or_none()
+
+
+async def lease_of(session: AsyncSession, device: str) -> TaskRow | None:
+    """The task that a device holds now."""
+    return (
+        await session.execute(select(TaskRow).where(TaskRow.device == device, TaskRow.state == LEASED))
+    ).scalar_one_or_none()
+
+
+async def leave(session: AsyncSession, task: str, state: str, changes: Mapping[str, Any]) -> bool:
+    """Take a task out of ``leased``. False when it was not leased any more; then nothing changed."""
+    result = await session.execute(
+        update(TaskRow).where(TaskRow.id == task, TaskRow.state == LEASED).values(state=state, **changes)
+    )
+    return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def extend(session: AsyncSession, task: str, until: int) -> bool:
+    """Move the end of a lease. False when the task is not leased any more."""
+    result = await session.execute(
+        update(TaskRow).where(TaskRow.id == task, TaskRow.state == LEASED).values(lease_until=until)
+    )
+    return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def close(session: AsyncSession, experiment: str, round: int, kind: str, now: int) -> None:
+    """Take back every leased task of this kind."""
+    await session.execute(
+        update(TaskRow)
+        .where(TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.kind == kind, TaskRow.state == LEASED)
+        .values(state=CLOSED, verdict=ROLLED_BACK, finished_at=now)
+    )
+
+
+async def settle(session: AsyncSession, experiment: str, round: int, verdict: str) -> None:
+    """Say what became of the accepted training updates of an ended round."""
+    await session.execute(
+        update(TaskRow)
+        .where(
+            TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.state == ACCEPTED, TaskRow.kind == "train"
+        )
+        .values(verdict=verdict)
+    )
+
+
+async def accepted(session: AsyncSession, experiment: str, round: int) -> Sequence[TaskRow]:
+    """The accepted training tasks of a round, in the order of their ids: the order in which they are summed."""
+    query = select(TaskRow).where(
+        TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.state == ACCEPTED, TaskRow.kind == "train"
+    )
+    return (await session.execute(query.order_by(TaskRow.id))).scalars().all()
+
+
+async def expired(session: AsyncSession, now: int) -> Sequence[TaskRow]:
+    """The leased tasks whose lease has run out."""
+    return (
+        (await session.execute(select(TaskRow).where(TaskRow.state == LEASED, TaskRow.lease_until <= now)))
+        .scalars()
+        .all()
+    )
+
+
+async def next_expiry(session: AsyncSession) -> int | None:
+    """When the first lease runs out."""
+    return (await session.execute(select(func.min(TaskRow.lease_until)).where(TaskRow.state == LEASED))).scalar()
+
+
+async def tried(session: AsyncSession, experiment: str, round: int, kind: str, device: str) -> Sequence[str]:
+    """The states of the tasks of this kind that a device has had in a round."""
+    query = select(TaskRow.state).where(
+        TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.kind == kind, TaskRow.device == device
+    )
+    return (await session.execute(query)).scalars().all()
+
+
+async def verdicts(session: AsyncSession, device: str, tasks: Sequence[str]) -> dict[str, str]:
+    """What became of a device's tasks, as far as it is decided. A task that is not this device's is rolled back: it counts nowhere."""
+    query = select(TaskRow.id, TaskRow.state, TaskRow.verdict).where(TaskRow.device == device, TaskRow.id.in_(tasks))
+    rows = {row.id: (row.state, row.verdict) for row in await session.execute(query)}
+    decided: dict[str, str] = {}
+    for task in tasks:
+        state, verdict = rows.get(task, (CLOSED, ROLLED_BACK))
+        if verdict is not None:
+            decided[task] = verdict
+        elif state not in (LEASED, ACCEPTED):
+            decided[task] = ROLLED_BACK
+    return decided
+
+
+async def bytes_up(session: AsyncSession, experiment: str, round: int) -> int:
+    """The bytes of upload bodies that the tasks of a round have sent."""
+    query = select(func.coalesce(func.sum(TaskRow.bytes_up), 0)).where(
+        TaskRow.experiment == experiment, TaskRow.round == round
+    )
+    return int((await session.execute(query)).scalar_one())
+
+
+async def expire(session: AsyncSession, task: str, now: int, changes: Mapping[str, Any]) -> bool:
+    """Take a task whose lease has run out from its device. False when its device was faster: it finished, or extended the lease."""
+    result = await session.execute(
+        update(TaskRow)
+        .where(TaskRow.id == task, TaskRow.state == LEASED, TaskRow.lease_until <= now)
+        .values(state=EXPIRED, **changes)
+    )
+    return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def uploads(session: AsyncSession, experiment: str, round: int) -> Sequence[str]:
+    """The digests of the update files of a round."""
+    query = select(TaskRow.upload).where(
+        TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.kind == "train"
+    )
+    return [digest for digest in (await session.execute(query)).scalars() if digest is not None]
+
+
+async def live_uploads(session: AsyncSession) -> frozenset[str]:
+    """The digests of the update files that are still needed: accepted, and their round not over."""
+    query = (
+        select(TaskRow.upload)
+        .join(RoundRow, (RoundRow.experiment == TaskRow.experiment) & (RoundRow.number == TaskRow.round))
+        .where(TaskRow.state == ACCEPTED, RoundRow.cleaned.is_(False))
+    )
+    return frozenset(digest for digest in (await session.execute(query)).scalars() if digest is not None)
+
+
+async def reject(session: AsyncSession, task: str, code: str, detail: str) -> None:
+    """Take an accepted update out of its round, because aggregating found it unusable."""
+    await session.execute(
+        update(TaskRow)
+        .where(TaskRow.id == task, TaskRow.state == ACCEPTED)
+        .values(state=REFUSED, verdict=ROLLED_BACK, code=code, detail=detail)
+    )
+
+
+async def progress(session: AsyncSession, task: str, size: int, until: int) -> bool:
+    """Count the bytes of a part and extend the lease. False when the task is not leased any more."""
+    result = await session.execute(
+        update(TaskRow)
+        .where(TaskRow.id == task, TaskRow.state == LEASED)
+        .values(bytes_up=TaskRow.bytes_up + size, lease_until=until)
+    )
+    return cast("CursorResult[Any]", result).rowcount == 1
