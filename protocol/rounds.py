@@ -1,5 +1,6 @@
 """How an experiment's rounds run: cohort, deadlines, evaluation, and when to stop."""
 
+from math import ceil
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
@@ -38,7 +39,7 @@ class RoundPolicy(Request):
     rounds: Count
     cohort: Count
     over_selection: Annotated[float, Field(strict=True, ge=1, le=10, allow_inf_nan=False)] = 1.0
-    min_updates: Count
+    min_updates: Count = Field(default_factory=lambda: 1)  # never used: _defaults puts the cohort here
     deadline_s: Seconds = 600.0
     lease_s: Seconds = 300.0
     evaluate_every: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 1
@@ -74,8 +75,7 @@ class RoundPolicy(Request):
 
     def tasks(self) -> int:
         """How many training tasks one round offers: the cohort times the over-selection, rounded up."""
-        wanted = self.cohort * self.over_selection
-        return int(wanted) if wanted == int(wanted) else int(wanted) + 1
+        return ceil(round(self.cohort * self.over_selection, 6))  # 10 * 1.1 is 11.000000000000002
 
     def evaluators(self) -> int:
         """How many devices one federated evaluation asks."""

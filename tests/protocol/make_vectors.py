@@ -1,0 +1,371 @@
+"""Makes protocol/vectors/: `python tests/protocol/make_vectors.py` rewrites the files; test_vectors proves they are current.
+
+Deterministic: no clock, no random source. Numbers taken from elsewhere name their source.
+"""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
+from coterie.protocol.codecs import CODECS
+from coterie.protocol.device import PlanRef, Task
+from coterie.protocol.layout import Layout
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.signing import Domain, SigningKey, request_message, sign_plan, sign_request
+from coterie.protocol.tensors import encode_tensors
+from coterie.protocol.update import METADATA_KEY, encode_update
+from coterie.protocol.wire import BlobRef
+
+Json = dict[str, Any]
+FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
+MADE = "made by tests/protocol/make_vectors.py with coterie's Python implementation"
+
+# RFC 8785 appendix B: the bits of a double, and its text.
+RFC_8785_NUMBERS = {
+    "0000000000000000": "0",
+    "8000000000000000": "0",
+    "0000000000000001": "5e-324",
+    "8000000000000001": "-5e-324",
+    "7fefffffffffffff": "1.7976931348623157e+308",
+    "ffefffffffffffff": "-1.7976931348623157e+308",
+    "4340000000000000": "9007199254740992",
+    "c340000000000000": "-9007199254740992",
+    "4430000000000000": "295147905179352830000",
+    "44b52d02c7e14af5": "9.999999999999997e+22",
+    "44b52d02c7e14af6": "1e+23",
+    "44b52d02c7e14af7": "1.0000000000000001e+23",
+    "444b1ae4d6e2ef4e": "999999999999999700000",
+    "444b1ae4d6e2ef4f": "999999999999999900000",
+    "444b1ae4d6e2ef50": "1e+21",
+    "3eb0c6f7a0b5ed8c": "9.999999999999997e-7",
+    "3eb0c6f7a0b5ed8d": "0.000001",
+    "41b3de4355555553": "333333333.3333332",
+    "41b3de4355555554": "333333333.33333325",
+    "41b3de4355555555": "333333333.3333333",
+    "41b3de4355555556": "333333333.3333334",
+    "41b3de4355555557": "333333333.33333343",
+    "becbf647612f3696": "-0.0000033333333333333333",
+    "43143ff3c1cb0959": "1424953923781206.2",
+}
+# RFC 8032 section 7.1, TEST 1 and TEST 2: seeds and public keys.
+COORDINATOR = SigningKey.from_seed(bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
+RESEARCHER = SigningKey.from_seed(bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb"))
+SEEDS = {
+    COORDINATOR.public: "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+    RESEARCHER.public: "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+}
+LAYOUT = Layout.of({"0.weight": (3, 2), "0.bias": (3,), "scale": ()})
+
+
+def canonical() -> Json:
+    inputs = {
+        "sorted keys, no white space": '{ "b": [1, 2.0, -0.0], "a": null, "aa": true }',
+        "keys by UTF-16 code units": '{"\\ufb33":1,"\\ud83d\\ude00":2,"\\u20ac":3,"1":4}',
+        "escapes": '"\\u20ac$\\u000F\\u000aA\'\\u0042\\u0022\\u005c\\/\\u007f\\b\\t\\f\\r"',
+        "numbers": "[333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001]",
+        "a whole number that no double holds": "[9007199254740993]",
+        "empty": '{"a":[],"b":{},"c":""}',
+    }
+    wrong = {
+        "a key twice": '{"a":1,"a":2}',
+        "NaN": "[NaN]",
+        "infinity": "[1e400]",
+        "65 levels": "[" * 66 + "]" * 66,
+        "two values": "1 2",
+        "not closed": '{"a":1',
+    }
+    return {
+        "title": "canonical JSON (RFC 8785) and strict reading",
+        "provenance": f"numbers: RFC 8785 appendix B; the rest {MADE}",
+        "how": "read `input` strictly, write it canonically, compare with `output` and its SHA-256; refuse the others",
+        "numbers": [{"bits": bits, "text": text} for bits, text in RFC_8785_NUMBERS.items()],
+        "cases": [
+            {"name": name, "input": text, "output": output.decode(), "sha256": sha256_hex(output)}
+            for name, text in inputs.items()
+            for output in [canonical_json(parse_json(text.encode()))]
+        ],
+        "refused": [{"name": name, "input": text, "code": "json_invalid"} for name, text in wrong.items()]
+        + [{"name": "a lone surrogate", "input": '"\\ud800"', "code": "not_canonical"}],
+    }
+
+
+def layouts() -> Json:
+    schema = DataSchema(
+        (
+            Feature(name="image", dtype="uint8", shape=(8, 8), low=0, high=16, scale=0.0625),
+            Feature(name="body", shape=(2,), columns=("age", "height"), offset=(40.0, 1.7), scale=(0.1, 5.0)),
+        ),
+        Label(name="kind", classes=("cat", "dog", 7), column="species"),
+    )
+    slices: list[Any] = [None, [[0, 10]], [[2, 8]], [[0, 2], [4, 6], [8, 10]]]
+    tensor = {"name": "a", "shape": [2]}
+    wrong: dict[str, Any] = {
+        "no tensors": {"tensors": []},
+        "a name twice": {"tensors": [tensor, tensor]},
+        "a size of zero": {"tensors": [{"name": "a", "shape": [0]}]},
+        "one more field": {"tensors": [{**tensor, "dtype": "F32"}]},
+    }
+    return {
+        "title": "global layout and data schema: digests, offsets, segments",
+        "provenance": MADE,
+        "how": "the digest is the SHA-256 of the value's canonical JSON; segments are the runs of `slices` cut at tensors",
+        "layout": LAYOUT.to_json(),
+        "size": LAYOUT.size,
+        "offsets": dict(LAYOUT.offsets),
+        "digest": LAYOUT.digest,
+        "segments": [{"slices": s, "segments": list(LAYOUT.segments(s))} for s in slices],
+        "schema": schema.to_json(),
+        "schema_digest": schema.digest,
+        "refused": [{"name": name, "layout": value, "code": "layout_invalid"} for name, value in wrong.items()],
+    }
+
+
+VECTORS: dict[str, tuple[list[int], list[float]]] = {
+    "small": ([3, 2], [0.0, 1.0, -2.5, 0.1, -0.3]),
+    "ties": ([4], [127.0, 0.5, 1.5, -2.5]),
+    "zeros": ([2, 2], [0.0, -0.0, 1e-45, 3.0]),
+    "float16 edges": ([5], [65504.0, -65519.0, 6.1e-5, 5.96e-8, 2.9e-8]),
+    "one each": ([1, 1, 1], [3e4, -7.25, 1e-7]),
+}
+
+
+def codecs() -> Json:
+    cases: list[Json] = []
+    for codec in CODECS.values():
+        for name, (segments, values) in VECTORS.items():
+            vector = np.array(values, codec.dtype)
+            payload = codec.encode(vector, b"", segments)
+            decoded = codec.decode(payload, vector.size, segments, 0, vector.size)
+            part = codec.decode(payload, vector.size, segments, 1, vector.size - 1)
+            cases.append(
+                {
+                    "name": name,
+                    "codec": codec.name,
+                    "segments": segments,
+                    "vector": vector.tobytes().hex(),
+                    "payload": payload.hex(),
+                    "decoded": decoded.tobytes().hex(),
+                    "decoded_from_1_to_minus_1": part.tobytes().hex(),
+                }
+            )
+    return {
+        "title": "codecs: encode and decode, bit for bit",
+        "provenance": MADE,
+        "how": "numbers are little-endian hex: float32, but float64 for the codec float64; encode `vector` and compare with "
+        "`payload`, decode it whole and in part; the refused payloads and vectors must be refused",
+        "cases": cases,
+        "refused_payloads": [
+            {"name": name, "codec": codec, "segments": segments, "payload": payload, "code": code}
+            for name, codec, segments, payload, code in (
+                ("short", "float32", [2], "00000000000000", "truncated"),
+                ("short", "float16", [2], "000000", "truncated"),
+                ("short", "float64", [1], "00", "truncated"),
+                ("scales only", "int8", [2], "0000803f", "truncated"),
+                ("NaN scale", "int8", [1], "0000c07f01", "not_finite"),
+                ("infinite scale", "int8", [1], "0000807f01", "not_finite"),
+                ("negative scale", "int8", [1], "000080bf01", "malformed"),
+                ("level -128", "int8", [1], "0000803f80", "malformed"),
+            )
+        ],
+        "refused_vectors": [
+            {"name": name, "codec": codec, "segments": [1], "vector": vector, "code": code}
+            for name, codec, vector, code in (
+                ("NaN", "float32", "0000c07f", "not_finite"),
+                ("infinity", "int8", "0000807f", "not_finite"),
+                ("65520 rounds to infinity", "float16", struct.pack("<f", 65520).hex(), "out_of_range"),
+                ("the largest float32", "int8", "ffff7f7f", "out_of_range"),
+            )
+        ],
+    }
+
+
+SPECS = (
+    SectionSpec.over("delta", LAYOUT, value_range=(-8.0, 8.0)),
+    SectionSpec.extra("metrics", 2),
+)
+DELTA = np.array([0.5, -1, 2, 0, 0.25, 8, -8, 0.125, 3, 1e-3], np.float32)
+METRICS = np.array([12.75, 32.0])
+NAMES = {"task": "task_017f22e279b070008000000000000001", "plan": "ab" * 32, "base": "cd" * 32}
+
+
+def updates() -> Json:
+    good = {
+        codec: encode_update(
+            **NAMES,
+            weight=32,
+            steps=4,
+            specs=SPECS,
+            sections={"delta": DELTA, "metrics": METRICS},
+            codecs={"delta": codec},
+        )
+        for codec in ("float32", "float16", "int8")
+    }
+    header: Json = {
+        **NAMES,
+        "format": "coterie-update-1",
+        "weight": 32,
+        "steps": 4,
+        "sections": [
+            {"name": "delta", "codec": "float32", "length": 10},
+            {"name": "metrics", "codec": "float64", "length": 2},
+        ],
+    }
+
+    def crafted(delta: bytes = DELTA.tobytes(), metrics: bytes | None = METRICS.tobytes(), **change: Any) -> bytes:
+        payloads = {"delta": delta} if metrics is None else {"delta": delta, "metrics": metrics}
+        tensors = {name: np.frombuffer(payload, np.uint8) for name, payload in payloads.items()}
+        return encode_tensors(tensors, {METADATA_KEY: canonical_json({**header, **change}).decode()})
+
+    def sections(**change: Any) -> list[Json]:
+        return [{**header["sections"][0], **change}, header["sections"][1]]
+
+    whole = crafted()
+    wrong: list[tuple[str, bytes, str]] = [
+        ("empty", b"", "truncated"),
+        ("cut", whole[:-1], "truncated"),
+        ("left over", whole + b"\0", "wrong_format"),
+        ("no safetensors", b"\x02\0\0\0\0\0\0\0[]", "wrong_format"),
+        ("a header of 2**40 bytes", struct.pack("<Q", 1 << 40) + b"{}", "wrong_format"),
+        ("another format", crafted(format="coterie-update-0"), "wrong_format"),
+        ("another task", crafted(task="task_x"), "wrong_task"),
+        ("another plan", crafted(plan="ac" * 32), "wrong_plan"),
+        ("another base", crafted(base="ce" * 32), "wrong_base"),
+        ("negative weight", crafted(weight=-1), "bad_weight"),
+        ("fractional weight", crafted(weight=0.5), "bad_weight"),
+        ("negative steps", crafted(steps=-1), "bad_steps"),
+        ("a section absent", crafted(metrics=None, sections=header["sections"][:1]), "missing_section"),
+        ("another length", crafted(sections=sections(length=11)), "wrong_length"),
+        ("an unknown codec", crafted(sections=sections(codec="zip")), "unknown_codec"),
+        ("float64 for a slice", crafted(sections=sections(codec="float64")), "unknown_codec"),
+        ("a short payload", crafted(DELTA[1:].tobytes()), "truncated"),
+        ("a long payload", crafted(DELTA.tobytes() + b"\0"), "too_large"),
+        ("NaN", crafted(np.where(DELTA == 0, np.float32(np.nan), DELTA).tobytes()), "not_finite"),
+        ("out of range", crafted(np.where(DELTA == 8, np.float32(8.5), DELTA).tobytes()), "out_of_range"),
+    ]
+    return {
+        "title": "update files",
+        "provenance": MADE,
+        "how": "read `file` against `specs`, expecting `names`; compare the header and the decoded sections (float32, and "
+        "float64 for metrics, little-endian hex); encoding the same values gives the same file",
+        "specs": [spec.to_json() for spec in SPECS],
+        "names": NAMES,
+        "vectors": {"delta": DELTA.tobytes().hex(), "metrics": METRICS.tobytes().hex()},
+        "cases": [
+            {
+                "codec": codec,
+                "weight": 32,
+                "steps": 4,
+                "file": data.hex(),
+                "sha256": sha256_hex(data),
+                "delta": CODECS[codec]
+                .decode(CODECS[codec].encode(DELTA, b"", SPECS[0].segments), 10, SPECS[0].segments, 0, 10)
+                .tobytes()
+                .hex(),
+                "metrics": METRICS.tobytes().hex(),
+            }
+            for codec, data in good.items()
+        ],
+        "refused": [{"name": name, "file": data.hex(), "code": code} for name, data, code in wrong],
+    }
+
+
+def signatures() -> Json:
+    plan = PlanRef(id="ab" * 32, signature=sign_plan(RESEARCHER, "ab" * 32), signer=RESEARCHER.public)
+    task = Task(
+        id=NAMES["task"],
+        device="dev_017f22e279b070008000000000000002",
+        experiment="exp_017f22e279b070008000000000000003",
+        round=3,
+        kind="train",
+        plan=plan,
+        model=BlobRef(sha256="cd" * 32, size=1000),
+        frozen=None,
+        hyper={"lr": 1.0, "mu": 1e-7},
+        codecs=("int8", "float32"),
+        lease_ms=60_000,
+        weight_cap=500,
+        upload_limit=10_000,
+        seed=7,
+    )
+    newer = Task.model_validate({**task.model_dump(mode="json"), "attempt": {"number": 1.0, "name": "\u20ac"}})
+    requests: list[tuple[str, str, bytes, str]] = [
+        ("POST", "/v1/device/check-in", b'{"pending":[]}', "bm9uY2UtMDAwMDAwMDE"),
+        ("HEAD", "/v1/device/tasks/task_1/update?x=1&y=%20", b"", "bm9uY2UtMDAwMDAwMDI"),
+    ]
+    signed = [item.signed(COORDINATOR) for item in (task, newer)]
+    first = sign_request(COORDINATOR, *requests[0])
+    message = Domain.REQUEST.value + request_message("POST", requests[0][1], sha256_hex(requests[0][2]), requests[0][3])
+    return {
+        "title": "Ed25519 signatures over requests, tasks and plans",
+        "provenance": f"seeds and public keys: RFC 8032 section 7.1, TEST 1 and TEST 2; the rest {MADE}",
+        "how": "messages are hex with their domain prefix; a task's message is the canonical JSON of all its fields but "
+        "`signature`; the refused signatures must not verify",
+        "keys": [{"seed": seed, "public": public} for public, seed in SEEDS.items()],
+        "requests": [
+            {
+                "public": COORDINATOR.public,
+                "method": method,
+                "target": target,
+                "body": body.hex(),
+                "body_digest": sha256_hex(body),
+                "nonce": nonce,
+                "message": (Domain.REQUEST.value + request_message(method, target, sha256_hex(body), nonce)).hex(),
+                "signature": sign_request(COORDINATOR, method, target, body, nonce),
+            }
+            for method, target, body, nonce in requests
+        ],
+        "tasks": [
+            {
+                "public": COORDINATOR.public,
+                "task": item.model_dump(mode="json"),
+                "message": (Domain.TASK.value + item.signed_bytes()).hex(),
+            }
+            for item in signed
+        ],
+        "plans": [
+            {
+                "public": RESEARCHER.public,
+                "plan": plan.id,
+                "message": (Domain.PLAN.value + plan.id.encode()).hex(),
+                "signature": plan.signature,
+            }
+        ],
+        "refused": [
+            {"name": name, "public": public, "message": text.hex(), "signature": signature, "code": "signature_invalid"}
+            for name, public, text, signature in (
+                ("another key", RESEARCHER.public, message, first),
+                ("another nonce", COORDINATOR.public, message[:-1] + b"3", first),
+                ("another domain", COORDINATOR.public, message.replace(b"request", b"task"), first),
+                ("a signature cut", COORDINATOR.public, message, first[:-4]),
+                ("no signature", COORDINATOR.public, message, ""),
+                ("base64 for URLs", COORDINATOR.public, message, first.replace("+", "-").replace("/", "_")[:-2]),
+                ("a key in capitals", COORDINATOR.public.upper(), message, first),
+                ("a changed task", COORDINATOR.public, Domain.TASK.value + task.signed_bytes(), signed[1].signature),
+            )
+        ],
+    }
+
+
+FILES = {
+    "canonical.json": canonical,
+    "layout.json": layouts,
+    "codecs.json": codecs,
+    "update.json": updates,
+    "signatures.json": signatures,
+}
+
+
+def rendered() -> dict[str, str]:
+    """File name → content, as it is committed."""
+    return {name: json.dumps(make(), indent=1, allow_nan=False) + "\n" for name, make in FILES.items()}
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file_name, content in rendered().items():
+        (FOLDER / file_name).write_text(content, encoding="ascii")

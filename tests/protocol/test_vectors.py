@@ -1,0 +1,193 @@
+"""The committed vectors are current, and this SDK passes them as any other must: from the files alone."""
+
+import base64
+import json
+import runpy
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from coterie import errors
+from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
+from coterie.protocol.codecs import CODECS, parse
+from coterie.protocol.device import Task
+from coterie.protocol.layout import Layout
+from coterie.protocol.schema import DataSchema
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.signing import Domain, SigningKey, request_message, verify, verify_plan, verify_request
+from coterie.protocol.update import REFUSALS, encode_update, read_update
+
+FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
+FILES: dict[str, Any] = {path.stem: json.loads(path.read_text("ascii")) for path in sorted(FOLDER.glob("*.json"))}
+
+
+def cases(file: str, *keys: str) -> list[Any]:
+    return [
+        pytest.param(case, id=f"{file}-{key}-{case.get('name', '')}-{case.get('codec', '')}-{index}")
+        for key in keys
+        for index, case in enumerate(FILES[file][key])
+    ]
+
+
+def floats(text: str, codec: str = "float32") -> Any:
+    return np.frombuffer(bytes.fromhex(text), CODECS[codec].dtype)
+
+
+def test_the_committed_files_are_those_that_the_generator_makes() -> None:
+    made: dict[str, str] = runpy.run_path(str(Path(__file__).with_name("make_vectors.py")))["rendered"]()
+    assert set(made) == {path.name for path in FOLDER.glob("*.json")}
+    for name, content in made.items():
+        assert (FOLDER / name).read_text("ascii") == content, f"run tests/protocol/make_vectors.py: {name} differs"
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES.keys())
+def test_every_file_says_what_it_is_where_from_and_what_must_fail(file: Any) -> None:
+    assert file["title"] and file["provenance"] and file["how"]
+    refused = [case for key, items in file.items() if key.startswith("refused") for case in items]
+    assert refused and all(case["code"] for case in refused)
+
+
+@pytest.mark.parametrize("case", cases("canonical", "numbers"))
+def test_numbers(case: Any) -> None:
+    (number,) = struct.unpack(">d", bytes.fromhex(case["bits"]))
+    assert canonical_json(number).decode() == case["text"]
+
+
+@pytest.mark.parametrize("case", cases("canonical", "cases"))
+def test_canonical_bytes(case: Any) -> None:
+    data = canonical_json(parse_json(case["input"].encode()))
+    assert (data.decode(), sha256_hex(data)) == (case["output"], case["sha256"])
+
+
+@pytest.mark.parametrize("case", cases("canonical", "refused"))
+def test_json_that_must_be_refused(case: Any) -> None:
+    with pytest.raises(errors.InputError) as caught:
+        canonical_json(parse_json(case["input"].encode()))
+    assert caught.value.reason == case["code"]
+
+
+def test_layout_and_schema() -> None:
+    file = FILES["layout"]
+    layout = Layout.from_json(file["layout"])
+    assert (layout.size, dict(layout.offsets), layout.digest) == (file["size"], file["offsets"], file["digest"])
+    assert layout.digest == sha256_hex(canonical_json(file["layout"]))
+    for case in file["segments"]:
+        assert list(layout.segments(case["slices"])) == case["segments"]
+    assert DataSchema.from_json(file["schema"]).digest == file["schema_digest"]
+
+
+@pytest.mark.parametrize("case", cases("layout", "refused"))
+def test_layouts_that_must_be_refused(case: Any) -> None:
+    with pytest.raises(errors.InputError) as caught:
+        Layout.from_json(case["layout"])
+    assert caught.value.reason == case["code"]
+
+
+@pytest.mark.parametrize("case", cases("codecs", "cases"))
+def test_codec(case: Any) -> None:
+    codec, segments, size = parse(case["codec"]), case["segments"], sum(case["segments"])
+    payload = bytes.fromhex(case["payload"])
+    assert codec.encode(floats(case["vector"], codec.name), b"", segments).hex() == case["payload"]
+    assert codec.decode(payload, size, segments, 0, size).tobytes().hex() == case["decoded"]
+    assert codec.decode(payload, size, segments, 1, size - 1).tobytes().hex() == case["decoded_from_1_to_minus_1"]
+
+
+@pytest.mark.parametrize("case", cases("codecs", "refused_payloads", "refused_vectors"))
+def test_codec_input_that_must_be_refused(case: Any) -> None:
+    codec, segments, size = parse(case["codec"]), case["segments"], sum(case["segments"])
+    with pytest.raises(errors.UpdateRefused) as caught:
+        if "payload" in case:
+            codec.decode(bytes.fromhex(case["payload"]), size, segments, 0, size)
+        else:
+            codec.encode(floats(case["vector"], codec.name), b"", segments)
+    assert caught.value.reason == case["code"]
+
+
+def test_every_codec_has_vectors() -> None:
+    assert {case["codec"] for case in FILES["codecs"]["cases"]} == set(CODECS)
+
+
+SPECS = [SectionSpec.from_json(spec) for spec in FILES["update"]["specs"]]
+
+
+@pytest.mark.parametrize("case", cases("update", "cases"))
+def test_update_file(case: Any) -> None:
+    file = FILES["update"]
+    data = bytes.fromhex(case["file"])
+    update = read_update(data, SPECS, **file["names"])
+    update.check_finite()
+    assert (update.header.weight, update.header.steps) == (case["weight"], case["steps"])
+    assert update.header.section("delta").codec == case["codec"]
+    for name in ("delta", "metrics"):
+        assert update.decode(name).tobytes().hex() == case[name]
+    sections = {
+        "delta": floats(file["vectors"]["delta"]),
+        "metrics": floats(file["vectors"]["metrics"], "float64"),
+    }
+    again = encode_update(
+        **file["names"], weight=32, steps=4, specs=SPECS, sections=sections, codecs={"delta": case["codec"]}
+    )
+    assert again == data and sha256_hex(data) == case["sha256"]
+
+
+@pytest.mark.parametrize("case", cases("update", "refused"))
+def test_updates_that_must_be_refused(case: Any) -> None:
+    with pytest.raises(errors.UpdateRefused) as caught:
+        read_update(bytes.fromhex(case["file"]), SPECS, **FILES["update"]["names"]).check_finite()
+    assert caught.value.reason == case["code"]
+
+
+def test_the_update_vectors_show_every_cause_that_a_file_can_show() -> None:
+    shown = {case["code"] for case in FILES["update"]["refused"]}
+    # An unknown section needs another plan; malformed payloads are among the codecs' vectors.
+    assert set(REFUSALS) - shown == {"unknown_section", "malformed"}
+
+
+def test_keys() -> None:
+    for case in FILES["signatures"]["keys"]:
+        assert SigningKey.from_seed(bytes.fromhex(case["seed"])).public == case["public"]
+
+
+@pytest.mark.parametrize("case", cases("signatures", "requests"))
+def test_request_signature(case: Any) -> None:
+    digest = sha256_hex(bytes.fromhex(case["body"]))
+    assert digest == case["body_digest"]
+    message = request_message(case["method"], case["target"], digest, case["nonce"])
+    assert (Domain.REQUEST.value + message).hex() == case["message"]
+    verify_request(case["public"], case["method"], case["target"], digest, case["nonce"], case["signature"])
+    plainly_verifies(case["public"], case["message"], case["signature"])
+
+
+@pytest.mark.parametrize("case", cases("signatures", "tasks"))
+def test_task_signature(case: Any) -> None:
+    task = Task.model_validate(case["task"])
+    task.verify(case["public"])
+    assert (Domain.TASK.value + task.signed_bytes()).hex() == case["message"]
+    plainly_verifies(case["public"], case["message"], case["task"]["signature"])
+    without = {name: value for name, value in case["task"].items() if name != "signature"}
+    assert Domain.TASK.value + canonical_json(without) == bytes.fromhex(case["message"])
+
+
+@pytest.mark.parametrize("case", cases("signatures", "plans"))
+def test_plan_signature(case: Any) -> None:
+    verify_plan(case["public"], case["plan"], case["signature"])
+    plainly_verifies(case["public"], case["message"], case["signature"])
+
+
+@pytest.mark.parametrize("case", cases("signatures", "refused"))
+def test_signatures_that_must_be_refused(case: Any) -> None:
+    data = bytes.fromhex(case["message"])
+    domain = next(domain for domain in Domain if data.startswith(domain.value))
+    with pytest.raises(errors.Unauthenticated) as caught:
+        verify(case["public"], domain, data.removeprefix(domain.value), case["signature"])
+    assert caught.value.reason == case["code"]
+
+
+def plainly_verifies(public: str, message: str, signature: str) -> None:
+    """The signature verifies with the bare primitive over the message as the file gives it."""
+    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
+    key.verify(base64.b64decode(signature), bytes.fromhex(message))
