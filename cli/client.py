@@ -15,7 +15,7 @@ from coterie.cli.places import HOME, Authority
 
 if TYPE_CHECKING:
     from coterie.client_sdk.device.device import Device, DryRun
-    from coterie.client_sdk.device.trainers import Trainer
+    from coterie.client_sdk.device.trainers.base import Trainer
 
 MEBIBYTE = 1024 * 1024
 
@@ -40,7 +40,6 @@ def client(
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Leave after one contribution is settled.")] = False,
-    finish: Annotated[bool, typer.Option("--finish", help="Leave when no experiment is unfinished.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would leave this machine; send nothing.")
     ] = False,
@@ -60,6 +59,7 @@ def client(
         data=data,
         folder=store or HOME / name,
         token=token,
+        name=name,
         trainer=own,
         policy=DevicePolicy(threads=threads, memory_bytes=None if memory_mb is None else memory_mb * MEBIBYTE),
         ca=ca,
@@ -70,7 +70,7 @@ def client(
             show(output, device.dry_run())
             return
         _stop_on_signals(device, output)
-        summary = device.run(rounds=1 if once else None, finish=finish).to_json()
+        summary = device.run(rounds=1 if once else None).to_json()
     output.event("summary", **summary)
     output.say(
         f"Trained {summary['trained']} tasks, {summary['counted']} counted; "
@@ -104,7 +104,7 @@ def show(output: Output, dry: "DryRun") -> None:
     """What a dry run found: section by section, what would leave."""
     output.event("dry_run", **dry.to_json())
     if dry.experiment is None:
-        output.say(f"There is no task for {dry.population} now, so nothing would leave.")
+        output.say(dry.note)
         return
     output.say(
         f"Round {dry.round} of {dry.experiment} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:"
@@ -117,7 +117,7 @@ def show(output: Output, dry: "DryRun") -> None:
         ],
         empty="No section at all.",
     )
-    output.say(dry.would_not_leave)
+    output.say(dry.note)
 
 
 def _own_trainer(entry: str) -> "Trainer":

@@ -20,7 +20,7 @@ from coterie.cli.rounds import RoundTable
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
-    from coterie.client_sdk.control import Run
+    from coterie.client_sdk.control.control import Run
     from coterie.protocol.control import Event
 
 DEADLINE_S = 180.0
@@ -83,7 +83,7 @@ def _run(
 
     from coterie.cli import demo_digits
     from coterie.cli.demo_clients import Order
-    from coterie.client_sdk.control import Control
+    from coterie.client_sdk.control.control import Control
     from coterie.protocol.signing import SigningKey
 
     digits = demo_digits.load(clients=clients, seed=seed)
@@ -134,7 +134,8 @@ def _run(
 def _tell(output: Output, summary: Mapping[str, Any], *, docs: str, folder: Path) -> None:
     output.say(
         f"Accuracy {summary['accuracy']:.3f} in plain onnxruntime, {summary['seconds']} s in all, "
-        f"the first model after {summary['first_metric_seconds']} s; up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}"
+        f"the first model after {summary['first_metric_seconds']} s; "
+        f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}"
     )
     output.say(f"  model              {summary['model']}")
     output.say(f"  API documentation  {docs} (while a coordinator runs)")

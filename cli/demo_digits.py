@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,8 +93,7 @@ def experiment(digits: Digits, *, rounds: int, seed: int) -> "Experiment":
 
 def accuracy(model: Path, rows: Mapping[str, npt.NDArray[Any]]) -> float:
     """The share of rows that infer.onnx gets right in a bare onnxruntime session."""
-    import onnxruntime
-
+    onnxruntime: Any = import_module("onnxruntime")  # it brings no types
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     (entry,) = session.get_inputs()
     batch = int(entry.shape[0])

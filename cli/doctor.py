@@ -80,13 +80,13 @@ def _providers() -> Iterator[Finding]:
     for provider in discover():
         report = conformance(provider)
         name = f"provider {provider.name}"
-        if report.ok:
-            yield Finding(name, True, f"{report.checked} recipes agree with NumPy")
+        if report.passed:
+            yield Finding(name, True, f"{len(report.cases)} recipes agree with NumPy")
         else:
             yield Finding(
                 name,
                 False,
-                f"differs from NumPy: {', '.join(report.failures)}",
+                f"differs from NumPy: {', '.join(case.name for case in report.failures)}",
                 "Update its driver or leave it unused.",
             )
 

@@ -42,7 +42,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List the experiments, populations or devices of a coordinator."""
-    from coterie.client_sdk.control import Control
+    from coterie.client_sdk.control.control import Control
 
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:

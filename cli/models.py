@@ -1,7 +1,7 @@
 """`coterie models`: the model versions of an experiment."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,7 +17,7 @@ def list_models(
 ) -> None:
     """List an experiment's model versions with what each scored."""
     from coterie.cli.watch import chosen
-    from coterie.client_sdk.control import Control
+    from coterie.client_sdk.control.control import Control
 
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:
@@ -47,7 +47,8 @@ def download(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path("infer.onnx"),
     version: Annotated[str, typer.Option(help="best, latest, a round's number, or the start of a sha256.")] = "best",
     form: Annotated[
-        str, typer.Option(help="infer (an ONNX file with the weights inside) or weights (safetensors).")
+        Literal["infer", "weights"],
+        typer.Option(help="infer (an ONNX file with the weights inside) or weights (safetensors)."),
     ] = "infer",
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -55,7 +56,7 @@ def download(
     json: Json = False,
 ) -> None:
     """Download a model that runs in plain onnxruntime, or its weights."""
-    from coterie.client_sdk.control import Control
+    from coterie.client_sdk.control.control import Control
 
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:

@@ -9,7 +9,7 @@ def stop(
 ) -> None:
     """Stop an experiment: its open round is abandoned, its committed models stay."""
     from coterie.cli.watch import chosen
-    from coterie.client_sdk.control import Control
+    from coterie.client_sdk.control.control import Control
 
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:

@@ -29,16 +29,16 @@ def submit(
     """Compile, sign and start an experiment on a coordinator, then say how clients join."""
     from coterie.cli.loading import load_experiment, override
     from coterie.cli.watch import follow_run
-    from coterie.client_sdk.control import Control
-    from coterie.protocol.signing import SigningKey
+    from coterie.client_sdk.control.control import Control
+    from coterie.client_sdk.control.submission import slug
+    from coterie.client_sdk.control.submit import signing_key
 
     output = Output(json)
     experiment, _ = load_experiment(target)
     experiment = override(experiment, rounds=rounds, seed=seed, initial=initial)
-    place = population or experiment.name
-    key.parent.mkdir(parents=True, exist_ok=True)
+    place = population or slug(experiment.name)
     with Control(url, token=admin_token(token), ca=ca) as control:
-        run = control.submit(experiment, population=place, key=SigningKey.load_or_create(key))
+        run = control.submit(experiment, population=place, key=signing_key(key))
         enrolment = control.enrolment_token(place)
         join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
         output.event(

@@ -11,7 +11,7 @@ from coterie.cli.rounds import RoundTable
 from coterie.errors import NotFound
 
 if TYPE_CHECKING:
-    from coterie.client_sdk.control import Control, Run
+    from coterie.client_sdk.control.control import Control, Run
 
 ROUND_EVENTS = ("round.committed", "round.abandoned")
 FINISHED = "experiment.finished"
@@ -21,7 +21,7 @@ def watch(
     run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
 ) -> None:
     """Show an experiment's rounds until it ends. Ctrl-C leaves the experiment running."""
-    from coterie.client_sdk.control import Control
+    from coterie.client_sdk.control.control import Control
 
     with Control(url, token=admin_token(token), ca=ca) as control:
         follow_run(Output(json), chosen(control, run))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from coterie.aggregation.horizontal.fedavg import FedAvg
     from coterie.aggregation.horizontal.fedprox import FedProx
     from coterie.aggregation.server_optimizers import server_sgd
-    from coterie.client_sdk.control import Control, submit
+    from coterie.client_sdk.control.control import Control
+    from coterie.client_sdk.control.submit import submit
     from coterie.client_sdk.device.data import load_data
     from coterie.client_sdk.device.device import Device
     from coterie.client_sdk.device.policy import DevicePolicy
@@ -57,7 +58,8 @@ _HOMES = {
     "coterie.aggregation.horizontal.fedavg": ("FedAvg",),
     "coterie.aggregation.horizontal.fedprox": ("FedProx",),
     "coterie.aggregation.server_optimizers": ("server_sgd",),
-    "coterie.client_sdk.control": ("Control", "submit"),
+    "coterie.client_sdk.control.control": ("Control",),
+    "coterie.client_sdk.control.submit": ("submit",),
     "coterie.client_sdk.device.data": ("load_data",),
     "coterie.client_sdk.device.device": ("Device",),
     "coterie.client_sdk.device.policy": ("DevicePolicy",),

@@ -83,6 +83,7 @@ class Reader:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.folder = folder
+        (folder / ".venv").symlink_to(sys.prefix)
         self.token = ""
         self.names: dict[str, object] = {"__name__": "__main__"}
         self.background: dict[str, Background] = {}
@@ -212,7 +213,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_blocks_are_found_as_the_docstring_says() -> None:
     page = (
-        "<!-- run -->\n```console\n$ a\nout\n$ b \\\n  c\n```\n\n```console\n$ left alone\n```\n<!-- interrupt: x -->\n\n"
+        "<!-- run -->\n```console\n$ a\nout\n$ b \\\n  c\n```\n\n"
+        "```console\n$ left alone\n```\n<!-- interrupt: x -->\n\n"
         "```python\n1\n```\n<!-- file: f.csv -->\n```text\nrow\n```\n"
     )
     found = [*blocks(page)]

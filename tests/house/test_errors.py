@@ -86,7 +86,7 @@ def _wrappers(tree: ast.Module) -> dict[str, tuple[int, str, str]]:
 
 
 def _codes_of(tree: ast.Module) -> dict[str, int]:
-    """Code → line, of every literal code in a module: given to an error directly, or through a function of the module."""
+    """Code → line, of every literal code in a module, given directly or through a function of the module."""
     codes: dict[str, int] = {}
     wrappers = _wrappers(tree)
     for call in ast.walk(tree):

@@ -17,7 +17,7 @@ LIGHT = {
     "coterie.protocol.update": {"onnxruntime", "httpx", *SERVER_ONLY, *PEOPLE_ONLY, *RESEARCH_ONLY},
     "coterie.compute.nn": {"onnxruntime", "pydantic", "httpx", *SERVER_ONLY, *PEOPLE_ONLY, "torch", "sklearn"},
     "coterie.client_sdk.device.device": {*SERVER_ONLY, *PEOPLE_ONLY, "scipy", "sklearn", "torch"},
-    "coterie.client_sdk.control": {*SERVER_ONLY, *PEOPLE_ONLY, "sklearn", "torch"},
+    "coterie.client_sdk.control.control": {*SERVER_ONLY, *PEOPLE_ONLY, "sklearn", "torch"},
     "coterie.simulation": {*SERVER_ONLY, *PEOPLE_ONLY, "sklearn", "torch"},
     "coterie.cli.main": {"numpy", "pydantic", "onnxruntime", "httpx", "rich", *SERVER_ONLY, *RESEARCH_ONLY},
 }
