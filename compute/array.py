@@ -149,9 +149,9 @@ class Array:
     def _no_data(self, wanted: str, hint: str = "Return the array from the traced function and look at it outside.") -> NoReturn:
         raise TraceError(f"{user_source()}: {self.type} is being traced, so {wanted} cannot be known here.", hint=hint)
 
-    def reshape(self, *shape: Any) -> Array:
-        target = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-        return _functions().reshape(self, tuple(cast("Sequence[int]", target)))
+    def reshape(self, *shape: int | Sequence[int]) -> Array:
+        first = shape[0] if shape else ()
+        return _functions().reshape(self, shape if isinstance(first, int) else tuple(first))
 
     def astype(self, dtype: Any) -> Array:
         return _functions().astype(self, dtype)

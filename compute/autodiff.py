@@ -5,7 +5,7 @@ gradient needs nothing more. Only values between the wanted inputs and the outpu
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -52,7 +52,9 @@ def value_and_grad(fn: Callable[..., Any], grad_position: Position = 0, weights:
         linear = _Linearised(fn, [_with_arrays(a) if i in positions else a for i, a in enumerate(arguments)], held)
         result = linear.result()
         scalars = [result[0]] if has_aux else tree.flatten(result)[0]
-        seeds = {_value_of(linear, index): _one(scalar) for index, scalar in enumerate(scalars)}
+        seeds: dict[Value, Array] = {}
+        for value, scalar in zip(linear.graph.outputs.values(), scalars, strict=False):  # aux outputs have no seed
+            seeds[value] = seeds[value] + _one(scalar) if value in seeds else _one(scalar)
         by_argument = [linear.argument_values(position) for position in positions]
         wanted = [value for values, _ in by_argument for value in values]
         gradients = iter(linear.pull(seeds, [*wanted, *linear.weight_values()]))
@@ -149,11 +151,11 @@ def _is_data(leaf: Any) -> bool:
 
 def _with_arrays(argument: Any) -> Any:
     """A differentiated argument: Python numbers in it become arrays."""
-    return tree.map_tree(lambda leaf: as_array(leaf) if isinstance(leaf, (int, float)) or _is_data(leaf) else leaf, argument)
 
+    def convert(leaf: Any) -> Any:
+        return as_array(leaf) if isinstance(leaf, (int, float)) or _is_data(leaf) else leaf
 
-def _value_of(linear: _Linearised, index: int) -> Value:
-    return list(linear.graph.outputs.values())[index]
+    return tree.map_tree(convert, argument)
 
 
 def _one(scalar: Array) -> Array:
@@ -169,7 +171,7 @@ def _positions(grad_position: Any, weights: Sequence[Array] | None) -> tuple[int
         if weights is None:
             raise InputError("grad needs a grad_position or weights.", hint="Pass grad_position=0 to differentiate the first argument.")
         return ()
-    positions: tuple[Any, ...] = grad_position if isinstance(grad_position, tuple) else (grad_position,)
+    positions = cast("tuple[Any, ...]", grad_position if isinstance(grad_position, tuple) else (grad_position,))
     if any(isinstance(p, bool) or not isinstance(p, int) for p in positions):
         raise InputError(f"grad_position must be an int or a tuple of ints, not {grad_position!r}.")
     if any(p < 0 for p in positions) or len(set(positions)) != len(positions):

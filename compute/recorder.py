@@ -5,6 +5,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from coterie.compute.ir import Attributes, Graph, Node, Type, Value, constant_node
+from coterie.compute.source import user_source
+from coterie.errors import TraceError
 
 if TYPE_CHECKING:
     from coterie.compute.array import Array
@@ -50,6 +52,7 @@ class Recorder:
             return array.value
         if not self.claims(array):
             return self._constant(array)
+        self._check_open(array)
         # An array of an enclosing trace. A weight of an enclosing trace has no value of its own, so its identity is the parent's value for it.
         outer = array.value if array.value is not None else self._outer_weight(array)
         if outer not in self._captured:
@@ -76,6 +79,18 @@ class Recorder:
             self.nodes.append(node)
             self._constants[id(array)] = (array, node.output)
         return self._constants[id(array)][1]
+
+    def _check_open(self, array: "Array") -> None:
+        holder: Recorder | None = self
+        while holder is not None and array.recorder is not None:
+            if holder is array.recorder:
+                return
+            holder = holder.parent
+        if array.recorder is not None:
+            raise TraceError(
+                f"{user_source()}: an array ({array.type}) of a trace that has ended is used in another.",
+                hint="Return arrays from the traced function instead of keeping them in variables outside.",
+            )
 
     def _outer_weight(self, array: "Array") -> Value:
         holder = self.parent

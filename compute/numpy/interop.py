@@ -1,22 +1,58 @@
 """NumPy's own functions on arrays: ``np.tanh(x)`` becomes ``tanh(x)``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from coterie.compute.array import Array
+from coterie.compute.array import Array, as_array
 from coterie.compute.numpy import creation, elementwise, linear, manipulation, reduction
 from coterie.compute.source import user_source
 from coterie.errors import TraceError
 
-_UFUNCS: dict[str, Callable[..., Array]] = {
-    name: getattr(elementwise, name)
-    for name in "add subtract multiply divide maximum minimum negative positive reciprocal square sign exp log sqrt tanh equal not_equal greater "
-    "greater_equal less less_equal logical_and logical_or logical_not logical_xor".split()
-}
-_UFUNCS |= {"absolute": elementwise.abs, "power": elementwise.pow, "matmul": linear.matmul, "true_divide": elementwise.divide}
 
+
+def _concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Array:
+    return manipulation.concat(arrays, axis=axis)
+
+
+def _stack(arrays: Sequence[Any], axis: int = 0) -> Array:
+    return manipulation.stack(arrays, axis=axis)
+
+
+def _take(x: Any, indices: Any, axis: int | None = None) -> Array:
+    if axis is None:
+        return manipulation.take(manipulation.reshape(x, -1), indices, axis=0)
+    return manipulation.take(x, indices, axis=axis)
+
+
+def _transpose(x: Any, axes: Sequence[int] | None = None) -> Array:
+    array = as_array(x)
+    return manipulation.permute_dims(array, tuple(reversed(range(array.ndim))) if axes is None else axes)
+
+
+def _tril(x: Any, k: int = 0) -> Array:
+    return creation.tril(x, k=k)
+
+
+def _triu(x: Any, k: int = 0) -> Array:
+    return creation.triu(x, k=k)
+
+
+def _tensordot(a: Any, b: Any, axes: int = 2) -> Array:
+    return linear.tensordot(a, b, axes=axes)
+
+
+_SAME_NAME = (
+    "add subtract multiply divide maximum minimum negative positive reciprocal square sign exp log sqrt tanh equal not_equal greater greater_equal less "
+    "less_equal logical_and logical_or logical_not logical_xor"
+).split()
+_UFUNCS: dict[str, Callable[..., Array]] = {
+    **{name: getattr(elementwise, name) for name in _SAME_NAME},
+    "absolute": elementwise.abs,
+    "power": elementwise.pow,
+    "matmul": linear.matmul,
+}
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sum": reduction.sum,
     "mean": reduction.mean,
@@ -33,19 +69,19 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "expand_dims": manipulation.expand_dims,
     "squeeze": manipulation.squeeze,
     "broadcast_to": manipulation.broadcast_to,
-    "concatenate": lambda arrays, axis=0: manipulation.concat(arrays, axis=axis),
-    "stack": lambda arrays, axis=0: manipulation.stack(arrays, axis=axis),
-    "take": lambda x, indices, axis=0: manipulation.take(x, indices, axis=axis),
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "take": _take,
     "moveaxis": manipulation.moveaxis,
-    "transpose": lambda x, axes=None: manipulation.permute_dims(x, axes if axes is not None else tuple(reversed(range(x.ndim)))),
+    "transpose": _transpose,
     "where": elementwise.where,
     "clip": elementwise.clip,
     "zeros_like": creation.zeros_like,
     "ones_like": creation.ones_like,
     "full_like": creation.full_like,
-    "tril": lambda x, k=0: creation.tril(x, k=k),
-    "triu": lambda x, k=0: creation.triu(x, k=k),
-    "tensordot": lambda a, b, axes=2: linear.tensordot(a, b, axes=axes),
+    "tril": _tril,
+    "triu": _triu,
+    "tensordot": _tensordot,
     "outer": linear.outer,
 }
 
@@ -66,7 +102,7 @@ def call_function(function: Callable[..., Any], positional: Sequence[Any], named
     return ours(*positional, **named)
 
 
-def _missing(name: str) -> Any:
+def _missing(name: str) -> NoReturn:
     raise TraceError(
         f"{user_source()}: {name} does not work on arrays of coterie.", hint="Write it with the functions of coterie.compute.numpy, which can be traced."
     )

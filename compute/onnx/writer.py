@@ -67,8 +67,12 @@ class _Writer:
 
 
 def to_onnx(graph: Graph, *, name: str) -> bytes:
-    """The bytes of the ONNX file. ``name`` becomes the graph's name. Raises InputError for clashing input and output names, TraceError for a bad graph."""
+    """The bytes of the ONNX file. ``name`` becomes the graph's name.
+
+    Raises InputError for clashing input and output names and for empty tensors, TraceError for a bad graph.
+    """
     verify(graph)
+    _refuse_empty(graph)
     if both := set(graph.inputs) & set(graph.outputs):
         raise InputError(f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".')
     writer = _Writer({*graph.inputs, *graph.outputs})
@@ -81,6 +85,15 @@ def to_onnx(graph: Graph, *, name: str) -> bytes:
     proto = helper.make_graph(writer.nodes, name, inputs, outputs, writer.initialisers)
     model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="coterie")
     return model.SerializeToString(deterministic=True)
+
+
+def _refuse_empty(graph: Graph) -> None:
+    """A tensor without elements is legal in ONNX and handled by few providers."""
+    made = [(f"Input {name!r}", value) for name, value in graph.inputs.items()]
+    made += [(f"{node.source}: the result of {node.primitive}", node.output) for node in graph.nodes]
+    for what, value in made:
+        if value.type.size == 0:
+            raise InputError(f"{what} ({value.type}) has no elements.", hint="Drop the empty axis before exporting.")
 
 
 def _lower(writer: _Writer, node: Node, operands: list[str]) -> str:

@@ -86,8 +86,6 @@ def _negative(node: Node, view: View) -> Value | None:
             return view.emit(inner.primitive, view.emit("negative", a), b)
         if b.type.size == 1 < value.type.size:
             return view.emit(inner.primitive, a, view.emit("negative", b))
-    if (inner := view.producer(value, "subtract")) and view.uses(value) == 1 and view.constant(inner.inputs[0]) is None:
-        return None
     return None
 
 
@@ -115,7 +113,8 @@ def _reshape(node: Node, view: View) -> Value | None:
 
 def _sum(node: Node, view: View) -> Value | None:
     x = node.inputs[0]
-    if all(x.type.shape[axis] == 1 for axis in node.attributes["axes"]):
+    axes: tuple[int, ...] = node.attributes["axes"]
+    if all(x.type.shape[axis] == 1 for axis in axes):
         return x if x.type == node.output.type else view.emit("reshape", x, shape=node.output.type.shape)
     return None
 

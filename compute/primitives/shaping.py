@@ -163,9 +163,9 @@ def _gather_gradient(call: Call, g: Array) -> Array:
     count, rest = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     ids = rules.reshape(indices, (indices.size, 1))
     steps = Array(np.arange(count, dtype=indices.type.dtype))
-    # Indices from the end count too.
-    wrapped = bind("where", bind("greater", rules.number(0, ids), ids), ids + count, ids)
-    one_hot = rules.equal_mask(wrapped, steps, g.type.dtype)
+    # An index may count from the end.
+    from_start = ids + count * rules.greater_mask(rules.number(0, ids), ids, ids.type.dtype)
+    one_hot = rules.equal_mask(from_start, steps, g.type.dtype)
     front = tuple(range(axis, axis + indices.ndim))
     rows = rules.transpose(g, front + tuple(i for i in range(g.ndim) if i not in front))
     table = bind("matmul", rules.swap_last(one_hot), rules.reshape(rows, (indices.size, prod(rest))))
