@@ -70,8 +70,7 @@ class _Cells:
         """The error that names the first True of `bad` (of the array's shape) and counts the others."""
         position: tuple[int, ...] = cast(tuple[int, ...], tuple(cast(Any, np.argwhere(bad)).tolist()[0]))
         row, inside = position[0] + 1, f", element {list(position[1:])}" if len(position) > 1 else ""
-        cell = cast(object, self.array[position])
-        shown = repr(cell.item() if isinstance(cell, np.generic) else cell)[:60]
+        shown = repr(cast(object, self.array.item(position)))[:60]
         others = int(bad.sum()) - 1
         rest = f" {others} more cell{'s' if others > 1 else ''} in this column likewise." if others else ""
         where = f"{self.source}: column {self.column!r}, row {row}{inside}"

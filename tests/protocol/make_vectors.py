@@ -1,4 +1,4 @@
-"""Makes protocol/vectors/: `python tests/protocol/make_vectors.py` rewrites the files; test_vectors proves they are current.
+"""Makes protocol/vectors/: `python tests/protocol/make_vectors.py` rewrites the files; test_vectors checks them.
 
 Deterministic: no clock, no random source. Numbers taken from elsewhere name their source.
 """
@@ -113,7 +113,7 @@ def layouts() -> Json:
     return {
         "title": "global layout and data schema: digests, offsets, segments",
         "provenance": MADE,
-        "how": "the digest is the SHA-256 of the value's canonical JSON; segments are the runs of `slices` cut at tensors",
+        "how": "a digest is the SHA-256 of a value's canonical JSON; segments are the runs of `slices` cut at tensors",
         "layout": LAYOUT.to_json(),
         "size": LAYOUT.size,
         "offsets": dict(LAYOUT.offsets),
@@ -156,8 +156,8 @@ def codecs() -> Json:
     return {
         "title": "codecs: encode and decode, bit for bit",
         "provenance": MADE,
-        "how": "numbers are little-endian hex: float32, but float64 for the codec float64; encode `vector` and compare with "
-        "`payload`, decode it whole and in part; the refused payloads and vectors must be refused",
+        "how": "numbers are little-endian hex: float32, but float64 for the codec float64; encode `vector`, compare "
+        "with `payload`, decode it whole and in part; the refused payloads and vectors must be refused",
         "cases": cases,
         "refused_payloads": [
             {"name": name, "codec": codec, "segments": segments, "payload": payload, "code": code}
@@ -196,7 +196,9 @@ NAMES = {"task": "task_017f22e279b070008000000000000001", "plan": "ab" * 32, "ba
 def updates() -> Json:
     good = {
         codec: encode_update(
-            **NAMES,
+            task=NAMES["task"],
+            plan=NAMES["plan"],
+            base=NAMES["base"],
             weight=32,
             steps=4,
             specs=SPECS,
@@ -250,7 +252,7 @@ def updates() -> Json:
     return {
         "title": "update files",
         "provenance": MADE,
-        "how": "read `file` against `specs`, expecting `names`; compare the header and the decoded sections (float32, and "
+        "how": "read `file` against `specs`, expecting `names`; compare header and decoded sections (float32, and "
         "float64 for metrics, little-endian hex); encoding the same values gives the same file",
         "specs": [spec.to_json() for spec in SPECS],
         "names": NAMES,
@@ -303,7 +305,7 @@ def signatures() -> Json:
     return {
         "title": "Ed25519 signatures over requests, tasks and plans",
         "provenance": f"seeds and public keys: RFC 8032 section 7.1, TEST 1 and TEST 2; the rest {MADE}",
-        "how": "messages are hex with their domain prefix; a task's message is the canonical JSON of all its fields but "
+        "how": "messages are hex with their domain; a task's message is the canonical JSON of all its fields but "
         "`signature`; the refused signatures must not verify",
         "keys": [{"seed": seed, "public": public} for public, seed in SEEDS.items()],
         "requests": [

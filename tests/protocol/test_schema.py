@@ -1,6 +1,7 @@
 """The data schema: what fits comes out in its dtypes; what does not is named by column and row."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -195,7 +196,7 @@ def test_json_round_trip_keeps_value_and_digest(schema: DataSchema) -> None:
 
 def test_every_field_counts_in_the_digest() -> None:
     feature: dict[str, Any] = {"name": "x", "shape": (2,), "dtype": "float32"}
-    features = [
+    features: list[dict[str, Any]] = [
         {},
         {"name": "z"},
         {"shape": (1, 2)},
@@ -206,36 +207,44 @@ def test_every_field_counts_in_the_digest() -> None:
         {"offset": 1.0},
         {"scale": (1.0, 2.0)},
     ]
-    labels = [{"name": "z"}, {"dtype": "float32"}, {"classes": ("a", "b")}, {"column": "c"}, {"low": 0}, {"high": 0}]
+    labels: list[dict[str, Any]] = [
+        {"name": "z"},
+        {"dtype": "float32"},
+        {"classes": ("a", "b")},
+        {"column": "c"},
+        {"low": 0},
+        {"high": 0},
+    ]
     schemas = [DataSchema((Feature(**{**feature, **change}),), Label(name="y")) for change in features]
-    schemas += [DataSchema((Feature(**feature),), Label(**{"name": "y", **change})) for change in labels]
+    label: dict[str, Any] = {"name": "y"}
+    schemas += [DataSchema((Feature(**feature),), Label(**{**label, **change})) for change in labels]
     assert len({schema.digest for schema in schemas}) == len(schemas)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Feature(name=""), "its name needs"),
-        (lambda: Feature(name="x", dtype="float64"), "its dtype must be one of float32, int32, uint8"),  # pyright: ignore
-        (lambda: Feature(name="x", shape=(0,)), "its shape must be"),
-        (lambda: Feature(name="x", shape=(2,), columns=("a",)), "2 elements but it names 1 columns"),
-        (lambda: Feature(name="x", shape=(2,), columns=("a", "a")), "a column twice"),
-        (lambda: Feature(name="x", low=2, high=1), "low ≤ high"),
-        (lambda: Feature(name="x", low=math.nan), "finite"),
-        (lambda: Feature(name="x", offset=math.inf), "offset must be one finite number"),
-        (lambda: Feature(name="x", shape=(2,), scale=(1.0,)), "or 2 of them"),
-        (lambda: Feature(name="x", shape=(2**20, 2**20)), "at most"),
-        (lambda: Label(name="y", classes=("a",)), "at least two classes"),
-        (lambda: Label(name="y", classes=("a", "a")), "a class twice"),
-        (lambda: Label(name="y", classes=("1", 1)), "a class twice"),
-        (lambda: Label(name="y", classes=("a", "b"), low=0), "not both"),
-        (lambda: Label(name="y", classes=("a", "b"), dtype="float32"), "classes need the dtype int32"),
-        (lambda: Label(name="y", classes=("a", math.nan)), "finite"),
-        (lambda: DataSchema((), Label(name="y")), "1 to 1000 features"),
-        (lambda: DataSchema((Feature(name="y"),), Label(name="y")), "names of their own"),
-        (lambda: DataSchema((Feature(name="x", columns=("y",)),), Label(name="y")), "the same column"),
-    ],
-)
+IMPOSSIBLE: list[tuple[Callable[[], object], str]] = [
+    (lambda: Feature(name=""), "its name needs"),
+    (lambda: Feature(name="x", dtype="float64"), "its dtype must be one of float32, int32, uint8"),  # pyright: ignore
+    (lambda: Feature(name="x", shape=(0,)), "its shape must be"),
+    (lambda: Feature(name="x", shape=(2,), columns=("a",)), "2 elements but it names 1 columns"),
+    (lambda: Feature(name="x", shape=(2,), columns=("a", "a")), "a column twice"),
+    (lambda: Feature(name="x", low=2, high=1), "low ≤ high"),
+    (lambda: Feature(name="x", low=math.nan), "finite"),
+    (lambda: Feature(name="x", offset=math.inf), "offset must be one finite number"),
+    (lambda: Feature(name="x", shape=(2,), scale=(1.0,)), "or 2 of them"),
+    (lambda: Feature(name="x", shape=(2**20, 2**20)), "at most"),
+    (lambda: Label(name="y", classes=("a",)), "at least two classes"),
+    (lambda: Label(name="y", classes=("a", "a")), "a class twice"),
+    (lambda: Label(name="y", classes=("1", 1)), "a class twice"),
+    (lambda: Label(name="y", classes=("a", "b"), low=0), "not both"),
+    (lambda: Label(name="y", classes=("a", "b"), dtype="float32"), "classes need the dtype int32"),
+    (lambda: Label(name="y", classes=("a", math.nan)), "finite"),
+    (lambda: DataSchema((), Label(name="y")), "1 to 1000 features"),
+    (lambda: DataSchema((Feature(name="y"),), Label(name="y")), "names of their own"),
+    (lambda: DataSchema((Feature(name="x", columns=("y",)),), Label(name="y")), "the same column"),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), IMPOSSIBLE)
 def test_a_schema_that_cannot_be_is_refused(make: Any, words: str) -> None:
     with pytest.raises(errors.ConfigurationError, match="in the data schema") as caught:
         make()
@@ -245,32 +254,32 @@ def test_a_schema_that_cannot_be_is_refused(make: Any, words: str) -> None:
 JSON = TABLE.to_json()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [],
-        {},
-        {**JSON, "more": 1},
-        {**JSON, "features": {}},
-        {**JSON, "features": [1]},
-        {**JSON, "features": [{**JSON["features"][0], "more": 1}]},
-        {**JSON, "features": [{**JSON["features"][0], "shape": "ab"}]},
-        {**JSON, "features": [{**JSON["features"][0], "shape": [[1], 2]}]},
-        {**JSON, "features": [{**JSON["features"][0], "columns": [1, 2]}]},
-        {**JSON, "features": [{**JSON["features"][0], "dtype": ["float32"]}]},
-        {**JSON, "features": [{**JSON["features"][0], "dtype": {}}]},
-        {**JSON, "features": [{**JSON["features"][0], "low": "0"}]},
-        {**JSON, "features": [{**JSON["features"][0], "offset": {}}]},
-        {**JSON, "features": [{**JSON["features"][0], "name": 3}]},
-        {**JSON, "label": None},
-        {**JSON, "label": {**JSON["label"], "classes": [["a"], ["b"]]}},
-        {**JSON, "label": {**JSON["label"], "classes": [{}, {}]}},
-        {**JSON, "label": {**JSON["label"], "classes": "ab"}},
-        {**JSON, "label": {**JSON["label"], "dtype": []}},
-        {**JSON, "label": {**JSON["label"], "column": 1}},
-    ],
-)
+HOSTILE: list[Any] = [
+    None,
+    [],
+    {},
+    {**JSON, "more": 1},
+    {**JSON, "features": {}},
+    {**JSON, "features": [1]},
+    {**JSON, "features": [{**JSON["features"][0], "more": 1}]},
+    {**JSON, "features": [{**JSON["features"][0], "shape": "ab"}]},
+    {**JSON, "features": [{**JSON["features"][0], "shape": [[1], 2]}]},
+    {**JSON, "features": [{**JSON["features"][0], "columns": [1, 2]}]},
+    {**JSON, "features": [{**JSON["features"][0], "dtype": ["float32"]}]},
+    {**JSON, "features": [{**JSON["features"][0], "dtype": {}}]},
+    {**JSON, "features": [{**JSON["features"][0], "low": "0"}]},
+    {**JSON, "features": [{**JSON["features"][0], "offset": {}}]},
+    {**JSON, "features": [{**JSON["features"][0], "name": 3}]},
+    {**JSON, "label": None},
+    {**JSON, "label": {**JSON["label"], "classes": [["a"], ["b"]]}},
+    {**JSON, "label": {**JSON["label"], "classes": [{}, {}]}},
+    {**JSON, "label": {**JSON["label"], "classes": "ab"}},
+    {**JSON, "label": {**JSON["label"], "dtype": []}},
+    {**JSON, "label": {**JSON["label"], "column": 1}},
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
 def test_hostile_json_is_refused(value: Any) -> None:
     with pytest.raises(errors.ConfigurationError) as caught:
         DataSchema.from_json(value)

@@ -84,7 +84,7 @@ def test_every_part_of_a_request_is_signed() -> None:
         changed = [*REQUEST]
         changed[position] = change
         with pytest.raises(errors.Unauthenticated):
-            verify_request(KEY.public, *changed, signature)
+            verify_request(KEY.public, changed[0], changed[1], changed[2], changed[3], signature)
 
 
 @pytest.mark.parametrize("position", range(4))

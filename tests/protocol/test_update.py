@@ -61,7 +61,7 @@ def header(**change: Any) -> dict[str, Any]:
 def crafted(head: Any = None, payloads: dict[str, Any] | None = None) -> bytes:
     """An update file of this header and these payload bytes."""
     data = {"delta": SECTIONS["delta"].tobytes(), "metrics": SECTIONS["metrics"].tobytes(), **(payloads or {})}
-    tensors = {
+    tensors: dict[str, Any] = {
         name: value if isinstance(value, np.ndarray) else np.frombuffer(value, np.uint8)
         for name, value in data.items()
         if value is not None
@@ -88,7 +88,7 @@ def test_what_is_encoded_is_read_back(codec: str, on_disk: str, tmp_path: Path) 
     data = encoded(codecs={"delta": codec})
     path = tmp_path / "update"
     write_update(path, data)
-    update = read_update(path if on_disk == "disk" else data, SPECS, **NAMES)
+    update = read_update(path if on_disk == "disk" else data, SPECS, task="task_1", plan="plan-1", base="base-1")
     update.check_finite()
     assert (update.header.weight, update.header.steps, update.sections) == (7, 3, ("delta", "metrics"))
     assert update.header.section("delta").codec == codec
