@@ -51,7 +51,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, payload: Payload, length: int, segments: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
-        """Elements [start, stop) as a new array.
+        """Elements [start, stop); read-only where they are a view of a payload in memory.
 
         Raises errors.UpdateRefused (``truncated``, ``malformed``, ``not_finite``).
         """

@@ -56,7 +56,7 @@ class Float:
         check_range(length, start, stop)
         width = self.stored.itemsize
         piece = read_payload(payload, start * width, stop * width)
-        return np.frombuffer(piece, self.stored).astype(self.dtype)
+        return np.frombuffer(piece, self.stored).astype(self.dtype, copy=False)
 
 
 FLOAT16 = Float("float16", np.dtype("<f2"), np.dtype("<f4"))
