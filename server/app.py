@@ -18,13 +18,25 @@ from coterie.server.openapi import describe
 from coterie.server.settings import Settings
 
 ROUTERS = (
-    pages.router, populations.router, tokens.router, blobs.router, experiments.router, devices.router, events.router, audit.router,
-    device_blobs.router, enrol.router, check_in.router, upload.router, report.router,
-)  # fmt: skip
+    pages.router,
+    populations.router,
+    tokens.router,
+    blobs.router,
+    experiments.router,
+    devices.router,
+    events.router,
+    audit.router,
+    device_blobs.router,
+    enrol.router,
+    check_in.router,
+    upload.router,
+    report.router,
+)
 
 
 def create_app(settings: Settings | None = None, *, faults: Faults | None = None) -> FastAPI:
-    """The coordinator's application. Its lifespan takes the folder, opens the database and starts the driver; nothing happens before.
+    """The coordinator's application. Its lifespan takes the folder, opens the database and starts the driver; nothing
+    happens before.
 
     ``app.state.coordinator`` is the open coordinator; its ``first_token`` is the admin token if this start made it.
     """
@@ -37,9 +49,14 @@ def create_app(settings: Settings | None = None, *, faults: Faults | None = None
             yield
 
     app = FastAPI(
-        title="coterie coordinator", version=coterie.__version__, lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None,
+        title="coterie coordinator",
+        version=coterie.__version__,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
         redirect_slashes=False,
-    )  # fmt: skip
+    )
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)

@@ -1,4 +1,6 @@
-"""A bell: wakes whoever waits for something to have changed. Nothing is lost when the bell rings between looking and waiting."""
+"""A bell: wakes whoever waits for something to have changed. Nothing is lost when the bell rings between looking and
+waiting.
+"""
 
 import asyncio
 

@@ -59,7 +59,8 @@ class Coordinator:
 
 @asynccontextmanager
 async def open_coordinator(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Coordinator, None]:
-    """Take the folder, bring the database up to date, sweep what a crash left, start the worker and the driver; undo it all at the end.
+    """Take the folder, bring the database up to date, sweep what a crash left, start the worker and the driver; undo it
+    all at the end.
 
     Raises ConfigurationError: the folder is in use or cannot be written, or the database is newer than this code.
     """

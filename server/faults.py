@@ -1,10 +1,12 @@
 """Faults for tests: the table of every point where something becomes durable, and a hook that kills the process there.
 
-Nothing in the coordinator becomes durable except by passing a point named here: every write transaction names its row of ``TRANSACTIONS``
-(`coterie.server.store.engine.Database.write` refuses another name) and every blob its row of ``BLOB_WRITES``. So a test that enumerates
-``COMMIT_POINTS`` has enumerated every place where a crash can separate what was promised from what was kept.
+Nothing in the coordinator becomes durable except by passing a point named here: every write transaction names its row
+of ``TRANSACTIONS`` (`coterie.server.store.engine.Database.write` refuses another name) and every blob its row of
+``BLOB_WRITES``. So a test that enumerates ``COMMIT_POINTS`` has enumerated every place where a crash can separate what
+was promised from what was kept.
 
-``COTERIE_FAULT="<point>:<nth>"`` sends SIGKILL to the process when it reaches the point for the nth time (counted from 1). It is read once, at start.
+``COTERIE_FAULT="<point>:<nth>"`` sends SIGKILL to the process when it reaches the point for the nth time (counted from
+1). It is read once, at start.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Logging: one JSON object per line on standard error. What must stay secret is never passed to a logger; this cuts it out all the same."""
+"""Logging: one JSON object per line on standard error. What must stay secret is never passed to a logger; this cuts it
+out all the same.
+"""
 
 import logging
 import re

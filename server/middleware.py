@@ -11,7 +11,9 @@ STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"))
 
 
 class Envelope:
-    """Pure ASGI middleware: names the request (``Coterie-Trace``), bounds bodies that are read whole, counts and times."""
+    """Pure ASGI middleware: names the request (``Coterie-Trace``), bounds bodies that are read whole, counts and
+    times.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -32,7 +34,8 @@ class Envelope:
             if message["type"] == "http.request":
                 received += len(message.get("body", b""))
                 if bounded and received > BODY_LIMIT:
-                    # An HTTPException passes through the framework's parsing of bodies; any other exception is swallowed there.
+                    # An HTTPException passes through the framework's parsing of bodies; any other exception is
+                    # swallowed there.
                     raise HTTPException(413, f"The body is larger than the {BODY_LIMIT} bytes allowed here.")
             return message
 

@@ -13,10 +13,12 @@ SCHEMES: Final[Mapping[str, dict[str, Any]]] = {
     "admin": {"type": "http", "scheme": "bearer", "description": "coterie_admin_<id>_<secret>"},
     "enrol": {"type": "http", "scheme": "bearer", "description": "coterie_enrol_<id>_<secret>"},
     "device": {
-        "type": "apiKey", "in": "header", "name": SIGNATURE_HEADER,
+        "type": "apiKey",
+        "in": "header",
+        "name": SIGNATURE_HEADER,
         "description": f"Ed25519 over method, target, body digest and nonce; with {DEVICE_HEADER} and {NONCE_HEADER}.",
     },
-}  # fmt: skip
+}
 NEEDS: Final[Mapping[Access, list[dict[str, list[str]]]]] = {
     Access.PUBLIC: [],
     Access.ADMIN: [{"admin": []}],
@@ -39,9 +41,12 @@ def describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> None:
 
 def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> dict[str, Any]:
     schema = get_openapi(
-        title=app.title, version=app.version, routes=app.routes,
-        description="The control plane of researchers and operators, and the device plane. Every error is a problem document (RFC 9457).",
-    )  # fmt: skip
+        title=app.title,
+        version=app.version,
+        routes=app.routes,
+        description="The control plane of researchers and operators, and the device plane. Every error is a "
+        "problem document (RFC 9457).",
+    )
     components = schema.setdefault("components", {})
     components["securitySchemes"] = dict(SCHEMES)
     schemas = components.setdefault("schemas", {})

@@ -17,10 +17,22 @@ from coterie.protocol.device import PROBLEM_MEDIA_TYPE
 from coterie.server.store.blobs import no_space, storage_full
 
 TITLES = {
-    400: "Bad request", 401: "Not authenticated", 403: "Forbidden", 404: "Not found", 405: "Method not allowed", 409: "Conflict", 410: "Gone",
-    412: "Precondition failed", 413: "Too large", 415: "Unsupported media type", 416: "Range not satisfiable", 422: "Not acceptable as it is",
-    500: "Internal error", 503: "Not ready", 507: "Storage full",
-}  # fmt: skip
+    400: "Bad request",
+    401: "Not authenticated",
+    403: "Forbidden",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict",
+    410: "Gone",
+    412: "Precondition failed",
+    413: "Too large",
+    415: "Unsupported media type",
+    416: "Range not satisfiable",
+    422: "Not acceptable as it is",
+    500: "Internal error",
+    503: "Not ready",
+    507: "Storage full",
+}
 CODES = {404: "not_found", 413: "too_large", 405: "method_not_allowed", 416: "range_not_satisfiable"}
 log = structlog.get_logger("coterie.server")
 
@@ -86,9 +98,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
     ]
     where = "; ".join(f"{entry['pointer']}: {entry['detail']}" for entry in found[:5])
     return problem(
-        request, status=422, code="request_invalid", detail=f"The request does not have the documented form: {where}.",
-        hint="Compare it with /v1/openapi.json.", extra={"errors": found},
-    )  # fmt: skip
+        request,
+        status=422,
+        code="request_invalid",
+        detail=f"The request does not have the documented form: {where}.",
+        hint="Compare it with /v1/openapi.json.",
+        extra={"errors": found},
+    )
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -108,9 +124,12 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     trace = request.scope.get("coterie.trace")
     log.error("request failed", trace_id=trace, method=request.method, path=request.url.path, exc_info=error)
     return problem(
-        request, status=500, code=InternalError.code, detail="The coordinator broke one of its own promises; this is a bug.",
+        request,
+        status=500,
+        code=InternalError.code,
+        detail="The coordinator broke one of its own promises; this is a bug.",
         hint=f"Report it with the trace id {trace}; the coordinator's log has the details.",
-    )  # fmt: skip
+    )
 
 
 async def _database(request: Request, error: Exception) -> Response:

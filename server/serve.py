@@ -40,8 +40,8 @@ class Started:
 def serve(settings: Settings, on_ready: Callable[[Started], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then finish open requests, close and return.
 
-    on_ready is called once, when the coordinator answers. Raises ConfigurationError: the port is in use, the address cannot be bound, the TLS files
-    cannot be read, a public address without TLS, or what opening the folder refuses.
+    on_ready is called once, when the coordinator answers. Raises ConfigurationError: the port is in use, the address
+    cannot be bound, the TLS files cannot be read, a public address without TLS, or what opening the folder refuses.
     """
     logs.configure(settings.log_level)
     check_exposure(settings)
@@ -98,7 +98,8 @@ def bind(settings: Settings) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(
                 f"Port {settings.port} of {settings.host} is in use.",
-                hint="Stop the program that uses it, or choose another port (--port, COTERIE_PORT; 0 lets the system choose).",
+                hint="Stop the program that uses it, or choose another port (--port, COTERIE_PORT; 0 lets the "
+                "system choose).",
                 code="port_in_use",
             ) from None
         raise ConfigurationError(
@@ -109,7 +110,9 @@ def bind(settings: Settings) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which says when it answers, and on a signal tells the coordinator first, so that event streams end instead of holding the process."""
+    """uvicorn, which says when it answers, and on a signal tells the coordinator first, so that event streams end
+    instead of holding the process.
+    """
 
     def __init__(self, config: uvicorn.Config, closing: Callable[[], None], ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -127,7 +130,9 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Handle SIGINT and SIGTERM while serving. Unlike uvicorn's own, this does not raise them again: `serve` returns."""
+        """Handle SIGINT and SIGTERM while serving. Unlike uvicorn's own, this does not raise them again: `serve`
+        returns.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -144,9 +149,16 @@ async def _run(settings: Settings, bound: socket.socket, on_ready: Callable[[Sta
     host, port = bound.getsockname()[:2]
     url = f"{'https' if settings.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=round(settings.shutdown_s),
-        ssl_certfile=settings.tls_cert, ssl_keyfile=settings.tls_key, timeout_keep_alive=30,
-    )  # fmt: skip
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=round(settings.shutdown_s),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        timeout_keep_alive=30,
+    )
     # The lifespan runs here and not inside uvicorn, which would turn a refusal to start into a line of its log.
     async with app.router.lifespan_context(app):
         coordinator: Coordinator = app.state.coordinator

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 class Traffic:
     """Counts the bytes of blob downloads for the experiments that use the blob.
 
-    Downloads carry no device's name, so a round's ``bytes_down`` is what was sent, after compression, of its experiment's blobs (plan, graphs, frozen
-    parts, model versions) since the round before ended: repeated and broken-off downloads count, and a blob that several running experiments share
-    counts for each. The counters live in memory: what was sent since the last round ended is lost when the process dies.
+    Downloads carry no device's name, so a round's ``bytes_down`` is what was sent, after compression, of its
+    experiment's blobs (plan, graphs, frozen parts, model versions) since the round before ended: repeated and
+    broken-off downloads count, and a blob that several running experiments share counts for each. The counters live in
+    memory: what was sent since the last round ended is lost when the process dies.
     """
 
     def __init__(self) -> None:

@@ -46,7 +46,9 @@ class SignedDevice:
     signature: str
 
     def verify(self, request: Request, digest: str) -> None:
-        """Return only if this device signed this request with a body of this SHA-256, and nobody used the nonce before."""
+        """Return only if this device signed this request with a body of this SHA-256, and nobody used the nonce
+        before.
+        """
         query = request.url.query
         target = request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else "")
         verify_request(self.public, request.method, target, digest, self.nonce, self.signature)
@@ -156,7 +158,9 @@ async def gate(request: Request, access: Access) -> None:
 
 
 class GatedRoute(APIRoute):
-    """A route whose requests pass the gate before anything of them is parsed. It cannot be made without a row in the policy table."""
+    """A route whose requests pass the gate before anything of them is parsed. It cannot be made without a row in the
+    policy table.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's handler behind the gate."""

@@ -1,9 +1,9 @@
 """Nonces for signed requests: issued by the coordinator, good for one device, one request and a short time.
 
-A nonce is sealed with HMAC-SHA256 under a key that lives as long as the process, so nothing is stored when one is issued, and every nonce of an
-earlier process is stale. A used nonce is refused for as long as its seal would hold: this process remembers it, and a request that changes
-something records it in its own transaction as well, so that a copy handled elsewhere cannot commit. What is older is stale anyway, so a replay is
-refused for ever.
+A nonce is sealed with HMAC-SHA256 under a key that lives as long as the process, so nothing is stored when one is
+issued, and every nonce of an earlier process is stale. A used nonce is refused for as long as its seal would hold: this
+process remembers it, and a request that changes something records it in its own transaction as well, so that a copy
+handled elsewhere cannot commit. What is older is stale anyway, so a replay is refused for ever.
 """
 
 import base64
@@ -37,7 +37,9 @@ class Nonces:
         return base64.urlsafe_b64encode(head + self._seal(device, head)).decode()
 
     def check(self, device: str, nonce: str) -> int:
-        """When this nonce expires, in milliseconds. Raises Unauthenticated ``nonce_stale`` unless it was issued to this device, lately, by this process."""
+        """When this nonce expires, in milliseconds. Raises Unauthenticated ``nonce_stale`` unless it was issued to this
+        device, lately, by this process.
+        """
         stale = Unauthenticated(
             "The nonce is not one that this coordinator lately gave to this device.",
             hint="Sign again with the nonce of this answer.",
@@ -62,14 +64,17 @@ class Nonces:
         return expires
 
     def spend(self, nonce: str, expires: int) -> None:
-        """Remember that a verified request used this nonce. Raises Unauthenticated ``nonce_used`` when another was faster."""
+        """Remember that a verified request used this nonce. Raises Unauthenticated ``nonce_used`` when another was
+        faster.
+        """
         now = self._clock()
         while self._order and self._order[0][0] <= now:
             self._used.discard(self._order.popleft()[1])
         if nonce in self._used:
             raise used()
         self._used.add(nonce)
-        # Nonces expire in the order they were issued, not used; keeping each for a whole window from now is the simple safe bound.
+        # Nonces expire in the order they were issued, not used; keeping each for a whole window from now is the simple
+        # safe bound.
         self._order.append((now + self._window_ms, nonce))
 
     def _seal(self, device: str, head: bytes) -> bytes:

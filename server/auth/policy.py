@@ -1,4 +1,6 @@
-"""Who may call what: one row per route. A route without a row cannot be served, and everything without a matching credential is refused."""
+"""Who may call what: one row per route. A route without a row cannot be served, and everything without a matching
+credential is refused.
+"""
 
 from collections.abc import Mapping
 from enum import Enum

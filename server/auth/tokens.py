@@ -1,4 +1,6 @@
-"""Bearer tokens: ``coterie_<kind>_<id>_<secret>``. The secret has 256 random bits, so a plain SHA-256 digest of it is safe to keep."""
+"""Bearer tokens: ``coterie_<kind>_<id>_<secret>``. The secret has 256 random bits, so a plain SHA-256 digest of it is
+safe to keep.
+"""
 
 import hashlib
 import hmac

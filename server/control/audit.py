@@ -23,9 +23,15 @@ async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[A
         rows = await audit.page(session, number_after(cursor, 0), limit + 1)
     views = [
         AuditEntry(
-            id=row.id, at=instant(row.at), actor=row.principal, action=row.action, subject=row.target, data=dict(row.detail),
-            previous=row.previous, digest=row.digest,
+            id=row.id,
+            at=instant(row.at),
+            actor=row.principal,
+            action=row.action,
+            subject=row.target,
+            data=dict(row.detail),
+            previous=row.previous,
+            digest=row.digest,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     return page(rows, limit, lambda row: row.id, views)

@@ -14,7 +14,8 @@ Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 Kind = Annotated[
     Literal["plan", "graph", "model", "frozen", "evaluation"],
     Query(
-        description="What the blob is. Evaluation data is never served to anybody; the others are, to whoever knows the digest."
+        description="What the blob is. Evaluation data is never served to anybody; the others are, to whoever "
+        "knows the digest."
     ),
 ]
 

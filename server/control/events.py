@@ -38,7 +38,9 @@ def encode(event: StoredEvent) -> bytes:
 
 
 async def follow(here: Coordinator, last: int, experiment: str | None) -> AsyncIterator[bytes]:
-    """Every event after ``last``, then those to come, until the coordinator closes. A comment line says now and then that it lives."""
+    """Every event after ``last``, then those to come, until the coordinator closes. A comment line says now and then
+    that it lives.
+    """
     yield b"retry: 1000\n\n"
     while not here.closing.is_set():
         ring = here.bell.next_ring()
@@ -64,7 +66,9 @@ async def stream(
     after: Annotated[int | None, Query(ge=0)] = None,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> EventStream:
-    """Starts after ``Last-Event-ID``, else after ``after``, else at the first event; with ``experiment``, only that experiment's."""
+    """Starts after ``Last-Event-ID``, else after ``after``, else at the first event; with ``experiment``, only that
+    experiment's.
+    """
     if last_event_id is not None and not last_event_id.isdecimal():
         raise InputError("Last-Event-ID must be a number that this stream sent.", code="cursor_invalid")
     last = int(last_event_id) if last_event_id is not None else after or 0

@@ -28,11 +28,22 @@ def view(row: ExperimentRow) -> ExperimentView:
     request = ExperimentCreate.model_validate_json(row.request)
     return ExperimentView.model_validate(
         {
-            "id": row.id, "name": row.name, "population": row.population, "state": row.state, "reason": row.reason, "round": row.round,
-            "plan": request.plan, "rounds": request.rounds, "server": request.server, "initial": request.initial.sha256,
-            "latest": row.model, "best": row.best, "created_at": instant(row.created_at), "finished_at": maybe_instant(row.finished_at),
+            "id": row.id,
+            "name": row.name,
+            "population": row.population,
+            "state": row.state,
+            "reason": row.reason,
+            "round": row.round,
+            "plan": request.plan,
+            "rounds": request.rounds,
+            "server": request.server,
+            "initial": request.initial.sha256,
+            "latest": row.model,
+            "best": row.best,
+            "created_at": instant(row.created_at),
+            "finished_at": maybe_instant(row.finished_at),
         }
-    )  # fmt: skip
+    )
 
 
 async def found(session: AsyncSession, text: str) -> ExperimentRow:
@@ -63,10 +74,19 @@ async def create(
             response.status_code = 200
             return view(await found(session, earlier))
         row = ExperimentRow(
-            id=ids.new_id(ids.EXPERIMENT), name=body.name, population=body.population, request=body.model_dump_json(),
-            plan=manifest.id, state=experiments.RUNNING, progress=Progress(current=body.initial.sha256).to_json(), round=0,
-            model=body.initial.sha256, stop_requested=False, version=0, created_at=now_ms(),
-        )  # fmt: skip
+            id=ids.new_id(ids.EXPERIMENT),
+            name=body.name,
+            population=body.population,
+            request=body.model_dump_json(),
+            plan=manifest.id,
+            state=experiments.RUNNING,
+            progress=Progress(current=body.initial.sha256).to_json(),
+            round=0,
+            model=body.initial.sha256,
+            stop_requested=False,
+            version=0,
+            created_at=now_ms(),
+        )
         session.add(row)
         await session.flush()
         experiments.add_model(
@@ -136,12 +156,22 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
     record: dict[str, Any] = json.loads(row.record) if row.record else {}
     return RoundView.model_validate(
         {
-            "experiment": row.experiment, "round": row.number, "state": row.phase, "cause": row.cause, "leased": value.leased,
-            "accepted": value.accepted, "failed": value.failed, "evaluated": value.evaluated, "metrics": metrics,
+            "experiment": row.experiment,
+            "round": row.number,
+            "state": row.phase,
+            "cause": row.cause,
+            "leased": value.leased,
+            "accepted": value.accepted,
+            "failed": value.failed,
+            "evaluated": value.evaluated,
+            "metrics": metrics,
             "evaluation": "central" if value.central else "federated" if metrics else None,
-            "bytes_up": bytes_up, "bytes_down": row.bytes_down, "seconds": record.get("seconds"), "model": record.get("model"),
+            "bytes_up": bytes_up,
+            "bytes_down": row.bytes_down,
+            "seconds": record.get("seconds"),
+            "model": record.get("model"),
         }
-    )  # fmt: skip
+    )
 
 
 @router.get(
@@ -160,9 +190,15 @@ async def rounds(experiment: Name, here: Here, limit: Limit = 100, cursor: Curso
 def model_view(row: ModelRow, best: str | None) -> ModelView:
     """A model version with its lineage."""
     return ModelView(
-        sha256=row.sha256, experiment=row.experiment, round=row.round, parent=row.parent, metrics=json.loads(row.metrics),
-        size=row.size, best=row.sha256 == best, created_at=instant(row.created_at),
-    )  # fmt: skip
+        sha256=row.sha256,
+        experiment=row.experiment,
+        round=row.round,
+        parent=row.parent,
+        metrics=json.loads(row.metrics),
+        size=row.size,
+        best=row.sha256 == best,
+        created_at=instant(row.created_at),
+    )
 
 
 @router.get(

@@ -26,7 +26,9 @@ class Once:
     digest: str
 
     async def earlier(self, session: AsyncSession, response: Response) -> str | None:
-        """What an earlier request under this key created, or None. Raises InputError when that request said something else."""
+        """What an earlier request under this key created, or None. Raises InputError when that request said something
+        else.
+        """
         if self.key is None:
             return None
         query = select(IdempotencyRow).where(IdempotencyRow.principal == self.principal, IdempotencyRow.key == self.key)
@@ -35,9 +37,10 @@ class Once:
             return None
         if row.request != self.digest:
             raise InputError(
-                "This Idempotency-Key was used for another request.", hint="Use a fresh key for every new request.",
+                "This Idempotency-Key was used for another request.",
+                hint="Use a fresh key for every new request.",
                 code="idempotency_key_reused",
-            )  # fmt: skip
+            )
         response.headers[REPLAYED] = "true"
         return row.resource
 

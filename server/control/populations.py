@@ -50,7 +50,9 @@ async def named(session: AsyncSession, name: str) -> PopulationRow:
 async def create(
     body: PopulationCreate, response: Response, here: Here, admin: Admin, once: OnceOnly
 ) -> PopulationView:
-    """A population of this name with the same schema is answered as it stands (200), and the given signers are added to it."""
+    """A population of this name with the same schema is answered as it stands (200), and the given signers are added to
+    it.
+    """
     async with here.database.write("population") as session:
         replayed = await once.earlier(session, response) is not None
         row = await populations.find(session, body.name)
@@ -97,7 +99,9 @@ async def show(name: Name, here: Here) -> PopulationView:
     "/v1/populations/{name}/signers/{public}", operation_id="allowSigner", summary="Accept a researcher's plans"
 )
 async def allow(name: Name, public: Public, here: Here, admin: Admin) -> PopulationView:
-    """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol again."""
+    """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol
+    again.
+    """
     async with here.database.write("population") as session:
         row = await named(session, name)
         if await populations.allow(session, name, public):

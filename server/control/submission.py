@@ -1,4 +1,6 @@
-"""Checking an experiment before it may run: nothing that is created here can fail later for a reason that was known now."""
+"""Checking an experiment before it may run: nothing that is created here can fail later for a reason that was known
+now.
+"""
 
 import asyncio
 from dataclasses import dataclass
@@ -39,7 +41,8 @@ async def ground(session: AsyncSession, population: str) -> Ground:
 async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
     """The manifest of the experiment's plan, if everything about the experiment holds.
 
-    Raises NotFound, Forbidden (``signer_not_allowed``), Conflict (``blob_missing``, ``schema_mismatch``), PlanRefused, ExperimentError.
+    Raises NotFound, Forbidden (``signer_not_allowed``), Conflict (``blob_missing``, ``schema_mismatch``), PlanRefused,
+    ExperimentError.
     """
     async with here.database.read() as session:
         base = await ground(session, request.population)
@@ -66,8 +69,10 @@ async def _require(session: AsyncSession, digests: set[str]) -> None:
     if missing:
         raise Conflict(
             f"{len(missing)} blobs of this experiment have not been uploaded, the first is {missing[0]}.",
-            hint="PUT /v1/blobs/{sha256}?kind=… for each, then create the experiment again.", code="blob_missing", missing=missing,
-        )  # fmt: skip
+            hint="PUT /v1/blobs/{sha256}?kind=… for each, then create the experiment again.",
+            code="blob_missing",
+            missing=missing,
+        )
 
 
 async def _require_sizes(session: AsyncSession, refs: list[BlobRef]) -> None:
@@ -88,7 +93,8 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
     """What the request, the plan and the population must agree about."""
     if manifest.schema.digest != base.schema_digest:
         raise Conflict(
-            f"The plan is for data schema {manifest.schema.digest[:12]}…; population {request.population!r} has {base.schema_digest[:12]}….",
+            f"The plan is for data schema {manifest.schema.digest[:12]}…; population {request.population!r} has "
+            f"{base.schema_digest[:12]}….",
             hint="Compile the experiment with the population's schema.",
             code="schema_mismatch",
         )

@@ -45,7 +45,9 @@ def _check(body: TokenCreate) -> TokenKind:
 
 @router.post("/v1/tokens", operation_id="createToken", status_code=201, summary="Make a token")
 async def create(body: TokenCreate, response: Response, here: Here, admin: Admin, once: OnceOnly) -> TokenCreated:
-    """The only answer that holds the secret. The same Idempotency-Key again gives the same token a new secret; the former stops working."""
+    """The only answer that holds the secret. The same Idempotency-Key again gives the same token a new secret; the
+    former stops working.
+    """
     kind = _check(body)
     async with here.database.write("token") as session:
         earlier = await once.earlier(session, response)

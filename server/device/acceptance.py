@@ -63,7 +63,8 @@ async def accept(
 ) -> Literal["accepted", "already"]:
     """Count the update exactly once. Returns ``already`` when these very bytes were counted before.
 
-    size: the bytes of this request. Raises UpdateRefused after having noted the refusal, or what the task's state asks for.
+    size: the bytes of this request. Raises UpdateRefused after having noted the refusal, or what the task's state asks
+    for.
     """
     manifest = await here.plans.manifest(message.plan.id)
     try:
@@ -78,10 +79,15 @@ async def accept(
     if message.kind == "train":
         await here.blobs.put("updates", sha256, whole, point="update")
     changes = {
-        "upload": sha256, "size": total, "weight": update.header.weight, "steps": update.header.steps,
-        "sums": json.dumps(dict(sums.sums) if sums else {}), "bytes_up": TaskRow.bytes_up + size, "finished_at": now_ms(),
+        "upload": sha256,
+        "size": total,
+        "weight": update.header.weight,
+        "steps": update.header.steps,
+        "sums": json.dumps(dict(sums.sums) if sums else {}),
+        "bytes_up": TaskRow.bytes_up + size,
+        "finished_at": now_ms(),
         "verdict": tasks.COUNTED if sums else None,
-    }  # fmt: skip
+    }
     async with here.database.write("accept") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
@@ -110,9 +116,12 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
     async with here.database.write("refuse") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         changes = {
-            "code": error.reason[:64], "detail": error.message[:2000], "verdict": tasks.ROLLED_BACK,
-            "bytes_up": TaskRow.bytes_up + size, "finished_at": now_ms(),
-        }  # fmt: skip
+            "code": error.reason[:64],
+            "detail": error.message[:2000],
+            "verdict": tasks.ROLLED_BACK,
+            "bytes_up": TaskRow.bytes_up + size,
+            "finished_at": now_ms(),
+        }
         if not await tasks.leave(session, row.id, tasks.REFUSED, changes):
             raise refusal((await own(session, row.id, device.id)).state)
         await _tell(here, session, row, TaskFailed() if row.kind == "train" else EvaluationFailed())

@@ -109,10 +109,19 @@ async def _make(
     now = now_ms()
     session.add(
         TaskRow(
-            id=task.id, experiment=experiment.id, round=task.round, kind=kind, device=asker.id, state=tasks.LEASED,
-            message=task.model_dump_json(exclude={"signature"}), lease_until=now + lease_ms, sums="{}", bytes_up=0, created_at=now,
+            id=task.id,
+            experiment=experiment.id,
+            round=task.round,
+            kind=kind,
+            device=asker.id,
+            state=tasks.LEASED,
+            message=task.model_dump_json(exclude={"signature"}),
+            lease_until=now + lease_ms,
+            sums="{}",
+            bytes_up=0,
+            created_at=now,
         )
-    )  # fmt: skip
+    )
     await session.flush()
     return task.signed(coordinator.key)
 

@@ -1,4 +1,6 @@
-"""Serving blobs: immutable, so cacheable for ever, by anybody who knows the digest. Updates and evaluation data are never served."""
+"""Serving blobs: immutable, so cacheable for ever, by anybody who knows the digest. Updates and evaluation data are
+never served.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Annotated

@@ -18,7 +18,8 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
     """At most one task per device: a device that holds a lease gets the same task again."""
     if not set(body.protocol) & set(PROTOCOL_VERSIONS):
         raise Conflict(
-            f"This coordinator speaks the device protocol {', '.join(map(str, PROTOCOL_VERSIONS))}; the device {body.protocol}.",
+            f"This coordinator speaks the device protocol {', '.join(map(str, PROTOCOL_VERSIONS))}; the device "
+            f"{body.protocol}.",
             hint="Update the older of the two.",
             code="protocol_unsupported",
         )
@@ -27,9 +28,12 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
     settled: dict[str, str] = {}
     if busy or body.pending:
         asker = Asker(
-            id=device.id, population=device.population, nonce=device.nonce, nonce_expires=device.nonce_expires,
+            id=device.id,
+            population=device.population,
+            nonce=device.nonce,
+            nonce_expires=device.nonce_expires,
             capabilities=body.capabilities,
-        )  # fmt: skip
+        )
         async with here.database.read() as session:
             settled = await tasks.verdicts(session, device.id, body.pending) if body.pending else {}
             held = await tasks.lease_of(session, device.id)

@@ -13,7 +13,7 @@ from coterie.protocol.device import (
     EnrolRequest,
     EnrolResponse,
     PopulationInfo,
-)  # fmt: skip
+)
 from coterie.protocol.schema import DataSchema
 from coterie.server.auth.gate import Enrolling, Here, gated_router
 from coterie.server.clock import now_ms
@@ -61,7 +61,8 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
     if existing is None:
         if body.schema_digest != row.schema_digest:
             raise Conflict(
-                f"The device checked its data against schema {body.schema_digest[:12]}…; population {row.name} has {row.schema_digest[:12]}….",
+                f"The device checked its data against schema {body.schema_digest[:12]}…; population {row.name} has "
+                f"{row.schema_digest[:12]}….",
                 hint="Read GET /v1/device/population again and check the data against its schema.",
                 code="schema_mismatch",
             )
@@ -94,9 +95,14 @@ async def _create(body: EnrolRequest, here: Here, enroller: Enrolling) -> str:
         now = now_ms()
         details = {"name": body.name, "capabilities": body.capabilities.model_dump(mode="json")}
         row = DeviceRow(
-            id=ids.new_id(ids.DEVICE), population=enroller.population, public=body.public_key, token=enroller.token,
-            details=json.dumps(details), created_at=now, seen_at=now,
-        )  # fmt: skip
+            id=ids.new_id(ids.DEVICE),
+            population=enroller.population,
+            public=body.public_key,
+            token=enroller.token,
+            details=json.dumps(details),
+            created_at=now,
+            seen_at=now,
+        )
         session.add(row)
         events.append(session, "device.enrolled", {"device": row.id, "population": row.population})
         return row.id

@@ -1,4 +1,6 @@
-"""Pace steering: when a device should come back, so that a fleet of any size checks in at the rate that the coordinator asked for."""
+"""Pace steering: when a device should come back, so that a fleet of any size checks in at the rate that the coordinator
+asked for.
+"""
 
 from coterie.protocol.device import RetryWindow
 from coterie.server.coordinator import Coordinator
@@ -8,9 +10,11 @@ HALF_LOAD = 0.5
 
 
 def window(coordinator: Coordinator, *, busy: bool, now: int) -> RetryWindow:
-    """Spread evenly over ±20 % of a mean wait: at least the floor, and long enough for the devices seen lately to stay at half the rate.
+    """Spread evenly over ±20 % of a mean wait: at least the floor, and long enough for the devices seen lately to stay
+    at half the rate.
 
-    A small fleet comes back often, so that short rounds do not wait; a large one is slowed down in proportion to its size.
+    A small fleet comes back often, so that short rounds do not wait; a large one is slowed down in proportion to its
+    size.
     """
     settings = coordinator.settings
     active = coordinator.fleet.count(now)

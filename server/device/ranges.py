@@ -19,7 +19,8 @@ class Unsatisfiable(Exception):
 
 
 def parse_range(header: str | None, size: int) -> ByteRange | None:
-    """The range that a header asks for; None for no header, and for forms that a server may ignore (several ranges, other units).
+    """The range that a header asks for; None for no header, and for forms that a server may ignore (several ranges,
+    other units).
 
     Raises Unsatisfiable for a range that begins past the end.
     """

@@ -1,7 +1,8 @@
 """Uploading an update: in one PATCH or in parts, resumable, checked whole before it is acknowledged.
 
-"Accepted" means: the bytes have the promised digest, the update passed its checks, the file and its folder are synced, and the row that counts it
-is committed together with the engine's step. Whatever happens before that leaves nothing behind but a part that can be continued.
+"Accepted" means: the bytes have the promised digest, the update passed its checks, the file and its folder are synced,
+and the row that counts it is committed together with the engine's step. Whatever happens before that leaves nothing
+behind but a part that can be continued.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from coterie.protocol.device import (
     UPLOAD_OFFSET_HEADER,
     Task,
     UploadReceipt,
-)  # fmt: skip
+)
 from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.device import acceptance
@@ -127,9 +128,11 @@ async def _take(
     held = _held_bytes(here, row.id)
     if part.offset != held and part.offset != 0:
         raise Conflict(
-            f"This part starts at byte {part.offset}, but {held} bytes are here.", hint=f"Continue at {UPLOAD_OFFSET_HEADER}.",
-            code="offset_mismatch", headers={UPLOAD_OFFSET_HEADER: str(held)},
-        )  # fmt: skip
+            f"This part starts at byte {part.offset}, but {held} bytes are here.",
+            hint=f"Continue at {UPLOAD_OFFSET_HEADER}.",
+            code="offset_mismatch",
+            headers={UPLOAD_OFFSET_HEADER: str(held)},
+        )
     await asyncio.to_thread(_append, whole, body, part.offset)
     if part.offset + size < part.length:
         await acceptance.keep_part(here, device, row, message, size)
@@ -138,8 +141,10 @@ async def _take(
         whole.unlink(missing_ok=True)
         raise UpdateRefused(
             f"The {part.length} bytes received do not have the digest that {DIGEST_HEADER} promised.",
-            hint="Send the whole update again, from offset 0.", code="digest_mismatch", headers={UPLOAD_OFFSET_HEADER: "0"},
-        )  # fmt: skip
+            hint="Send the whole update again, from offset 0.",
+            code="digest_mismatch",
+            headers={UPLOAD_OFFSET_HEADER: "0"},
+        )
     state = await acceptance.accept(here, device, row, message, whole, part.sha256, size)
     whole.unlink(missing_ok=True)
     return _receipt(state, part.sha256)

@@ -1,8 +1,9 @@
 """The driver: one asyncio task that keeps every running experiment moving.
 
-A round's row says where the round is, so the driver holds no state that a restart could lose: each pass looks at the rows, does what is due, and
-sleeps until the bell rings or the next lease or deadline runs out. What it does is either one conditional transaction, or a numeric job whose result
-is stored durably before the one transaction that mentions it; doing it again after a crash is harmless.
+A round's row says where the round is, so the driver holds no state that a restart could lose: each pass looks at the
+rows, does what is due, and sleeps until the bell rings or the next lease or deadline runs out. What it does is either
+one conditional transaction, or a numeric job whose result is stored durably before the one transaction that mentions
+it; doing it again after a crash is harmless.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from coterie.aggregation.engine import (
     Event,
     Phase,
     TaskFailed,
-)  # fmt: skip
+)
 from coterie.errors import CoterieError
 from coterie.protocol.control import ExperimentCreate
 from coterie.server.bell import Bell, wait

@@ -1,8 +1,8 @@
 """The engine's steps as rows: a round's next value and everything that must be true with it, in one transaction.
 
-Whoever changes a task tells the engine in the same transaction, so rows and engine never disagree: an update is accepted if and only if its round
-counts it. Effects that take time (aggregating, evaluating, committing) are not performed here: a round's phase says that they are due, and the
-driver performs them, again after a restart.
+Whoever changes a task tells the engine in the same transaction, so rows and engine never disagree: an update is
+accepted if and only if its round counts it. Effects that take time (aggregating, evaluating, committing) are not
+performed here: a round's phase says that they are due, and the driver performs them, again after a restart.
 """
 
 import json
@@ -48,7 +48,8 @@ class Rounds:
     async def apply(
         self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None
     ) -> OpenRound:
-        """Take one step of the engine. Raises errors.Conflict, having changed nothing, where the round has no rule for the event.
+        """Take one step of the engine. Raises errors.Conflict, having changed nothing, where the round has no rule for
+        the event.
 
         changes: columns of the round that become true with this step.
         """
@@ -83,9 +84,15 @@ class Rounds:
         config = configure(request.rounds, action.number, central=request.evaluation is not None)
         value, effects = start(action.number, action.base, config)
         row = RoundRow(
-            experiment=experiment.id, number=value.number, phase=value.phase.value, state=value.to_json(), base=value.base,
-            bytes_down=0, version=0, created_at=now_ms(),
-        )  # fmt: skip
+            experiment=experiment.id,
+            number=value.number,
+            phase=value.phase.value,
+            state=value.to_json(),
+            base=value.base,
+            bytes_down=0,
+            version=0,
+            created_at=now_ms(),
+        )
         for name, content in (await self._perform(session, row, effects)).items():
             setattr(row, name, content)
         session.add(row)
@@ -116,9 +123,14 @@ class Rounds:
         if blob is None:
             raise InternalError(f"Round {value.number} of {experiment.id} commits a version that was never stored.")
         experiments.add_model(
-            session, experiment=experiment.id, round=value.number, sha256=version, parent=value.base, size=blob.size,
+            session,
+            experiment=experiment.id,
+            round=value.number,
+            sha256=version,
+            parent=value.base,
+            size=blob.size,
             metrics=measured(value),
-        )  # fmt: skip
+        )
 
     async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> None:
         progress, action = after_round(Progress.from_json(experiment.progress), value, _policy(experiment))
@@ -130,9 +142,13 @@ class Rounds:
                 experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
                 experiment.reason, experiment.finished_at = reason.value, now_ms()
                 ended = {
-                    "state": experiment.state, "reason": reason.value, "detail": reason.sentence,
-                    "best": progress.best, "model": progress.kept, "rounds": progress.committed,
-                }  # fmt: skip
+                    "state": experiment.state,
+                    "reason": reason.value,
+                    "detail": reason.sentence,
+                    "best": progress.best,
+                    "model": progress.kept,
+                    "rounds": progress.committed,
+                }
                 events.append(session, "experiment.finished", ended, experiment.id)
 
 

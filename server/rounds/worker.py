@@ -1,4 +1,5 @@
-"""The worker process: does the numeric jobs, and nothing else. It opens no database, listens to nobody but the coordinator that started it, and
+"""The worker process: does the numeric jobs, and nothing else. It opens no database, listens to nobody but the
+coordinator that started it, and
 ends with it: when its standard input closes it exits at once, whatever it is doing.
 
 One JSON object per line: ``{"job": name, "arguments": {...}}`` in, ``{"result": {...}}`` or ``{"error": {...}}`` out.

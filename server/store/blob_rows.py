@@ -18,7 +18,9 @@ async def find(session: AsyncSession, sha256: str) -> BlobRow | None:
 
 
 async def keep(session: AsyncSession, sha256: str, size: int, kind: str) -> bool:
-    """Say that a blob is durable. False when that was known; a public kind then wins over a private one, never the reverse."""
+    """Say that a blob is durable. False when that was known; a public kind then wins over a private one, never the
+    reverse.
+    """
     row = await session.get(BlobRow, sha256)
     if row is None:
         session.add(BlobRow(sha256=sha256, size=size, kind=kind, created_at=now_ms()))

@@ -1,7 +1,8 @@
 """Blobs: immutable bytes named by their SHA-256 digest, in an object store.
 
-A name is visible only when its bytes are complete (obstore writes beside and renames). `BlobStore.put` returns after the file *and* every folder
-that names it are synced; only then may a row mention the digest. Update files live under ``updates/``, away from everything that is ever served.
+A name is visible only when its bytes are complete (obstore writes beside and renames). `BlobStore.put` returns after
+the file *and* every folder that names it are synced; only then may a row mention the digest. Update files live under
+``updates/``, away from everything that is ever served.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import obstore
 from obstore.store import LocalStore
@@ -90,7 +91,9 @@ class BlobStore:
         return self.folder / _key(shelf, digest)
 
     def scratch_file(self, name: str) -> Path:
-        """A place for bytes that are not promised to anybody yet; emptied at start, except uploads that can be resumed."""
+        """A place for bytes that are not promised to anybody yet; emptied at start, except uploads that can be
+        resumed.
+        """
         return self.scratch / name
 
     def clear_scratch(self) -> None:
@@ -102,9 +105,11 @@ class BlobStore:
                 path.unlink(missing_ok=True)
 
     async def put(self, shelf: Shelf, digest: str, source: Path, *, point: str) -> None:
-        """Copy a scratch file, whose digest the caller has checked, into the store and make it durable. Repeating it is harmless.
+        """Copy a scratch file, whose digest the caller has checked, into the store and make it durable. Repeating it is
+        harmless.
 
-        Raises StorageError ``storage_full``. Until this returns nothing may mention the digest; if it raises, nothing under that name is visible or it is complete.
+        Raises StorageError ``storage_full``. Until this returns nothing may mention the digest; if it raises, nothing
+        under that name is visible or it is complete.
         """
         self._faults.reach(f"{point}_blob.before_sync")
         try:
@@ -149,10 +154,8 @@ class BlobStore:
 
     async def names(self, shelf: Shelf) -> list[str]:
         """The digests of every blob on a shelf."""
-        found: list[str] = []
-        async for batch in self._store.list(shelf):
-            found += [str(entry["path"]).rsplit("/", 1)[-1] for entry in batch]
-        return found
+        store: Any = self._store  # the overloads of its list are only partly typed
+        return [str(entry["path"]).rsplit("/", 1)[-1] async for batch in store.list(shelf) for entry in batch]
 
     async def remove(self, shelf: Shelf, digest: str) -> None:
         """Delete a blob that no row mentions (an orphan of a crash)."""

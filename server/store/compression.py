@@ -1,4 +1,6 @@
-"""zstd forms of blobs, made when first asked for and kept beside the blobs as a cache that may be deleted at any time."""
+"""zstd forms of blobs, made when first asked for and kept beside the blobs as a cache that may be deleted at any
+time.
+"""
 
 import asyncio
 import os

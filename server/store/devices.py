@@ -81,4 +81,4 @@ async def accepted(session: AsyncSession, identifiers: Sequence[str]) -> dict[st
         .where(TaskRow.device.in_(identifiers), TaskRow.state == "accepted", TaskRow.kind == "train")
         .group_by(TaskRow.device)
     )
-    return {device: count for device, count in (await session.execute(query)).tuples()}
+    return dict((await session.execute(query)).tuples().all())

@@ -1,8 +1,8 @@
 """The database: opening it, reading it, and the one way to write to it.
 
-SQLite runs in WAL mode with ``synchronous=FULL``: when a commit returns, it is on the disk. All that is particular to SQLite is in this file.
-Writes queue on one connection and begin with ``BEGIN IMMEDIATE``, so a transaction that has started never fails for a lock; reads run beside
-them on connections of their own and see the last commit.
+SQLite runs in WAL mode with ``synchronous=FULL``: when a commit returns, it is on the disk. All that is particular to
+SQLite is in this file. Writes queue on one connection and begin with ``BEGIN IMMEDIATE``, so a transaction that has
+started never fails for a lock; reads run beside them on connections of their own and see the last commit.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -64,7 +64,9 @@ class Database:
 
     @asynccontextmanager
     async def write(self, point: str) -> AsyncGenerator[AsyncSession, None]:
-        """One transaction: committed durably when the block ends, rolled back when it raises. ``point`` is its row of TRANSACTIONS."""
+        """One transaction: committed durably when the block ends, rolled back when it raises. ``point`` is its row of
+        TRANSACTIONS.
+        """
         if point not in TRANSACTIONS:
             raise InternalError(f"The transaction {point!r} is missing from coterie.server.faults.TRANSACTIONS.")
         async with self._writes() as session:

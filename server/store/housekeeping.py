@@ -23,7 +23,9 @@ DAY_MS = 24 * 3600 * 1000
 
 
 async def first_start(database: Database, folder: Path) -> tuple[SigningKey, Token | None]:
-    """The coordinator's signing key, and the admin token if this start made it; both are made once, in one transaction."""
+    """The coordinator's signing key, and the admin token if this start made it; both are made once, in one
+    transaction.
+    """
     async with database.read() as session:
         key = await session.get(SecretRow, KEY)
         admins = (
@@ -43,7 +45,9 @@ async def first_start(database: Database, folder: Path) -> tuple[SigningKey, Tok
 
 
 def _token_file(path: Path) -> Token:
-    """The token in the file, which a crash on first start may have left; else a new one, written there with mode 0600."""
+    """The token in the file, which a crash on first start may have left; else a new one, written there with mode
+    0600.
+    """
     token = new_token("admin")
     if create_durably(path, f"{token.text}\n".encode(), mode=0o600):
         return token
@@ -64,7 +68,9 @@ async def tidy(database: Database, seen: Mapping[str, int]) -> None:
 
 
 async def sweep_orphans(session: AsyncSession, blobs: BlobStore) -> int:
-    """Delete blobs that no row mentions: what a crash between sync and commit left. Only at start, before any request. Returns how many."""
+    """Delete blobs that no row mentions: what a crash between sync and commit left. Only at start, before any request.
+    Returns how many.
+    """
     known, live = await blob_rows.all_digests(session), await tasks.live_uploads(session)
     blob_orphans = [digest for digest in await blobs.names("blobs") if digest not in known]
     update_orphans = [digest for digest in await blobs.names("updates") if digest not in live]

@@ -10,7 +10,9 @@ LOCK_FILE = "coordinator.lock"
 
 
 class FolderLock:
-    """Holds an exclusive advisory lock on a file in the folder; the system releases it when the process ends, however it ends."""
+    """Holds an exclusive advisory lock on a file in the folder; the system releases it when the process ends, however
+    it ends.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Take the lock. Raises ConfigurationError, naming the process that holds it."""

@@ -34,7 +34,8 @@ def head() -> str:
 
 
 def _with_connection(url: str, act: Callable[[Connection], Result]) -> Result:
-    # Alembic is synchronous; a short-lived synchronous connection before the asynchronous engine opens is simpler than bridging the two.
+    # Alembic is synchronous; a short-lived synchronous connection before the asynchronous engine opens is simpler than
+    # bridging the two.
     engine = create_engine(make_url(url).set(drivername=make_url(url).get_backend_name()), poolclass=NullPool)
     try:
         with engine.begin() as connection:
@@ -53,13 +54,16 @@ def current(url: str) -> str | None:
 
 
 def migrate(url: str) -> str:
-    """Upgrade to `head` and return it. Raises ConfigurationError for a database that is newer than the code, and leaves it untouched."""
+    """Upgrade to `head` and return it. Raises ConfigurationError for a database that is newer than the code, and leaves
+    it untouched.
+    """
     config, script = _script()
     found, newest = current(url), head()
     known = {revision.revision for revision in script.walk_revisions()}
     if found is not None and found not in known:
         raise ConfigurationError(
-            f"The database is at revision {found!r}, which this version of coterie does not know: it was written by a newer one.",
+            f"The database is at revision {found!r}, which this version of coterie does not know: it was written "
+            "by a newer one.",
             hint="Start the newer version, or restore a backup made before the upgrade.",
             code="database_newer",
         )

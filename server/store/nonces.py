@@ -9,7 +9,9 @@ from coterie.server.store.tables import NonceRow
 
 
 async def spend(session: AsyncSession, nonce: str, expires_at: int) -> None:
-    """Record a nonce in the transaction of the request that it signs. Raises Unauthenticated ``nonce_used`` for a replay."""
+    """Record a nonce in the transaction of the request that it signs. Raises Unauthenticated ``nonce_used`` for a
+    replay.
+    """
     session.add(NonceRow(nonce=nonce, expires_at=expires_at))
     try:
         await session.flush()

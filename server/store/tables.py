@@ -1,6 +1,7 @@
 """The tables. Times are milliseconds of the coordinator's wall clock; JSON is text; identifiers are text.
 
-Only portable types and constraints: the same schema serves SQLite and PostgreSQL. A change here needs a migration, and a test compares both.
+Only portable types and constraints: the same schema serves SQLite and PostgreSQL. A change here needs a migration, and
+a test compares both.
 """
 
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, false, text

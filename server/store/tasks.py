@@ -106,7 +106,9 @@ async def tried(session: AsyncSession, experiment: str, round: int, kind: str, d
 
 
 async def verdicts(session: AsyncSession, device: str, tasks: Sequence[str]) -> dict[str, str]:
-    """What became of a device's tasks, as far as it is decided. A task that is not this device's is rolled back: it counts nowhere."""
+    """What became of a device's tasks, as far as it is decided. A task that is not this device's is rolled back: it
+    counts nowhere.
+    """
     query = select(TaskRow.id, TaskRow.state, TaskRow.verdict).where(TaskRow.device == device, TaskRow.id.in_(tasks))
     rows = {row.id: (row.state, row.verdict) for row in await session.execute(query)}
     decided: dict[str, str] = {}
@@ -128,7 +130,9 @@ async def bytes_up(session: AsyncSession, experiment: str, round: int) -> int:
 
 
 async def expire(session: AsyncSession, task: str, now: int, changes: Mapping[str, Any]) -> bool:
-    """Take a task whose lease has run out from its device. False when its device was faster: it finished, or extended the lease."""
+    """Take a task whose lease has run out from its device. False when its device was faster: it finished, or extended
+    the lease.
+    """
     result = await session.execute(
         update(TaskRow)
         .where(TaskRow.id == task, TaskRow.state == LEASED, TaskRow.lease_until <= now)

@@ -1,4 +1,6 @@
-"""How Alembic runs a migration of the coordinator's database: on the connection that `coterie.server.store.migrate` hands over."""
+"""How Alembic runs a migration of the coordinator's database: on the connection that `coterie.server.store.migrate`
+hands over.
+"""
 
 from typing import cast
 

@@ -1,0 +1,34 @@
+"""Fixtures of the coordinator's tests: an application in this process, and a fleet of scripted devices."""
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from server_kit import Opener, Operator, in_process
+
+from coterie.server.settings import Settings
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A coordinator's settings with short waits, in a folder of its own."""
+    return Settings(
+        folder=tmp_path / "state", retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
+    )
+
+
+@pytest.fixture
+def coordinator(settings: Settings) -> Opener:
+    """Opens a coordinator in this process; opening it twice one after the other is a restart."""
+
+    @asynccontextmanager
+    async def open_it(**changes: object) -> AsyncGenerator[Operator, None]:
+        async with in_process(settings.model_copy(update=changes)) as operator:
+            yield operator
+
+    return open_it

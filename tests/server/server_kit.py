@@ -1,0 +1,288 @@
+"""Scripted operators and devices over HTTP, in process or real: every request they make is one that a real client
+makes.
+"""
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, Named, Training
+from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
+from coterie.protocol.device import BlobRef, PlanRef, Task
+from coterie.protocol.layout import Layout
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.signing import SigningKey, sign_plan, sign_request
+from coterie.protocol.tensors import encode_tensors
+from coterie.protocol.update import encode_update
+from coterie.server.app import create_app
+from coterie.server.faults import Faults
+from coterie.server.settings import Settings
+
+SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name="y", low=0, high=1))
+RESEARCHER = SigningKey.from_seed(b"r" * 32)
+METRIC_NAMES = ("examples", "loss", "accuracy")
+SIZE = 4
+
+
+def layout() -> Layout:
+    """Two tensors, four numbers."""
+    return Layout.of({"w": (3,), "b": (1,)})
+
+
+def manifest(name: str = "tiny") -> Manifest:
+    """A plan whose trainer is the test itself."""
+    sections = (
+        SectionSpec(name=DELTA, length=SIZE, slices=((0, SIZE),), segments=(3, 1)),
+        SectionSpec(name=METRICS, length=len(METRIC_NAMES), reduction="sum", denominator=None),
+    )
+    return Manifest(
+        name=name,
+        trainer="external",
+        schema=SCHEMA,
+        layout=layout(),
+        sections=sections,
+        metrics=METRIC_NAMES,
+        hyper={"lr": 0.1},
+        training=Training(batch_size=4),
+        algorithm=Named("fedavg", {}),
+        optimizer=Named("external", {}),
+        graphs={},
+    )
+
+
+def initial_weights() -> bytes:
+    """Version 0: all zeros."""
+    return encode_tensors(layout().unflatten(np.zeros(SIZE, np.float32)))
+
+
+def sha256(data: bytes) -> str:
+    """SHA-256 as hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def policy(**changes: Any) -> RoundPolicy:
+    """Two rounds of two updates, no evaluation, short deadlines."""
+    fields = {"rounds": 2, "cohort": 2, "deadline_s": 30.0, "lease_s": 20.0, "evaluate_every": 0, "weight_cap": 100}
+    return RoundPolicy.model_validate({**fields, **changes})
+
+
+@dataclass
+class Operator:
+    """An administrator and researcher."""
+
+    http: httpx.AsyncClient
+    token: str
+    app: Any = None
+
+    async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request with the admin token."""
+        headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
+        return await self.http.request(method, path, headers=headers, **options)
+
+    async def ok(self, method: str, path: str, **options: Any) -> Any:
+        """One request that must succeed; its JSON."""
+        answer = await self.call(method, path, **options)
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    async def population(self, name: str = "people") -> str:
+        """A population that accepts the researcher's plans, and an enrolment token for it."""
+        body = {"name": name, "data_schema": SCHEMA.to_json(), "signers": [RESEARCHER.public]}
+        await self.ok("POST", "/v1/populations", json=body)
+        made = await self.ok("POST", "/v1/tokens", json={"kind": "enrol", "population": name})
+        return made["token"]
+
+    async def put(self, data: bytes, kind: str) -> BlobRef:
+        """Upload a blob."""
+        digest = sha256(data)
+        await self.ok("PUT", f"/v1/blobs/{digest}", params={"kind": kind}, content=data)
+        return BlobRef(sha256=digest, size=len(data))
+
+    async def request(self, population: str = "people", **policy_changes: Any) -> ExperimentCreate:
+        """Upload a tiny plan and its initial weights; the request that makes an experiment of them."""
+        plan = manifest()
+        await self.put(plan.data, "plan")
+        initial = await self.put(initial_weights(), "model")
+        return ExperimentCreate(
+            name="tiny",
+            population=population,
+            plan=PlanRef(id=plan.id, signature=sign_plan(RESEARCHER, plan.id), signer=RESEARCHER.public),
+            initial=initial,
+            rounds=policy(**policy_changes),
+            server=ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.5}),
+        )
+
+    async def experiment(self, population: str = "people", **policy_changes: Any) -> str:
+        """Start a tiny experiment; its id."""
+        request = await self.request(population, **policy_changes)
+        view = await self.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"))
+        return view["id"]
+
+    async def state(self, experiment: str) -> dict[str, Any]:
+        """The experiment as it stands."""
+        return await self.ok("GET", f"/v1/experiments/{experiment}")
+
+    async def rounds(self, experiment: str) -> list[dict[str, Any]]:
+        """Its rounds."""
+        return (await self.ok("GET", f"/v1/experiments/{experiment}/rounds"))["items"]
+
+    async def models(self, experiment: str) -> list[dict[str, Any]]:
+        """Its model versions."""
+        return (await self.ok("GET", f"/v1/experiments/{experiment}/models"))["items"]
+
+    async def finished(self, experiment: str, seconds: float = 20) -> dict[str, Any]:
+        """Wait until the experiment is over."""
+        async with asyncio.timeout(seconds):
+            while (view := await self.state(experiment))["state"] == "running":
+                await asyncio.sleep(0.02)
+        return view
+
+    async def until_round(self, experiment: str, number: int, state: str, seconds: float = 20) -> dict[str, Any]:
+        """Wait until a round is in a state."""
+        async with asyncio.timeout(seconds):
+            while True:
+                for entry in await self.rounds(experiment):
+                    if entry["round"] == number and entry["state"] == state:
+                        return entry
+                await asyncio.sleep(0.02)
+
+
+@dataclass
+class Device:
+    """A device with a key of its own."""
+
+    http: httpx.AsyncClient
+    key: SigningKey = field(default_factory=SigningKey.generate)
+    id: str = ""
+    nonce: str = "none-yet-but-long-enough"
+
+    async def enrol(self, token: str) -> "Device":
+        """Join the population of an enrolment token."""
+        body = {"public_key": self.key.public, "schema_digest": SCHEMA.digest}
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = await self.http.post("/v1/device/enrol", json=body, headers=headers)
+        assert answer.is_success, answer.text
+        self.id, self.nonce = answer.json()["device_id"], answer.json()["nonce"]
+        return self
+
+    def signed(self, method: str, path: str, body: bytes, nonce: str | None = None) -> dict[str, str]:
+        """The headers of a signed request."""
+        used = nonce or self.nonce
+        return {
+            "Coterie-Device": self.id,
+            "Coterie-Nonce": used,
+            "Coterie-Signature": sign_request(self.key, method, path, body, used),
+        }
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        nonce: str | None = None,
+    ) -> httpx.Response:
+        """One signed request, signed again once when its nonce is stale."""
+        for attempt in (1, 2):
+            answer = await self.once(method, path, body, headers, nonce)
+            if attempt == 2 or nonce is not None or answer.status_code != 401:
+                return answer
+            if answer.headers.get("Coterie-Problem") not in ("nonce_stale", "nonce_used"):
+                return answer
+        raise AssertionError("unreachable")
+
+    async def once(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        nonce: str | None = None,
+    ) -> httpx.Response:
+        """One signed request."""
+        kind = {"Content-Type": "application/json"} if body[:1] == b"{" and method == "POST" else {}
+        whole = {**kind, **(headers or {}), **self.signed(method, path, body, nonce)}
+        answer = await self.http.request(method, path, content=body, headers=whole)
+        self.nonce = answer.headers.get("Coterie-Nonce", self.nonce)
+        return answer
+
+    async def check_in(self, pending: Sequence[str] = ()) -> dict[str, Any]:
+        """Ask for a task."""
+        pairs = ",".join(f'"{task}"' for task in pending)
+        body = f'{{"pending":[{pairs}],"capabilities":{{"trainers":["external"]}}}}'.encode()
+        answer = await self.send("POST", "/v1/device/check-in", body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    async def task(self, seconds: float = 20) -> Task:
+        """Check in until there is a task."""
+        async with asyncio.timeout(seconds):
+            while (found := (await self.check_in())["task"]) is None:
+                await asyncio.sleep(0.02)
+        return Task.model_validate(found)
+
+    async def upload(
+        self, task: Task, data: bytes, *, offset: int = 0, part: bytes | None = None, digest: str | None = None
+    ) -> httpx.Response:
+        """Send an update, or a part of it."""
+        whole = base64.b64encode(bytes.fromhex(digest or sha256(data))).decode()
+        headers = {"Upload-Offset": str(offset), "Upload-Length": str(len(data)), "Repr-Digest": f"sha-256=:{whole}:"}
+        path = f"/v1/device/tasks/{task.id}/update"
+        return await self.send("PATCH", path, data[offset:] if part is None else part, headers)
+
+
+def update(
+    task: Task,
+    value: float = 1.0,
+    *,
+    weight: int = 10,
+    delta: npt.NDArray[Any] | None = None,
+    sums: Sequence[float] | None = None,
+    plan: str | None = None,
+    base: str | None = None,
+    named: str | None = None,
+) -> bytes:
+    """The update of a task: the same number everywhere, unless something else is asked for."""
+    vector = np.full(SIZE, value, np.float32) if delta is None else delta
+    metrics = np.array(sums or (weight, 0.5 * weight, 0.75 * weight), np.float64)
+    specs = manifest().sections_for(task.kind)
+    sections = {DELTA: vector, METRICS: metrics} if task.kind == "train" else {METRICS: metrics}
+    return encode_update(
+        task=named or task.id,
+        plan=plan or task.plan.id,
+        base=base or task.model.sha256,
+        weight=weight,
+        steps=3,
+        specs=specs,
+        sections=sections,
+    )
+
+
+Opener = Callable[..., AbstractAsyncContextManager[Operator]]
+"""Opens a coordinator in this process; keyword arguments change its settings."""
+
+
+@asynccontextmanager
+async def in_process(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Operator, None]:
+    """A coordinator in this process, spoken to over ASGI."""
+    app = create_app(settings, faults=faults or Faults())
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as http:
+            token = (Path(settings.folder) / "admin.token").read_text().strip()
+            yield Operator(http, token, app)
+
+
+async def fleet(operator: Operator, token: str, count: int) -> list[Device]:
+    """Enrolled devices."""
+    return [await Device(operator.http).enrol(token) for _ in range(count)]
