@@ -37,9 +37,9 @@ def _functions() -> ModuleType:
 class Array:
     """A tensor of static shape. It cannot be written in place.
 
-    Outside a trace it holds a NumPy array and every operation is evaluated at once; inside, operations on traced arrays are recorded. Both obey the same rules:
-    operands broadcast as in NumPy; a Python number takes the dtype of the array beside it; two floats or two integers of different width give the wider; an
-    integer or bool with a float is refused.
+    Outside a trace it holds a NumPy array and every operation is evaluated at once; inside, operations on traced arrays
+    are recorded. Both obey the same rules: operands broadcast as in NumPy; a Python number takes the dtype of the array
+    beside it; two floats or two integers of different width give the wider; an integer or bool with a float is refused.
     """
 
     __slots__ = ("__weakref__", "_data", "recorder", "type", "value")
@@ -112,7 +112,10 @@ class Array:
 
     def __bool__(self) -> bool:
         if self._data is None:
-            self._no_data("whether it is true", hint="Replace `if` and `while` on array values by where(condition, a, b), or decide on Python values.")
+            self._no_data(
+                "whether it is true",
+                hint="Replace `if` and `while` on array values by where(condition, a, b), or decide on Python values.",
+            )
         return bool(self._data)
 
     def __float__(self) -> float:
@@ -146,7 +149,9 @@ class Array:
             hint="Make a new array: where(mask, new, old), concat([...]), or old + change.",
         )
 
-    def _no_data(self, wanted: str, hint: str = "Return the array from the traced function and look at it outside.") -> NoReturn:
+    def _no_data(
+        self, wanted: str, hint: str = "Return the array from the traced function and look at it outside."
+    ) -> NoReturn:
         raise TraceError(f"{user_source()}: {self.type} is being traced, so {wanted} cannot be known here.", hint=hint)
 
     def reshape(self, *shape: int | Sequence[int]) -> Array:
@@ -275,15 +280,21 @@ def bind(name: str, *inputs: Array, **attributes: Any) -> Array:
     return Array(np.asarray(data, dtype=result.dtype))
 
 
-def refuse(kind: type[TraceError], name: str, inputs: Sequence[Array], reason: str, hint: str | None = None) -> NoReturn:
+def refuse(
+    kind: type[TraceError], name: str, inputs: Sequence[Array], reason: str, hint: str | None = None
+) -> NoReturn:
     """Raise an error that names the user's line, the operation and the operand types."""
     source = user_source()
     types = [str(array.type) for array in inputs]
-    raise kind(f"{source}: {name}({', '.join(types)}): {reason}", hint=hint, operation=name, operands=types, source=source)
+    raise kind(
+        f"{source}: {name}({', '.join(types)}): {reason}", hint=hint, operation=name, operands=types, source=source
+    )
 
 
 def as_array(x: ArrayLike, dtype: Any = None) -> Array:
-    """An array of anything array-like. Python floats become float32 and Python integers int32 unless a dtype is given; NumPy data keeps its dtype."""
+    """An array of anything array-like. Python floats become float32 and Python integers int32 unless a dtype is given;
+    NumPy data keeps its dtype.
+    """
     if isinstance(x, Array):
         return x if dtype is None else _functions().astype(x, dtype)
     if isinstance(x, (list, tuple)) and any(isinstance(leaf, Array) for leaf in cast("Sequence[Any]", x)):
@@ -296,7 +307,10 @@ def as_array(x: ArrayLike, dtype: Any = None) -> Array:
         default = {"f": "float32", "i": "int32"}.get(data.dtype.kind)
         data = data if default is None else data.astype(default)
     if data.dtype.name not in DTYPES:
-        raise DTypeError(f"{user_source()}: coterie has no arrays of dtype {data.dtype}.", hint=f"Convert to one of {', '.join(DTYPES)}.")
+        raise DTypeError(
+            f"{user_source()}: coterie has no arrays of dtype {data.dtype}.",
+            hint=f"Convert to one of {', '.join(DTYPES)}.",
+        )
     return Array(data)
 
 
@@ -305,14 +319,28 @@ def _kind(dtype: str) -> str:
 
 
 def promote(name: str, *operands: ArrayLike) -> tuple[Array, ...]:
-    """The operands as arrays of one dtype (see Array for the rules). Raises DTypeError for operands of different kinds."""
+    """The operands as arrays of one dtype (see Array). Raises DTypeError for operands of different kinds."""
     strong = [as_array(x) for x in operands if not isinstance(x, (bool, int, float))]
     if not strong:
-        strong = [as_array(max(cast("tuple[float, ...]", operands), key=lambda x: (isinstance(x, float), not isinstance(x, bool))))]
+        strong = [
+            as_array(
+                max(cast("tuple[float, ...]", operands), key=lambda x: (isinstance(x, float), not isinstance(x, bool)))
+            )
+        ]
     kinds = {_kind(array.type.dtype) for array in strong}
     if len(kinds) > 1:
-        refuse(DTypeError, name, strong, "the operands are of different kinds.", "Convert one of them with astype(x, dtype).")
-    dtype = strong[0].type.dtype if len({a.type.dtype for a in strong}) == 1 else np.result_type(*(array.dtype for array in strong)).name
+        refuse(
+            DTypeError,
+            name,
+            strong,
+            "the operands are of different kinds.",
+            "Convert one of them with astype(x, dtype).",
+        )
+    dtype = (
+        strong[0].type.dtype
+        if len({a.type.dtype for a in strong}) == 1
+        else np.result_type(*(array.dtype for array in strong)).name
+    )
     return tuple(_adopt(name, x, dtype, strong) for x in operands)
 
 
@@ -320,7 +348,13 @@ def _adopt(name: str, x: ArrayLike, dtype: str, strong: Sequence[Array]) -> Arra
     if isinstance(x, (bool, int, float)):
         fits = {"float": True, "integer": isinstance(x, int), "bool": isinstance(x, bool)}[_kind(dtype)]
         if not fits:
-            refuse(DTypeError, name, strong, f"the number {x!r} does not fit dtype {dtype}.", "Convert the array with astype(x, dtype).")
+            refuse(
+                DTypeError,
+                name,
+                strong,
+                f"the number {x!r} does not fit dtype {dtype}.",
+                "Convert the array with astype(x, dtype).",
+            )
         return Array(np.asarray(x, dtype=dtype))
     array = as_array(x)
     return array if array.type.dtype == dtype else bind("astype", array, dtype=dtype)

@@ -1,7 +1,9 @@
-"""Reverse mode. The function is traced; its graph is replayed forward, then its gradient rules are applied backward in the context of the caller.
+"""Reverse mode. The function is traced; its graph is replayed forward, then its gradient rules are applied backward in
+the context of the caller.
 
-Outside a trace the rules compute on NumPy data; inside they are recorded like any other code, so a gradient is a graph made from a graph, and a gradient of a
-gradient needs nothing more. Only values between the wanted inputs and the outputs are visited: the rest of the backward pass is never built.
+Outside a trace the rules compute on NumPy data; inside they are recorded like any other code, so a gradient is a graph
+made from a graph, and a gradient of a gradient needs nothing more. Only values between the wanted inputs and the
+outputs are visited: the rest of the backward pass is never built.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +23,19 @@ from coterie.errors import DTypeError, InputError, InternalError, ShapeError
 Position: TypeAlias = int | tuple[int, ...] | None
 
 
-def grad(fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False) -> Callable[..., Any]:
+def grad(
+    fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns the gradient of the scalar that ``fn`` returns.
 
     grad_position: the argument to differentiate (a pytree of float arrays), or a tuple of them; None with ``weights``.
     weights: arrays that ``fn`` holds by closure, to differentiate too.
-    has_aux: ``fn`` returns (scalar, aux, ...); only the scalar is differentiated and the result is (gradients, (aux, ...)). Without it several scalars are summed.
+    has_aux: ``fn`` returns (scalar, aux, ...); only the scalar is differentiated and the result is (gradients, (aux,
+    ...)). Without it several scalars are summed.
 
-    An int position gives one gradient, a tuple gives a tuple; weights alone give a tuple; both give (gradients of positions, gradients of weights).
-    Raises InputError for a position that is not an argument, ShapeError for a result that is not a scalar, DTypeError for an argument that is not a float.
+    An int position gives one gradient, a tuple gives a tuple; weights alone give a tuple; both give (gradients of
+    positions, gradients of weights). Raises InputError for a position that is not an argument, ShapeError for a result
+    that is not a scalar, DTypeError for an argument that is not a float.
     """
     both = value_and_grad(fn, grad_position, weights, has_aux)
 
@@ -40,7 +46,9 @@ def grad(fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[
     return gradient
 
 
-def value_and_grad(fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False
+) -> Callable[..., Any]:
     """As :func:`grad`, but the function returns (value, gradients); with has_aux ((scalar, aux, ...), gradients)."""
     positions = _positions(grad_position, weights)
     held = tuple(weights or ())
@@ -48,7 +56,10 @@ def value_and_grad(fn: Callable[..., Any], grad_position: Position = 0, weights:
     def both(*arguments: Any) -> Any:
         for position in positions:
             if position >= len(arguments):
-                raise InputError(f"{user_source()}: grad_position {position} but only {len(arguments)} arguments.", hint="Positions count from 0.")
+                raise InputError(
+                    f"{user_source()}: grad_position {position} but only {len(arguments)} arguments.",
+                    hint="Positions count from 0.",
+                )
         linear = _Linearised(fn, [_with_arrays(a) if i in positions else a for i, a in enumerate(arguments)], held)
         result = linear.result()
         scalars = [result[0]] if has_aux else tree.flatten(result)[0]
@@ -58,21 +69,26 @@ def value_and_grad(fn: Callable[..., Any], grad_position: Position = 0, weights:
         by_argument = [linear.argument_values(position) for position in positions]
         wanted = [value for values, _ in by_argument for value in values]
         gradients = iter(linear.pull(seeds, [*wanted, *linear.weight_values()]))
-        inputs = tuple(tree.unflatten(structure, [next(gradients) for _ in values]) for values, structure in by_argument)
+        inputs = tuple(
+            tree.unflatten(structure, [next(gradients) for _ in values]) for values, structure in by_argument
+        )
         return result, _arrange(grad_position, inputs, tuple(gradients), weights is not None)
 
     return both
 
 
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """The result of ``fn`` and its pullback: cotangents of the result (a tree like it) to cotangents of all arguments."""
+    """The result of ``fn`` and its pullback: cotangents of the result (a tree like it) to those of all arguments."""
     linear = _Linearised(fn, [_with_arrays(primal) for primal in primals], ())
     outputs = list(linear.traced.graph.outputs.values())
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         leaves, structure = tree.flatten(cotangent)
         if structure != linear.traced.out_structure:
-            raise InputError(f"{user_source()}: the cotangent is not a tree like the result.", hint="Use the keys and lengths of the result.")
+            raise InputError(
+                f"{user_source()}: the cotangent is not a tree like the result.",
+                hint="Use the keys and lengths of the result.",
+            )
         seeds: dict[Value, Array] = {}
         for value, leaf in zip(outputs, leaves, strict=True):
             array = as_array(leaf)
@@ -99,7 +115,9 @@ class _Linearised:
 
     def result(self) -> Any:
         """What the function returned, as arrays of the caller's context."""
-        return tree.unflatten(self.traced.out_structure, [self.environment[value] for value in self.graph.outputs.values()])
+        return tree.unflatten(
+            self.traced.out_structure, [self.environment[value] for value in self.graph.outputs.values()]
+        )
 
     def argument_values(self, position: int) -> tuple[list[Value], tree.Structure]:
         """The graph inputs of one argument and its structure."""
@@ -114,13 +132,28 @@ class _Linearised:
         """The cotangents of the wanted inputs; zeros for those on which the outputs do not depend."""
         for value in wanted:
             if not value.type.is_float:
-                refuse(DTypeError, "grad", (self.environment[value],), "only floats have gradients.", 'Convert with astype(x, "float32"), or leave it out.')
+                refuse(
+                    DTypeError,
+                    "grad",
+                    (self.environment[value],),
+                    "only floats have gradients.",
+                    'Convert with astype(x, "float32"), or leave it out.',
+                )
         cotangents = backward(self.graph, self.environment, seeds, wanted)
-        return [cotangents[v] if v in cotangents else bind("broadcast_to", Array(np.zeros((), v.type.dtype)), shape=v.type.shape) for v in wanted]
+        return [
+            cotangents[v]
+            if v in cotangents
+            else bind("broadcast_to", Array(np.zeros((), v.type.dtype)), shape=v.type.shape)
+            for v in wanted
+        ]
 
 
-def backward(graph: Graph, environment: Mapping[Value, Array], seeds: Mapping[Value, Array], wanted: Sequence[Value]) -> dict[Value, Array]:
-    """Apply the gradient rules from the last node to the first, only along paths from ``wanted``. The cotangent of every value that has one."""
+def backward(
+    graph: Graph, environment: Mapping[Value, Array], seeds: Mapping[Value, Array], wanted: Sequence[Value]
+) -> dict[Value, Array]:
+    """Apply the gradient rules from the last node to the first, only along paths from ``wanted``. The cotangent of
+    every value that has one.
+    """
     active = set(wanted)
     for node in graph.nodes:
         if node.output.type.is_float and not active.isdisjoint(node.inputs):
@@ -140,7 +173,9 @@ def backward(graph: Graph, environment: Mapping[Value, Array], seeds: Mapping[Va
                 if part is None:
                     continue
                 if part.type != value.type:
-                    raise InternalError(f"The gradient of {node.primitive} for operand {index} is {part.type}, not {value.type}.")
+                    raise InternalError(
+                        f"The gradient of {node.primitive} for operand {index} is {part.type}, not {value.type}."
+                    )
                 cotangents[value] = cotangents[value] + part if value in cotangents else part
     return cotangents
 
@@ -160,16 +195,35 @@ def _with_arrays(argument: Any) -> Any:
 
 def _one(scalar: Array) -> Array:
     if scalar.size != 1:
-        refuse(ShapeError, "grad", (scalar,), "the result to differentiate is not a scalar.", "Reduce it, e.g. with mean(loss); use vjp for other results.")
+        refuse(
+            ShapeError,
+            "grad",
+            (scalar,),
+            "the result to differentiate is not a scalar.",
+            "Reduce it, e.g. with mean(loss); use vjp for other results.",
+        )
     if not scalar.type.is_float:
-        refuse(DTypeError, "grad", (scalar,), "the result to differentiate is not a float.", 'Convert it with astype(x, "float32").')
-    return bind("broadcast_to", Array(np.ones((), scalar.type.dtype)), shape=scalar.shape) if scalar.shape else Array(np.ones((), scalar.type.dtype))
+        refuse(
+            DTypeError,
+            "grad",
+            (scalar,),
+            "the result to differentiate is not a float.",
+            'Convert it with astype(x, "float32").',
+        )
+    return (
+        bind("broadcast_to", Array(np.ones((), scalar.type.dtype)), shape=scalar.shape)
+        if scalar.shape
+        else Array(np.ones((), scalar.type.dtype))
+    )
 
 
 def _positions(grad_position: Any, weights: Sequence[Array] | None) -> tuple[int, ...]:
     if grad_position is None:
         if weights is None:
-            raise InputError("grad needs a grad_position or weights.", hint="Pass grad_position=0 to differentiate the first argument.")
+            raise InputError(
+                "grad needs a grad_position or weights.",
+                hint="Pass grad_position=0 to differentiate the first argument.",
+            )
         return ()
     positions = cast("tuple[Any, ...]", grad_position if isinstance(grad_position, tuple) else (grad_position,))
     if any(isinstance(p, bool) or not isinstance(p, int) for p in positions):

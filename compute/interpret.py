@@ -23,6 +23,8 @@ def interpret(graph: Graph, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]
         environment[value] = array
     with np.errstate(all="ignore"):
         for node in graph.nodes:
-            result = PRIMITIVES[node.primitive].evaluate(*(environment[value] for value in node.inputs), **node.attributes)
+            result = PRIMITIVES[node.primitive].evaluate(
+                *(environment[value] for value in node.inputs), **node.attributes
+            )
             environment[node.output] = np.asarray(result, dtype=node.output.type.dtype)
     return {name: environment[value] for name, value in graph.outputs.items()}

@@ -1,8 +1,9 @@
 """The intermediate representation: a graph is a list of equations over typed values, in the order of their evaluation.
 
-A :class:`Value` is one tensor of known dtype and static shape. A :class:`Node` computes values from values by one primitive; array operands are inputs, everything
-else is an attribute. A :class:`Graph` names its inputs and outputs; nothing else is visible outside. Values compare by identity, so that two equal-looking tensors
-stay two. Graphs are never changed: a pass makes a new one. :func:`coterie.compute.verify.verify` checks the laws that are written there.
+A :class:`Value` is one tensor of known dtype and static shape. A :class:`Node` computes values from values by one
+primitive; array operands are inputs, everything else is an attribute. A :class:`Graph` names its inputs and outputs;
+nothing else is visible outside. Values compare by identity, so that two equal-looking tensors stay two. Graphs are
+never changed: a pass makes a new one. :func:`coterie.compute.verify.verify` checks the laws that are written there.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,9 @@ DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
 FLOATS = ("float16", "float32", "float64")
 
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Attribute: TypeAlias = Any  # bool, int, float, str, nested tuples of them, or (for `constant` only) a read-only NumPy array
+Attribute: TypeAlias = (
+    Any  # bool, int, float, str, nested tuples of them, or (for `constant` only) a read-only NumPy array
+)
 Attributes: TypeAlias = Mapping[str, Attribute]
 
 
@@ -57,7 +60,7 @@ def _no_attributes() -> Attributes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """One equation: outputs = primitive(inputs, attributes). ``source`` is the user's own line, "file:line", or empty."""
+    """One equation: outputs = primitive(inputs, attributes). ``source`` is the user's line, "file:line", or empty."""
 
     primitive: str
     inputs: tuple[Value, ...]
@@ -73,7 +76,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A closed program: named inputs, nodes in the order of evaluation, named outputs. The order of names is the order of the signature."""
+    """A closed program: named inputs, nodes in the order of evaluation, named outputs. The order of names is the order
+    of the signature.
+    """
 
     inputs: Mapping[str, Value]
     nodes: tuple[Node, ...]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
-
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.ir import Type
@@ -24,7 +23,9 @@ class _Compiled:
 
 
 class Compiled:
-    """A compiled function. It compiles anew only for a new signature: the structure of the arguments, the types of arrays, the values of everything else."""
+    """A compiled function. It compiles anew only for a new signature: the structure of the arguments, the types of
+    arrays, the values of everything else.
+    """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
@@ -37,14 +38,19 @@ class Compiled:
         return len(self._signatures)
 
     def __call__(self, *arguments: Any) -> Any:
-        """The result of the function, as arrays. Inside a trace the function is simply called, and becomes part of that trace."""
+        """The result of the function, as arrays. Inside a trace the function is simply called, and becomes part of that
+        trace.
+        """
         leaves, structure = tree.flatten(arguments)
         if RECORDER.get() is not None:
             return self._fn(*arguments)
         arrays = [as_array(leaf) if is_array(leaf) else None for leaf in leaves]
         key = (structure, *(leaf if array is None else array.type for leaf, array in zip(leaves, arrays, strict=True)))
         # 1, 1.0 and True are equal but not the same static argument.
-        signature = (key, tuple(type(leaf).__name__ if array is None else "" for leaf, array in zip(leaves, arrays, strict=True)))
+        signature = (
+            key,
+            tuple(type(leaf).__name__ if array is None else "" for leaf, array in zip(leaves, arrays, strict=True)),
+        )
         if signature not in self._signatures:
             self._signatures[signature] = self._compile(structure, leaves, arrays)
         compiled = self._signatures[signature]
@@ -54,14 +60,21 @@ class Compiled:
             if array is not None
         }
         results = compiled.executable.run(feeds)
-        return tree.unflatten(compiled.out_structure, [Array(results[name].reshape(type_.shape)) for name, type_ in compiled.outputs])
+        return tree.unflatten(
+            compiled.out_structure, [Array(results[name].reshape(type_.shape)) for name, type_ in compiled.outputs]
+        )
 
     def _compile(self, structure: tree.Structure, leaves: list[Any], arrays: list[Array | None]) -> _Compiled:
-        specs = [leaf if array is None else TensorSpec(array.shape, array.type.dtype) for leaf, array in zip(leaves, arrays, strict=True)]
+        specs = [
+            leaf if array is None else TensorSpec(array.shape, array.type.dtype)
+            for leaf, array in zip(leaves, arrays, strict=True)
+        ]
         traced = trace(self._fn, *tree.unflatten(structure, specs))
         graph = optimise(traced.graph)
         # Inputs and outputs are named by path, and a path can be both.
-        renamed = type(graph)(graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()})
+        renamed = type(graph)(
+            graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()}
+        )
         return _Compiled(
             executable=Executable(to_onnx(renamed, name=str(getattr(self._fn, "__name__", "function")))),
             out_structure=traced.out_structure,

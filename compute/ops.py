@@ -1,4 +1,6 @@
-"""Neural functions, made of array functions and of a few primitives of their own. All take and give arrays; gradients of every order follow."""
+"""Neural functions, made of array functions and of a few primitives of their own. All take and give arrays; gradients
+of every order follow.
+"""
 
 from math import pi, sqrt
 
@@ -37,7 +39,9 @@ def log_sigmoid(x: ArrayLike) -> Array:
 
 
 def gelu(x: ArrayLike) -> Array:
-    """The Gaussian error linear unit in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415): Erf is missing on some providers."""
+    """The Gaussian error linear unit in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415): Erf is missing on some
+    providers.
+    """
     array = as_array(x)
     inner = sqrt(2.0 / pi) * (array + 0.044715 * (array * array * array))
     return 0.5 * array * (1.0 + tanh(inner))
@@ -50,7 +54,9 @@ def softmax(x: ArrayLike, axis: int = -1) -> Array:
 
 
 def _shifted(name: str, x: ArrayLike, axis: int) -> tuple[Array, Array, Array, int]:
-    """x minus its maximum, log of the sum of the exponentials of that, and the maximum. The shift cancels, so no gradient passes through it."""
+    """x minus its maximum, log of the sum of the exponentials of that, and the maximum. The shift cancels, so no
+    gradient passes through it.
+    """
     array = as_array(x)
     place = axis_of(name, array, axis)
     top = stop_gradient(reduction.max(array, axis=place, keepdims=True))
@@ -76,13 +82,21 @@ def one_hot(ids: ArrayLike, n: int, *, dtype: str = "float32") -> Array:
     """ids[...] of int32 or int64 → [..., n]: 1 at the id, else 0; an id outside 0..n-1 gives a row of zeros."""
     array = as_array(ids)
     if array.type.dtype not in ("int32", "int64"):
-        refuse(DTypeError, "one_hot", (array,), "the ids must be int32 or int64.", 'Convert them with astype(ids, "int32").')
+        refuse(
+            DTypeError,
+            "one_hot",
+            (array,),
+            "the ids must be int32 or int64.",
+            'Convert them with astype(ids, "int32").',
+        )
     steps = Array(np.arange(n, dtype=array.type.dtype))
     return rules.equal_mask(manipulation.expand_dims(array, -1), steps, dtype)
 
 
 def embedding(table: ArrayLike, ids: ArrayLike) -> Array:
-    """Rows of table[V, D] at ids[...] → [..., D]. The gradient of the table is a product with the transposed one-hot matrix."""
+    """Rows of table[V, D] at ids[...] → [..., D]. The gradient of the table is a product with the transposed one-hot
+    matrix.
+    """
     return manipulation.take(table, ids, axis=0)
 
 
@@ -105,20 +119,38 @@ def _padding(x: Padding) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def conv2d(
-    x: ArrayLike, w: ArrayLike, bias: ArrayLike | None = None, *, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: int = 1
+    x: ArrayLike,
+    w: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
 ) -> Array:
     """Cross-correlation of images x[N, C, H, W] with w[O, C / groups, kh, kw] → [N, O, H', W'], plus bias[O].
 
-    padding: one number, (rows, columns), or ((top, bottom), (left, right)), filled with zeros. H' = (H + top + bottom - dilation * (kh - 1) - 1) // stride + 1.
+    padding: one number, (rows, columns), or ((top, bottom), (left, right)), filled with zeros. H' = (H + top + bottom -
+    dilation * (kh - 1) - 1) // stride + 1.
     """
     operands = promote("conv2d", x, w) if bias is None else promote("conv2d", x, w, bias)
-    return bind("conv", *operands, stride=_pair(stride), padding=_padding(padding), dilation=_pair(dilation), groups=groups)
+    return bind(
+        "conv", *operands, stride=_pair(stride), padding=_padding(padding), dilation=_pair(dilation), groups=groups
+    )
 
 
 def max_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: Padding = 0) -> Array:
-    """The greatest element of each window of images x[N, C, H, W]; padding never wins. stride is the kernel unless given."""
+    """The greatest element of each window of images x[N, C, H, W]; padding never wins. stride is the kernel unless
+    given.
+    """
     window = _pair(kernel)
-    return bind("max_pool", as_array(x), kernel=window, stride=window if stride is None else _pair(stride), padding=_padding(padding))
+    return bind(
+        "max_pool",
+        as_array(x),
+        kernel=window,
+        stride=window if stride is None else _pair(stride),
+        padding=_padding(padding),
+    )
 
 
 def avg_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None) -> Array:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class Recorder:
     """Collects the nodes of one trace.
 
-    An array that belongs to no trace becomes a constant. An array of an enclosing trace becomes a capture: one more input of this graph, fed by that array where
-    the graph is replayed. ``weights`` are arrays which the function holds by closure and which are inputs all the same (gradients with respect to them).
+    An array that belongs to no trace becomes a constant. An array of an enclosing trace becomes a capture: one more
+    input of this graph, fed by that array where the graph is replayed. ``weights`` are arrays which the function holds
+    by closure and which are inputs all the same (gradients with respect to them).
     """
 
     def __init__(self, parent: "Recorder | None" = None) -> None:
@@ -53,7 +54,8 @@ class Recorder:
         if not self.claims(array):
             return self._constant(array)
         self._check_open(array)
-        # An array of an enclosing trace. A weight of an enclosing trace has no value of its own, so its identity is the parent's value for it.
+        # An array of an enclosing trace. A weight of an enclosing trace has no value of its own, so its identity is the
+        # parent's value for it.
         outer = array.value if array.value is not None else self._outer_weight(array)
         if outer not in self._captured:
             inner = Value(array.type)
@@ -61,7 +63,9 @@ class Recorder:
             self.captures[inner] = array
         return self._captured[outer]
 
-    def append(self, primitive: str, inputs: Iterable[Value], type_: Type, attributes: Attributes, source: str) -> Value:
+    def append(
+        self, primitive: str, inputs: Iterable[Value], type_: Type, attributes: Attributes, source: str
+    ) -> Value:
         """Record one operation."""
         output = Value(type_)
         self.nodes.append(Node(primitive, tuple(inputs), (output,), attributes, source))

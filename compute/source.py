@@ -12,7 +12,9 @@ _replayed: ContextVar[str | None] = ContextVar("coterie_replayed_source", defaul
 
 
 def user_source() -> str:
-    """The innermost line outside coterie on the call stack, as "file:line"; while a graph is replayed, the line of the node being replayed."""
+    """The innermost line outside coterie on the call stack, as "file:line"; while a graph is replayed, the line of the
+    node being replayed.
+    """
     replayed = _replayed.get()
     if replayed is not None:
         return replayed

@@ -1,9 +1,9 @@
 """The text form of a graph, one line for each thing, and back. Printing what was parsed gives the same text.
 
-    input "x" %0: float32[2,3]
-    %1: float32[] = constant() {"value": {"data": [1.0], "dtype": "float32", "shape": []}}
-    %2: float32[2,3] = multiply(%0, %1) {} @ "train.py:12"
-    output "y" %2
+input "x" %0: float32[2,3]
+%1: float32[] = constant() {"value": {"data": [1.0], "dtype": "float32", "shape": []}}
+%2: float32[2,3] = multiply(%0, %1) {} @ "train.py:12"
+output "y" %2
 """
 
 import base64
@@ -48,7 +48,8 @@ def _encode(value: Any) -> Any:
         return value
     array = cast("NDArray", value)
     shape = {"dtype": array.dtype.name, "shape": list(array.shape)}
-    # Shortest decimals of a float16 or float32 taken as a double come back exactly; NaN payloads do not, so NaN goes the other way.
+    # Shortest decimals of a float16 or float32 taken as a double come back exactly; NaN payloads do not, so NaN goes
+    # the other way.
     if array.size <= _LONGEST_LIST and bool(np.isfinite(array).all()):
         return {**shape, "data": array.reshape(-1).tolist()}
     little = array.astype(array.dtype.newbyteorder("<"))

@@ -60,7 +60,9 @@ class GraphInputs(Mapping[str, Array]):
         try:
             return self._arrays[name]
         except KeyError:
-            raise TraceError(f"{user_source()}: the graph has no input {name!r}.", hint=f"It has {list(self._arrays)}.") from None
+            raise TraceError(
+                f"{user_source()}: the graph has no input {name!r}.", hint=f"It has {list(self._arrays)}."
+            ) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._arrays
@@ -73,7 +75,9 @@ class GraphInputs(Mapping[str, Array]):
 
 
 def trace_named(fn: Callable[[GraphInputs], Mapping[str, Any]], inputs: Mapping[str, TensorSpec]) -> Graph:
-    """The graph of a function from named arrays to named arrays; the names stay to the ONNX file. Raises TraceError and its kinds."""
+    """The graph of a function from named arrays to named arrays; the names stay to the ONNX file. Raises TraceError and
+    its kinds.
+    """
     recorder = Recorder(RECORDER.get())
     token = RECORDER.set(recorder)
     try:
@@ -92,9 +96,11 @@ def is_array(leaf: Any) -> bool:
 
 
 def trace(fn: Callable[..., Any], *arguments: Any) -> Traced:
-    """The graph of a function of pytrees whose leaves are TensorSpecs or arrays (only their types count). Other leaves are static.
+    """The graph of a function of pytrees whose leaves are TensorSpecs or arrays (only their types count). Other leaves
+    are static.
 
-    Inputs are named by path ("0", "1.weight"), outputs too ("" for a single array becomes "output"). Raises TraceError and its kinds.
+    Inputs are named by path ("0", "1.weight"), outputs too ("" for a single array becomes "output"). Raises TraceError
+    and its kinds.
     """
     return trace_flat(fn, arguments, ())
 
@@ -120,16 +126,22 @@ def trace_flat(fn: Callable[..., Any], arguments: Sequence[Any], weights: Sequen
     finally:
         RECORDER.reset(token)
     graph = verify(recorder.finish(outputs))
-    return Traced(graph=graph, in_structure=structure, out_structure=out_structure, captures=tuple(recorder.captures.values()))
+    return Traced(
+        graph=graph, in_structure=structure, out_structure=out_structure, captures=tuple(recorder.captures.values())
+    )
 
 
 def replay(graph: Graph, inputs: Sequence[Array]) -> "dict[Any, Array]":
-    """Apply every node of a graph to arrays, in the context of the caller: evaluated outside a trace, recorded inside. The array of every value."""
+    """Apply every node of a graph to arrays, in the context of the caller: evaluated outside a trace, recorded inside.
+    The array of every value.
+    """
     environment = dict(zip(graph.inputs.values(), inputs, strict=True))
     for node in graph.nodes:
         with replaying(node.source):
             if node.primitive == "constant":
                 environment[node.output] = Array(node.attributes["value"])
             else:
-                environment[node.output] = bind(node.primitive, *(environment[value] for value in node.inputs), **node.attributes)
+                environment[node.output] = bind(
+                    node.primitive, *(environment[value] for value in node.inputs), **node.attributes
+                )
     return environment

@@ -75,7 +75,7 @@ def _build(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 
 def map_tree(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Apply a function to corresponding leaves of trees of one structure. Raises InputError when the structures differ."""
+    """Apply a function to corresponding leaves of trees. Raises InputError when their structures differ."""
     leaves, structure = flatten(tree)
     columns = [leaves]
     for other in rest:

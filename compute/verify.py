@@ -1,7 +1,8 @@
 """The laws of a graph, checked after every build and every pass.
 
-1. Inputs are distinct values. 2. Every value is made once, by an input or by one node. 3. A node reads only values made before it (so there is no cycle). 4. Every
-output is a made value. 5. Every node applies a primitive of the table to operands and attributes that its shape rule accepts, and its outputs have the inferred type.
+1. Inputs are distinct values. 2. Every value is made once, by an input or by one node. 3. A node reads only values made
+before it (so there is no cycle). 4. Every output is a made value. 5. Every node applies a primitive of the table to
+operands and attributes that its shape rule accepts, and its outputs have the inferred type.
 """
 
 from coterie.compute.ir import DTYPES, Graph, Node, Value
@@ -10,11 +11,15 @@ from coterie.errors import DTypeError, ShapeError, TraceError
 
 
 def verify(graph: Graph) -> Graph:
-    """The same graph, when it keeps every law. Raises TraceError that names the node, its source line and the broken law."""
+    """The same graph, when it keeps every law. Raises TraceError that names the node, its source line and the broken
+    law.
+    """
     made: dict[Value, str] = {}
     for name, value in graph.inputs.items():
         if value in made:
-            raise TraceError(f"The inputs {made[value]} and {name!r} are one value.", hint="Give every input a value of its own.")
+            raise TraceError(
+                f"The inputs {made[value]} and {name!r} are one value.", hint="Give every input a value of its own."
+            )
         _check_type(value, f"input {name!r}")
         made[value] = repr(name)
     later = {value: index for index, node in enumerate(graph.nodes) for value in node.outputs}
@@ -25,7 +30,9 @@ def verify(graph: Graph) -> Graph:
                 raise TraceError(_unmade(graph, index, operand, later, where))
         for value in node.outputs:
             if value in made:
-                raise TraceError(f"{where}: its output was already made by {made[value]}.", hint="Every value is made exactly once.")
+                raise TraceError(
+                    f"{where}: its output was already made by {made[value]}.", hint="Every value is made exactly once."
+                )
             made[value] = where
         _check_node(node, where)
     for name, value in graph.outputs.items():
@@ -57,7 +64,10 @@ def _unmade(graph: Graph, index: int, operand: Value, later: dict[Value, int], w
 
 def _check_type(value: Value, what: str) -> None:
     if value.type.dtype not in DTYPES or any(n < 0 for n in value.type.shape):
-        raise TraceError(f"{what}: {value.type} is not a type of coterie.", hint=f"dtypes are {', '.join(DTYPES)}; sizes are at least 0.")
+        raise TraceError(
+            f"{what}: {value.type} is not a type of coterie.",
+            hint=f"dtypes are {', '.join(DTYPES)}; sizes are at least 0.",
+        )
 
 
 def _check_node(node: Node, where: str) -> None:
@@ -72,6 +82,8 @@ def _check_node(node: Node, where: str) -> None:
     except (ShapeError, DTypeError) as error:
         raise TraceError(f"{where}: wrongly typed: ({operands}): {error.message}", hint=error.hint) from error
     except TypeError as error:
-        raise TraceError(f"{where}: wrong number of operands or wrong attributes {sorted(node.attributes)}: {error}") from error
+        raise TraceError(
+            f"{where}: wrong number of operands or wrong attributes {sorted(node.attributes)}: {error}"
+        ) from error
     if inferred != node.output.type:
         raise TraceError(f"{where}: wrongly typed: ({operands}) makes {inferred}, not {node.output.type}.")

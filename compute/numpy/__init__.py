@@ -1,7 +1,9 @@
-"""The array functions, under the names of the Python array API standard: evaluated on NumPy at once, or recorded inside a trace.
+"""The array functions, under the names of the Python array API standard: evaluated on NumPy at once, or recorded inside
+a trace.
 
-Where coterie differs from the standard: shapes are static; there are no in-place operations and no complex or unsigned dtypes but uint8; the default dtypes are
-float32 and int32; indexing takes static integers, slices, None and Ellipsis, or one integer array.
+Where coterie differs from the standard: shapes are static; there are no in-place operations and no complex or unsigned
+dtypes but uint8; the default dtypes are float32 and int32; indexing takes static integers, slices, None and Ellipsis,
+or one integer array.
 """
 
 from coterie.compute.numpy import indexing as indexing

@@ -21,17 +21,23 @@ Shape = int | tuple[int, ...] | list[int]
 
 
 def asarray(x: ArrayLike, *, dtype: Any = None) -> Array:
-    """An array of a number, nested lists, NumPy data or an array. Raises DTypeError for a dtype that coterie does not have."""
+    """An array of a number, nested lists, NumPy data or an array. Raises DTypeError for a dtype that coterie does not
+    have.
+    """
     return as_array(x, dtype)
 
 
 def astype(x: ArrayLike, dtype: Any) -> Array:
-    """Convert elementwise. Floats are cut off towards zero when made integers. Gradients pass between floats and stop at integers."""
+    """Convert elementwise. Floats are cut off towards zero when made integers. Gradients pass between floats and stop
+    at integers.
+    """
     array = as_array(x)
     try:
         name = np.dtype(dtype).name
     except TypeError:
-        raise DTypeError(f"{user_source()}: {dtype!r} is not a dtype.", hint='Pass a dtype such as "float32".') from None
+        raise DTypeError(
+            f"{user_source()}: {dtype!r} is not a dtype.", hint='Pass a dtype such as "float32".'
+        ) from None
     return rules.cast(array, name)
 
 

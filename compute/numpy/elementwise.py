@@ -80,7 +80,9 @@ def tanh(x: ArrayLike) -> Array:
 
 
 def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
-    """x to a power: by multiplication for a static integer, by square root for 0.5, else exp(exponent * log(x)) for x > 0."""
+    """x to a power: by multiplication for a static integer, by square root for 0.5, else exp(exponent * log(x)) for x >
+    0.
+    """
     if isinstance(exponent, (int, float)) and not isinstance(x, (int, float)):
         base = as_array(x)
         if float(exponent).is_integer() and -64 <= exponent <= 64:
@@ -89,7 +91,9 @@ def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
             return sqrt(base)
     base, power = promote("pow", x, exponent)
     if not base.type.is_float:
-        refuse(DTypeError, "pow", (base, power), "integers to an array of powers.", 'Convert with astype(x, "float32").')
+        refuse(
+            DTypeError, "pow", (base, power), "integers to an array of powers.", 'Convert with astype(x, "float32").'
+        )
     return exp(multiply(power, log(base)))
 
 

@@ -37,7 +37,9 @@ def _apply(x: Array, items: list[Any]) -> Array:
         if isinstance(item, slice):
             positions = range(*item.indices(x.shape[axis]))
             if positions.step == 1 or len(positions) == 0:
-                starts[axis], stops[axis] = (positions.start, positions.start + len(positions)) if len(positions) else (0, 0)
+                starts[axis], stops[axis] = (
+                    (positions.start, positions.start + len(positions)) if len(positions) else (0, 0)
+                )
             else:
                 stepped.append((axis, np.asarray(positions, dtype=np.int32)))
             shape.append(len(positions))
@@ -48,7 +50,11 @@ def _apply(x: Array, items: list[Any]) -> Array:
     for place, positions in stepped:
         x = take(x, Array(positions), axis=place)
         stops[place] = len(positions)
-    part = x if (starts, stops) == ([0] * x.ndim, list(x.shape)) else bind("slice", x, starts=tuple(starts), stops=tuple(stops))
+    part = (
+        x
+        if (starts, stops) == ([0] * x.ndim, list(x.shape))
+        else bind("slice", x, starts=tuple(starts), stops=tuple(stops))
+    )
     return part if tuple(shape) == part.shape else bind("reshape", part, shape=tuple(shape))
 
 
@@ -56,7 +62,19 @@ def _position(x: Array, axis: int, item: Any) -> int:
     try:
         position = int(item.__index__())
     except (AttributeError, TraceError):
-        refuse(TraceError, "index", (x,), f"the index {item!r} is not static.", "Use take(x, indices, axis=...) for indices that are arrays.")
+        refuse(
+            TraceError,
+            "index",
+            (x,),
+            f"the index {item!r} is not static.",
+            "Use take(x, indices, axis=...) for indices that are arrays.",
+        )
     if not -x.shape[axis] <= position < x.shape[axis]:
-        refuse(TraceError, "index", (x,), f"{position} is outside axis {axis} of size {x.shape[axis]}.", "Use a position inside.")
+        refuse(
+            TraceError,
+            "index",
+            (x,),
+            f"{position} is outside axis {axis} of size {x.shape[axis]}.",
+            "Use a position inside.",
+        )
     return position % x.shape[axis]

@@ -11,7 +11,6 @@ from coterie.compute.source import user_source
 from coterie.errors import TraceError
 
 
-
 def _concatenate(arrays: Sequence[Any], axis: int | None = 0) -> Array:
     return manipulation.concat(arrays, axis=axis)
 
@@ -44,7 +43,8 @@ def _tensordot(a: Any, b: Any, axes: int = 2) -> Array:
 
 
 _SAME_NAME = (
-    "add subtract multiply divide maximum minimum negative positive reciprocal square sign exp log sqrt tanh equal not_equal greater greater_equal less "
+    "add subtract multiply divide maximum minimum negative positive reciprocal square sign exp log sqrt tanh "
+    "equal not_equal greater greater_equal less "
     "less_equal logical_and logical_or logical_not logical_xor"
 ).split()
 _UFUNCS: dict[str, Callable[..., Array]] = {
@@ -87,10 +87,16 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> Array:
-    """The array function that stands for a NumPy ufunc. Raises TraceError for one that coterie does not have, and for ``out=``."""
+    """The array function that stands for a NumPy ufunc. Raises TraceError for one that coterie does not have, and for
+    ``out=``.
+    """
     function = _UFUNCS.get(ufunc.__name__)
     if function is None or method != "__call__" or options:
-        _missing(f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}") + (f" with {', '.join(options)}" if options else ""))
+        _missing(
+            f"np.{ufunc.__name__}"
+            + ("" if method == "__call__" else f".{method}")
+            + (f" with {', '.join(options)}" if options else "")
+        )
     return function(*inputs)
 
 
@@ -104,5 +110,6 @@ def call_function(function: Callable[..., Any], positional: Sequence[Any], named
 
 def _missing(name: str) -> NoReturn:
     raise TraceError(
-        f"{user_source()}: {name} does not work on arrays of coterie.", hint="Write it with the functions of coterie.compute.numpy, which can be traced."
+        f"{user_source()}: {name} does not work on arrays of coterie.",
+        hint="Write it with the functions of coterie.compute.numpy, which can be traced.",
     )

@@ -9,7 +9,7 @@ from coterie.errors import ShapeError
 
 
 def matmul(a: ArrayLike, b: ArrayLike) -> Array:
-    """The matrix product; vectors are rows on the left and columns on the right, more axes are stacks that broadcast."""
+    """The matrix product; a vector is a row on the left and a column on the right; further axes are stacks."""
     left, right = promote("matmul", a, b)
     if not left.shape or not right.shape:
         refuse(ShapeError, "matmul", (left, right), "an operand of rank 0.", "Multiply by a number with *.")
@@ -31,7 +31,10 @@ def tensordot(a: ArrayLike, b: ArrayLike, *, axes: int = 2) -> Array:
     left, right = promote("tensordot", a, b)
     keep = left.ndim - axes
     inner = prod(left.shape[keep:])
-    product = matmul(reshape(left, (prod(left.shape[:keep]), inner)), reshape(right, (prod(right.shape[:axes]), prod(right.shape[axes:]))))
+    product = matmul(
+        reshape(left, (prod(left.shape[:keep]), inner)),
+        reshape(right, (prod(right.shape[:axes]), prod(right.shape[axes:]))),
+    )
     return reshape(product, (*left.shape[:keep], *right.shape[axes:]))
 
 

@@ -25,7 +25,13 @@ def reshape(x: ArrayLike, shape: int | Sequence[int]) -> Array:
     if target.count(-1) == 1:
         known = prod(n for n in target if n != -1)
         if known == 0 or array.size % known:
-            refuse(ShapeError, "reshape", (array,), f"{array.size} elements do not fill the shape {list(target)}.", "The number of elements must stay.")
+            refuse(
+                ShapeError,
+                "reshape",
+                (array,),
+                f"{array.size} elements do not fill the shape {list(target)}.",
+                "The number of elements must stay.",
+            )
         target = tuple(array.size // known if n == -1 else n for n in target)
     return bind("reshape", array, shape=target) if target != array.shape else array
 
@@ -40,7 +46,9 @@ def matrix_transpose(x: ArrayLike) -> Array:
     """The array with its last two axes exchanged."""
     array = as_array(x)
     if array.ndim < 2:
-        refuse(ShapeError, "matrix_transpose", (array,), "a transposition needs two axes.", "Reshape to a matrix first.")
+        refuse(
+            ShapeError, "matrix_transpose", (array,), "a transposition needs two axes.", "Reshape to a matrix first."
+        )
     return rules.swap_last(array)
 
 
@@ -64,7 +72,13 @@ def squeeze(x: ArrayLike, axis: int | Sequence[int]) -> Array:
     array = as_array(x)
     axes = {axis_of("squeeze", array, a) for a in ((axis,) if isinstance(axis, int) else axis)}
     if any(array.shape[a] != 1 for a in axes):
-        refuse(ShapeError, "squeeze", (array,), f"the axes {sorted(axes)} are not all of size 1.", "Only axes of size 1 can be removed.")
+        refuse(
+            ShapeError,
+            "squeeze",
+            (array,),
+            f"the axes {sorted(axes)} are not all of size 1.",
+            "Only axes of size 1 can be removed.",
+        )
     return reshape(array, tuple(n for i, n in enumerate(array.shape) if i not in axes))
 
 
@@ -93,7 +107,13 @@ def split(x: ArrayLike, sizes: Sequence[int], *, axis: int = 0) -> list[Array]:
     array = as_array(x)
     place = axis_of("split", array, axis)
     if sum(sizes) != array.shape[place]:
-        refuse(ShapeError, "split", (array,), f"the sizes {list(sizes)} add up to {sum(sizes)}, not {array.shape[place]}.", "Cover the whole axis.")
+        refuse(
+            ShapeError,
+            "split",
+            (array,),
+            f"the sizes {list(sizes)} add up to {sum(sizes)}, not {array.shape[place]}.",
+            "Cover the whole axis.",
+        )
     parts: list[Array] = []
     start = 0
     for size in sizes:
@@ -106,7 +126,9 @@ def split(x: ArrayLike, sizes: Sequence[int], *, axis: int = 0) -> list[Array]:
 
 def pad(x: ArrayLike, widths: Sequence[tuple[int, int]], *, value: float = 0.0) -> Array:
     """The array with (before, after) more elements of one value on each axis."""
-    return bind("pad", as_array(x), before=tuple(a for a, _ in widths), after=tuple(b for _, b in widths), value=float(value))
+    return bind(
+        "pad", as_array(x), before=tuple(a for a, _ in widths), after=tuple(b for _, b in widths), value=float(value)
+    )
 
 
 def take(x: ArrayLike, indices: ArrayLike, *, axis: int = 0) -> Array:

@@ -1,7 +1,8 @@
-"""Write a graph as one plain ONNX file: opset 17, IR version 8, static shapes, portable operators, nothing random, no control flow.
+"""Write a graph as one plain ONNX file: opset 17, IR version 8, static shapes, portable operators, nothing random, no
+control flow.
 
-Inputs and outputs keep their names and order. A tensor of rank 0 is carried as [1], because scalars of rank 0 are handled unevenly by providers; so an input or
-output of shape () has shape [1] in the file.
+Inputs and outputs keep their names and order. A tensor of rank 0 is carried as [1], because scalars of rank 0 are
+handled unevenly by providers; so an input or output of shape () has shape [1] in the file.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,8 @@ class _Writer:
 
     def op(self, operator: str, *inputs: str, **attributes: Any) -> str:
         output = self.fresh(operator)
-        # The node's name shows where in the user's code it came from, for profiles and for error messages of the runtime.
+        # The node's name shows where in the user's code it came from, for profiles and for error messages of the
+        # runtime.
         node = helper.make_node(operator, list(inputs), [output], name=output, **attributes)
         if self.source:
             node.doc_string = self.source
@@ -74,7 +76,9 @@ def to_onnx(graph: Graph, *, name: str) -> bytes:
     verify(graph)
     _refuse_empty(graph)
     if both := set(graph.inputs) & set(graph.outputs):
-        raise InputError(f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".')
+        raise InputError(
+            f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".'
+        )
     writer = _Writer({*graph.inputs, *graph.outputs})
     names: dict[Value, str] = {value: input_name for input_name, value in graph.inputs.items()}
     for node in graph.nodes:
@@ -83,7 +87,9 @@ def to_onnx(graph: Graph, *, name: str) -> bytes:
     inputs = [_value_info(input_name, value.type) for input_name, value in graph.inputs.items()]
     outputs = [_value_info(output_name, value.type) for output_name, value in graph.outputs.items()]
     proto = helper.make_graph(writer.nodes, name, inputs, outputs, writer.initialisers)
-    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="coterie")
+    model = helper.make_model(
+        proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="coterie"
+    )
     return model.SerializeToString(deterministic=True)
 
 
@@ -106,7 +112,9 @@ def _lower(writer: _Writer, node: Node, operands: list[str]) -> str:
 
 
 def _name_outputs(writer: _Writer, graph: Graph, names: dict[Value, str]) -> None:
-    """Give the outputs their names: the node that makes one is renamed; an input, a constant or a second use is copied by a Reshape, which is exact."""
+    """Give the outputs their names: the node that makes one is renamed; an input, a constant or a second use is copied
+    by a Reshape, which is exact.
+    """
     made = {output: node for node in writer.nodes for output in node.output}
     renamed: dict[str, str] = {}
     for output_name, value in graph.outputs.items():

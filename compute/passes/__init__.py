@@ -18,7 +18,9 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "update_fusion": fuse_products,
 }
 
-_MOST_SWEEPS = 200  # every rule makes the graph smaller or moves work to a smaller tensor; a deep chain needs some sweeps
+_MOST_SWEEPS = (
+    200  # every rule makes the graph smaller or moves work to a smaller tensor; a deep chain needs some sweeps
+)
 
 
 def optimise(graph: Graph) -> Graph:

@@ -1,4 +1,6 @@
-"""Local identities. Each holds bit for bit (so x + 0.0 stays: it turns -0.0 into 0.0), except that products of numbers may be grouped anew."""
+"""Local identities. Each holds bit for bit (so x + 0.0 stays: it turns -0.0 into 0.0), except that products of numbers
+may be grouped anew.
+"""
 
 from collections.abc import Callable
 
@@ -26,7 +28,12 @@ def _rule(node: Node, view: View) -> Value | None:
 
 def _is_number(view: View, value: Value, number: float) -> bool:
     constant = view.constant(value)
-    return constant is not None and constant.size == 1 and float(constant.reshape(())) == number and not np.signbit(constant).any()
+    return (
+        constant is not None
+        and constant.size == 1
+        and float(constant.reshape(())) == number
+        and not np.signbit(constant).any()
+    )
 
 
 def _like(node: Node, value: Value) -> Value | None:
@@ -98,7 +105,9 @@ def _transpose(node: Node, view: View) -> Value | None:
         return view.emit("transpose", inner.inputs[0], permutation=tuple(first[axis] for axis in permutation))
     shape = node.inputs[0].type.shape
     if [axis for axis in permutation if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
-        return view.emit("reshape", node.inputs[0], shape=node.output.type.shape)  # only axes of size 1 move: the elements stay in order
+        return view.emit(
+            "reshape", node.inputs[0], shape=node.output.type.shape
+        )  # only axes of size 1 move: the elements stay in order
     return None
 
 
@@ -134,7 +143,9 @@ def _concat(node: Node, view: View) -> Value | None:
 
 
 def _without_broadcasts(node: Node, view: View) -> Value | None:
-    """Elementwise operators broadcast by themselves: feed them the small operands, and enlarge the result where it became smaller."""
+    """Elementwise operators broadcast by themselves: feed them the small operands, and enlarge the result where it
+    became smaller.
+    """
     operands = [inner.inputs[0] if (inner := view.producer(value, "broadcast_to")) else value for value in node.inputs]
     if operands == list(node.inputs):
         return None

@@ -12,7 +12,9 @@ _KEPT = frozenset({"constant", "broadcast_to"})
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """The graph in which constant nodes stand for everything that they determine, unless that would make the file larger."""
+    """The graph in which constant nodes stand for everything that they determine, unless that would make the file
+    larger.
+    """
 
     def rule(node: Node, view: View) -> Value | None:
         if node.primitive in _KEPT:

@@ -15,7 +15,9 @@ Rule: TypeAlias = "Callable[[Node, View], Value | None]"
 
 
 class View:
-    """What a rule sees of the graph, and how it adds nodes. Values are those of the graph before the sweep, or results of ``emit``."""
+    """What a rule sees of the graph, and how it adds nodes. Values are those of the graph before the sweep, or results
+    of ``emit``.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._producers = graph.producers()
@@ -57,7 +59,9 @@ class View:
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:
-    """Sweep once. A rule returns the value that replaces the node's output (of the same type), or None to keep the node. The same graph when nothing changed."""
+    """Sweep once. A rule returns the value that replaces the node's output (of the same type), or None to keep the
+    node. The same graph when nothing changed.
+    """
     view = View(graph)
     changed = False
     for node in graph.nodes:
@@ -67,7 +71,9 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
             changed = True
             replacement = view.mapping.get(replacement, replacement)
             if replacement.type != node.output.type:
-                raise InternalError(f"A pass replaced {node.primitive} of type {node.output.type} by a value of type {replacement.type}.")
+                raise InternalError(
+                    f"A pass replaced {node.primitive} of type {node.output.type} by one of type {replacement.type}."
+                )
             view.mapping[node.output] = replacement
             continue
         operands = tuple(view.mapping.get(value, value) for value in node.inputs)

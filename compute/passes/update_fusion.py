@@ -1,4 +1,6 @@
-"""Melt additions and scalings into the matrix product beside them, so that W + (-lr * (x.T @ dy)) becomes one Gemm: no gradient tensor, no further pass over it."""
+"""Melt additions and scalings into the matrix product beside them, so that W + (-lr * (x.T @ dy)) becomes one Gemm: no
+gradient tensor, no further pass over it.
+"""
 
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.rewrite import View, rewrite
@@ -46,7 +48,9 @@ def _with_transposes(node: Node, view: View) -> Value | None:
 def _product(view: View, value: Value) -> Node | None:
     """The product of two matrices, without addend, that makes a value which nothing else reads."""
     node = view.producer(value, "matmul", "gemm")
-    return node if node is not None and len(node.inputs) == 2 and value.type.rank == 2 and view.uses(value) == 1 else None
+    return (
+        node if node is not None and len(node.inputs) == 2 and value.type.rank == 2 and view.uses(value) == 1 else None
+    )
 
 
 def _gemm(view: View, product: Node, a: Value, b: Value, *addend: Value) -> Value:

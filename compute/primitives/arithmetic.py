@@ -15,7 +15,9 @@ from coterie.errors import DTypeError
 def _binary_infer(a: Type, b: Type) -> Type:
     dtype = rules.same_dtype(a, b)
     if dtype == "bool":
-        raise DTypeError("arithmetic on bool.", hint='Convert it with astype(x, "float32"), or use logical_and, logical_or.')
+        raise DTypeError(
+            "arithmetic on bool.", hint='Convert it with astype(x, "float32"), or use logical_and, logical_or.'
+        )
     return Type(dtype, rules.broadcast_shapes(a, b))
 
 
@@ -44,7 +46,7 @@ def _both(a: Callable[[Call, Array], Array], b: Callable[[Call, Array], Array]) 
 
 
 def _wins(call: Call, index: int, greater: bool) -> Array:
-    """1 where the operand is the result, 0 where it is not, 1/2 where both are: the mean of the one-sided derivatives."""
+    """1 where the operand is the result, 0 where it is not, 1/2 where both are: the mean of both derivatives."""
     mine, other = call.inputs[index], call.inputs[1 - index]
     dtype = mine.type.dtype
     above = rules.greater_mask(mine, other, dtype) if greater else rules.greater_mask(other, mine, dtype)
@@ -55,9 +57,17 @@ def _divide(a: NDArray, b: NDArray) -> NDArray:
     return np.divide(a, b)
 
 
-def _row(name: str, evaluate: Any, onnx: str, a: Callable[[Call, Array], Array], b: Callable[[Call, Array], Array]) -> Primitive:
+def _row(
+    name: str, evaluate: Any, onnx: str, a: Callable[[Call, Array], Array], b: Callable[[Call, Array], Array]
+) -> Primitive:
     infer = _divide_infer if name == "divide" else _binary_infer
-    return Primitive(name=name, infer=infer, evaluate=cast("Callable[..., NDArray]", evaluate), gradient=per_input(*_both(a, b)), lower=operator(onnx))
+    return Primitive(
+        name=name,
+        infer=infer,
+        evaluate=cast("Callable[..., NDArray]", evaluate),
+        gradient=per_input(*_both(a, b)),
+        lower=operator(onnx),
+    )
 
 
 def _negate(x: Array) -> Array:
@@ -65,11 +75,31 @@ def _negate(x: Array) -> Array:
 
 
 ROWS = (
-    Primitive(name="negative", infer=_negative_infer, evaluate=np.negative, gradient=per_input(lambda call, g: _negate(g)), lower=_negative_lower),
+    Primitive(
+        name="negative",
+        infer=_negative_infer,
+        evaluate=np.negative,
+        gradient=per_input(lambda call, g: _negate(g)),
+        lower=_negative_lower,
+    ),
     _row("add", np.add, "Add", lambda call, g: g, lambda call, g: g),
     _row("subtract", np.subtract, "Sub", lambda call, g: g, lambda call, g: _negate(g)),
     _row("multiply", np.multiply, "Mul", lambda call, g: g * call.inputs[1], lambda call, g: g * call.inputs[0]),
-    _row("divide", _divide, "Div", lambda call, g: g / call.inputs[1], lambda call, g: _negate(g / call.inputs[1]) * call.output),
-    _row("maximum", np.maximum, "Max", lambda call, g: g * _wins(call, 0, True), lambda call, g: g * _wins(call, 1, True)),
-    _row("minimum", np.minimum, "Min", lambda call, g: g * _wins(call, 0, False), lambda call, g: g * _wins(call, 1, False)),
+    _row(
+        "divide",
+        _divide,
+        "Div",
+        lambda call, g: g / call.inputs[1],
+        lambda call, g: _negate(g / call.inputs[1]) * call.output,
+    ),
+    _row(
+        "maximum", np.maximum, "Max", lambda call, g: g * _wins(call, 0, True), lambda call, g: g * _wins(call, 1, True)
+    ),
+    _row(
+        "minimum",
+        np.minimum,
+        "Min",
+        lambda call, g: g * _wins(call, 0, False),
+        lambda call, g: g * _wins(call, 1, False),
+    ),
 )

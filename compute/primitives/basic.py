@@ -10,7 +10,8 @@ from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
 from coterie.errors import DTypeError
 
-# The codes of onnx.TensorProto, written out so that evaluating an array does not import onnx. A public, frozen part of the ONNX format.
+# The codes of onnx.TensorProto, written out so that evaluating an array does not import onnx. A public, frozen part of
+# the ONNX format.
 ONNX_DTYPES = {"bool": 9, "uint8": 2, "int32": 6, "int64": 7, "float16": 10, "float32": 1, "float64": 11}
 
 
@@ -54,7 +55,12 @@ def _identity_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 ROWS = (
     Primitive(name="constant", infer=_constant_infer, evaluate=_constant, gradient=no_gradient, lower=_constant_lower),
-    # Only a float made from a float carries a gradient: cotangents exist for floats alone, and the autodiff asks for float inputs alone.
-    Primitive(name="astype", infer=_astype_infer, evaluate=_astype, gradient=per_input(_astype_gradient), lower=_astype_lower),
-    Primitive(name="stop_gradient", infer=_identity_infer, evaluate=np.asarray, gradient=no_gradient, lower=_identity_lower),
+    # Only a float made from a float carries a gradient: cotangents exist for floats alone, and the autodiff asks for
+    # float inputs alone.
+    Primitive(
+        name="astype", infer=_astype_infer, evaluate=_astype, gradient=per_input(_astype_gradient), lower=_astype_lower
+    ),
+    Primitive(
+        name="stop_gradient", infer=_identity_infer, evaluate=np.asarray, gradient=no_gradient, lower=_identity_lower
+    ),
 )

@@ -40,6 +40,14 @@ def _not_chosen(call: Call, g: Array) -> Array:
 
 ROWS = (
     Primitive(name="equal", infer=_compare_infer, evaluate=np.equal, gradient=no_gradient, lower=operator("Equal")),
-    Primitive(name="greater", infer=_greater_infer, evaluate=np.greater, gradient=no_gradient, lower=operator("Greater")),
-    Primitive(name="where", infer=_where_infer, evaluate=_where, gradient=per_input(None, _chosen, _not_chosen), lower=operator("Where")),
+    Primitive(
+        name="greater", infer=_greater_infer, evaluate=np.greater, gradient=no_gradient, lower=operator("Greater")
+    ),
+    Primitive(
+        name="where",
+        infer=_where_infer,
+        evaluate=_where,
+        gradient=per_input(None, _chosen, _not_chosen),
+        lower=operator("Where"),
+    ),
 )

@@ -1,6 +1,8 @@
-"""Convolution over images [N, C, H, W] and its two transposes. The three are closed under differentiation, because each is linear in both operands.
+"""Convolution over images [N, C, H, W] and its two transposes. The three are closed under differentiation, because each
+is linear in both operands.
 
-All share the attributes stride (rows, columns), padding ((top, bottom), (left, right)), dilation (rows, columns) and groups; weights are [O, C / groups, kh, kw].
+All share the attributes stride (rows, columns), padding ((top, bottom), (left, right)), dilation (rows, columns) and
+groups; weights are [O, C / groups, kh, kw].
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +25,8 @@ def _positions(size: int, kernel: int, stride: int, padding: Pair, dilation: int
     span = dilation * (kernel - 1) + 1
     if min(size, kernel, stride, dilation) < 1 or min(padding) < 0 or size + sum(padding) < span:
         raise ShapeError(
-            f"a kernel of {kernel} (dilation {dilation}, stride {stride}) does not fit into {size} elements with padding {padding}.",
+            f"a kernel of {kernel} (dilation {dilation}, stride {stride}) does not fit into {size} elements "
+            f"with padding {padding}.",
             hint="Enlarge the image or the padding, or shrink the kernel.",
         )
     return (size + sum(padding) - span) // stride + 1
@@ -42,14 +45,19 @@ def _check_channels(image: int, weight: Type, groups: int) -> None:
         )
 
 
-def _conv_infer(x: Type, w: Type, bias: Type | None = None, *, stride: Pair, padding: Padding, dilation: Pair, groups: int) -> Type:
+def _conv_infer(
+    x: Type, w: Type, bias: Type | None = None, *, stride: Pair, padding: Padding, dilation: Pair, groups: int
+) -> Type:
     rules.require_float(x)
     dtype = rules.same_dtype(x, w)
     rules.require_rank(x, 4, "images [N, C, H, W]")
     rules.require_rank(w, 4, "weights [O, C / groups, kh, kw]")
     _check_channels(x.shape[1], w, groups)
     if bias is not None and (rules.same_dtype(x, bias), bias.shape) != (dtype, (w.shape[0],)):
-        raise ShapeError(f"the bias {bias} is not one number for each of {w.shape[0]} output channels.", hint=f"Reshape it to [{w.shape[0]}].")
+        raise ShapeError(
+            f"the bias {bias} is not one number for each of {w.shape[0]} output channels.",
+            hint=f"Reshape it to [{w.shape[0]}].",
+        )
     return Type(dtype, (x.shape[0], w.shape[0], *_output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)))
 
 
@@ -61,7 +69,9 @@ def _input_infer(g: Type, w: Type, *, size: Pair, stride: Pair, padding: Padding
     return x
 
 
-def _weight_infer(x: Type, g: Type, *, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int) -> Type:
+def _weight_infer(
+    x: Type, g: Type, *, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int
+) -> Type:
     rules.require_rank(x, 4, "images [N, C, H, W]")
     rules.require_rank(g, 4, "images [N, O, H, W]")
     w = Type(x.dtype, (g.shape[1], x.shape[1] // max(groups, 1), *kernel))
@@ -71,10 +81,15 @@ def _weight_infer(x: Type, g: Type, *, kernel: Pair, stride: Pair, padding: Padd
 
 def _check_image(expected: Type, found: Type) -> None:
     if expected != found:
-        raise ShapeError(f"the cotangent is {found}, and the convolution makes {expected}.", hint="Pass the shape that the convolution has.")
+        raise ShapeError(
+            f"the cotangent is {found}, and the convolution makes {expected}.",
+            hint="Pass the shape that the convolution has.",
+        )
 
 
-def _windows(size: Pair, kernel: Sequence[int], stride: Pair, dilation: Pair) -> "Iterator[tuple[int, int, tuple[Any, ...]]]":
+def _windows(
+    size: Pair, kernel: Sequence[int], stride: Pair, dilation: Pair
+) -> "Iterator[tuple[int, int, tuple[Any, ...]]]":
     """For each kernel element: its place, and the index of the image elements that it meets, one for each output."""
     for i in range(kernel[0]):
         for j in range(kernel[1]):
@@ -91,7 +106,9 @@ def _padded(x: NDArray, padding: Padding) -> NDArray:
     return np.pad(x, ((0, 0), (0, 0), *padding))
 
 
-def _conv(x: NDArray, w: NDArray, bias: NDArray | None = None, *, stride: Pair, padding: Padding, dilation: Pair, groups: int) -> NDArray:
+def _conv(
+    x: NDArray, w: NDArray, bias: NDArray | None = None, *, stride: Pair, padding: Padding, dilation: Pair, groups: int
+) -> NDArray:
     size = _output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     padded, weights = _padded(x, padding), w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
     out = np.zeros((x.shape[0], groups, w.shape[0] // groups, size[0] * size[1]), x.dtype)
@@ -101,7 +118,9 @@ def _conv(x: NDArray, w: NDArray, bias: NDArray | None = None, *, stride: Pair, 
     return result if bias is None else result + bias.reshape(-1, 1, 1)
 
 
-def _input_gradient(g: NDArray, w: NDArray, *, size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int) -> NDArray:
+def _input_gradient(
+    g: NDArray, w: NDArray, *, size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int
+) -> NDArray:
     (top, bottom), (left, right) = padding
     padded = np.zeros((g.shape[0], w.shape[1] * groups, size[0] + top + bottom, size[1] + left + right), g.dtype)
     weights, cotangent = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]), _grouped(g, groups)
@@ -110,7 +129,9 @@ def _input_gradient(g: NDArray, w: NDArray, *, size: Pair, stride: Pair, padding
     return padded[:, :, top : top + size[0], left : left + size[1]]
 
 
-def _weight_gradient(x: NDArray, g: NDArray, *, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int) -> NDArray:
+def _weight_gradient(
+    x: NDArray, g: NDArray, *, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int
+) -> NDArray:
     padded, cotangent = _padded(x, padding), _grouped(g, groups)
     out = np.zeros((groups, g.shape[1] // groups, x.shape[1] // groups, *kernel), x.dtype)
     for i, j, window in _windows((g.shape[2], g.shape[3]), kernel, stride, dilation):
@@ -136,7 +157,11 @@ def _forward(call: Call, x: Array, w: Array) -> Array:
 
 def _window_attributes(attributes: Attributes) -> dict[str, Any]:
     (top, bottom), (left, right) = attributes["padding"]
-    return {"strides": list(attributes["stride"]), "pads": [top, left, bottom, right], "dilations": list(attributes["dilation"])}
+    return {
+        "strides": list(attributes["stride"]),
+        "pads": [top, left, bottom, right],
+        "dilations": list(attributes["dilation"]),
+    }
 
 
 def _conv_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
@@ -160,15 +185,23 @@ def _weight_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     groups, kernel = node.attributes["groups"], node.attributes["kernel"]
     x = names[0]
     if groups == 1:
-        x = emit.op("Transpose", x, perm=[1, 0, 2, 3]) if min(n, c) > 1 else emit.op("Reshape", x, emit.integers((c, n, h, w)))
+        x = (
+            emit.op("Transpose", x, perm=[1, 0, 2, 3])
+            if min(n, c) > 1
+            else emit.op("Reshape", x, emit.integers((c, n, h, w)))
+        )
     else:
         split = emit.op("Reshape", x, emit.integers((n, groups, c // groups, h * w)))
-        x = emit.op("Reshape", emit.op("Transpose", split, perm=[2, 1, 0, 3]), emit.integers((c // groups, groups * n, h, w)))
+        x = emit.op(
+            "Reshape", emit.op("Transpose", split, perm=[2, 1, 0, 3]), emit.integers((c // groups, groups * n, h, w))
+        )
     window = _window_attributes(node.attributes)
     window["strides"], window["dilations"] = window["dilations"], window["strides"]
     out = emit.op("Conv", x, emit.op("Transpose", names[1], perm=[1, 0, 2, 3]), group=groups, **window)
     g = node.inputs[1].type.shape
-    swapped = _output_size((h, w), g[2:], node.attributes["dilation"], node.attributes["padding"], node.attributes["stride"])
+    swapped = _output_size(
+        (h, w), g[2:], node.attributes["dilation"], node.attributes["padding"], node.attributes["stride"]
+    )
     if swapped != kernel:
         out = emit.op("Slice", out, emit.integers((0, 0)), emit.integers(kernel), emit.integers((2, 3)))
     return emit.op("Transpose", out, perm=[1, 0, 2, 3])

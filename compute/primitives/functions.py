@@ -76,5 +76,11 @@ ROWS = (
     _row("relu", _relu, operator("Relu"), _relu_gradient),
     # A primitive and not a composition, because its derivatives at 0 (1/2, 1/4, ...) do not follow from max and |x|.
     _row("softplus", _softplus, _softplus_lower, lambda call, g: g * bind("sigmoid", call.inputs[0])),
-    Primitive(name="softmax", infer=_softmax_infer, evaluate=_softmax, gradient=per_input(_softmax_gradient), lower=_softmax_lower),
+    Primitive(
+        name="softmax",
+        infer=_softmax_infer,
+        evaluate=_softmax,
+        gradient=per_input(_softmax_gradient),
+        lower=_softmax_lower,
+    ),
 )

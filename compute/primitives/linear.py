@@ -15,11 +15,16 @@ def _matmul_infer(a: Type, b: Type) -> Type:
     rules.require_float(a)
     dtype = rules.same_dtype(a, b)
     if a.rank < 2 or b.rank < 2:
-        raise ShapeError("both operands must have at least 2 axes.", hint="Use matmul of coterie.compute.numpy, which takes vectors too.")
+        raise ShapeError(
+            "both operands must have at least 2 axes.",
+            hint="Use matmul of coterie.compute.numpy, which takes vectors too.",
+        )
     if a.shape[-1] != b.shape[-2]:
         raise ShapeError(
             f"the inner sizes {a.shape[-1]} and {b.shape[-2]} differ.",
-            hint="The second operand looks transposed: use x.mT." if a.shape[-1] == b.shape[-1] else "Columns of the first must equal rows of the second.",
+            hint="The second operand looks transposed: use x.mT."
+            if a.shape[-1] == b.shape[-1]
+            else "Columns of the first must equal rows of the second.",
         )
     batch = rules.broadcast_shapes(Type(dtype, a.shape[:-2]), Type(dtype, b.shape[:-2]))
     return Type(dtype, (*batch, a.shape[-2], b.shape[-1]))
@@ -73,10 +78,24 @@ def _gemm_addend(call: Call, g: Array) -> Array:
 
 
 def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    return emit.op("Gemm", *names, transA=int(node.attributes["transpose_a"]), transB=int(node.attributes["transpose_b"]))
+    return emit.op(
+        "Gemm", *names, transA=int(node.attributes["transpose_a"]), transB=int(node.attributes["transpose_b"])
+    )
 
 
 ROWS = (
-    Primitive(name="matmul", infer=_matmul_infer, evaluate=_matmul, gradient=per_input(_matmul_left, _matmul_right), lower=operator("MatMul")),
-    Primitive(name="gemm", infer=_gemm_infer, evaluate=_gemm, gradient=per_input(_gemm_left, _gemm_right, _gemm_addend), lower=_gemm_lower),
+    Primitive(
+        name="matmul",
+        infer=_matmul_infer,
+        evaluate=_matmul,
+        gradient=per_input(_matmul_left, _matmul_right),
+        lower=operator("MatMul"),
+    ),
+    Primitive(
+        name="gemm",
+        infer=_gemm_infer,
+        evaluate=_gemm,
+        gradient=per_input(_gemm_left, _gemm_right, _gemm_addend),
+        lower=_gemm_lower,
+    ),
 )

@@ -1,7 +1,8 @@
 """Pooling over images [N, C, H, W], and nearest-neighbour enlargement, its counterpart.
 
-No gradient reads MaxPool's Indices, which some providers accept and then fail on. Where windows do not overlap, the mask of maxima is found by enlarging the result;
-where they do, one-hot kernels lay the elements of each window side by side.
+No gradient reads MaxPool's Indices, which some providers accept and then fail on. Where windows do not overlap, the
+mask of maxima is found by enlarging the result; where they do, one-hot kernels lay the elements of each window side by
+side.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,15 @@ def _pool_infer(x: Type, *, kernel: Pair, stride: Pair, padding: Padding = NO_PA
     rules.require_float(x)
     rules.require_rank(x, 4, "images [N, C, H, W]")
     if min(*kernel, *stride) < 1 or any(not 0 <= p < kernel[i] for i in (0, 1) for p in padding[i]):
-        raise ShapeError(f"kernel {kernel}, stride {stride} and padding {padding} do not make windows.", hint="Sizes are at least 1; padding is below the kernel.")
+        raise ShapeError(
+            f"kernel {kernel}, stride {stride} and padding {padding} do not make windows.",
+            hint="Sizes are at least 1; padding is below the kernel.",
+        )
     sizes = [x.shape[2 + i] + sum(padding[i]) for i in (0, 1)]
     if any(size < kernel[i] for i, size in enumerate(sizes)):
-        raise ShapeError(f"a window of {kernel} does not fit into {x} with padding {padding}.", hint="Shrink the window.")
+        raise ShapeError(
+            f"a window of {kernel} does not fit into {x} with padding {padding}.", hint="Shrink the window."
+        )
     return Type(x.dtype, (*x.shape[:2], *((sizes[i] - kernel[i]) // stride[i] + 1 for i in (0, 1))))
 
 
@@ -79,7 +85,11 @@ def _max_gradient_overlapping(x: Array, y: Array, g: Array, kernel: Pair, stride
     (top, bottom), (left, right) = padding
     # Lowest finite number and not -inf, because 0 * -inf is NaN in the product with a one-hot kernel.
     lowest = float(np.finfo(x.dtype).min)
-    padded = x if padding == NO_PADDING else bind("pad", x, before=(0, 0, top, left), after=(0, 0, bottom, right), value=lowest)
+    padded = (
+        x
+        if padding == NO_PADDING
+        else bind("pad", x, before=(0, 0, top, left), after=(0, 0, bottom, right), value=lowest)
+    )
     size = (padded.shape[2], padded.shape[3])
     count = kernel[0] * kernel[1]
     one_hot = Array(np.eye(count, dtype=x.dtype).reshape(count, 1, *kernel))
@@ -89,7 +99,11 @@ def _max_gradient_overlapping(x: Array, y: Array, g: Array, kernel: Pair, stride
     mask = rules.equal_mask(elements, rules.reshape(y, rows), x.type.dtype)
     shares = mask * (rules.reshape(g, rows) / rules.sum_over(mask, (1,), keepdims=True))
     back = rules.reshape(bind("conv_input_gradient", shares, one_hot, size=size, **window), (n, c, *size))
-    return back if padding == NO_PADDING else bind("slice", back, starts=(0, 0, top, left), stops=(n, c, top + h, left + w))
+    return (
+        back
+        if padding == NO_PADDING
+        else bind("slice", back, starts=(0, 0, top, left), stops=(n, c, top + h, left + w))
+    )
 
 
 def _average_gradient(call: Call, g: Array) -> Array:
@@ -126,11 +140,15 @@ def _enlarge_gradient(call: Call, g: Array) -> Array:
 def _max_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     (top, bottom), (left, right) = node.attributes["padding"]
     kernel, stride = node.attributes["kernel"], node.attributes["stride"]
-    return emit.op("MaxPool", names[0], kernel_shape=list(kernel), strides=list(stride), pads=[top, left, bottom, right])
+    return emit.op(
+        "MaxPool", names[0], kernel_shape=list(kernel), strides=list(stride), pads=[top, left, bottom, right]
+    )
 
 
 def _average_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    return emit.op("AveragePool", names[0], kernel_shape=list(node.attributes["kernel"]), strides=list(node.attributes["stride"]))
+    return emit.op(
+        "AveragePool", names[0], kernel_shape=list(node.attributes["kernel"]), strides=list(node.attributes["stride"])
+    )
 
 
 def _enlarge_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
@@ -140,7 +158,21 @@ def _enlarge_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(name="max_pool", infer=_pool_infer, evaluate=_max_pool, gradient=per_input(_max_gradient), lower=_max_lower),
-    Primitive(name="average_pool", infer=_pool_infer, evaluate=_average_pool, gradient=per_input(_average_gradient), lower=_average_lower),
-    Primitive(name="enlarge", infer=_enlarge_infer, evaluate=_enlarged, gradient=per_input(_enlarge_gradient), lower=_enlarge_lower),
+    Primitive(
+        name="max_pool", infer=_pool_infer, evaluate=_max_pool, gradient=per_input(_max_gradient), lower=_max_lower
+    ),
+    Primitive(
+        name="average_pool",
+        infer=_pool_infer,
+        evaluate=_average_pool,
+        gradient=per_input(_average_gradient),
+        lower=_average_lower,
+    ),
+    Primitive(
+        name="enlarge",
+        infer=_enlarge_infer,
+        evaluate=_enlarged,
+        gradient=per_input(_enlarge_gradient),
+        lower=_enlarge_lower,
+    ),
 )

@@ -70,5 +70,7 @@ def _lower(onnx: str) -> Lower:
 
 ROWS = (
     Primitive(name="sum", infer=_infer, evaluate=_sum, gradient=per_input(_sum_gradient), lower=_lower("ReduceSum")),
-    Primitive(name="max", infer=_max_infer, evaluate=_max, gradient=per_input(_max_gradient), lower=_lower("ReduceMax")),
+    Primitive(
+        name="max", infer=_max_infer, evaluate=_max, gradient=per_input(_max_gradient), lower=_lower("ReduceMax")
+    ),
 )

@@ -20,7 +20,7 @@ class Call:
 
 
 class Emitter(Protocol):
-    """What a lowering may ask of the ONNX writer. Tensors are named by strings; a tensor of rank 0 is carried as [1]."""
+    """What a lowering may ask of the ONNX writer. Tensors are named; a tensor of rank 0 is carried as [1]."""
 
     def op(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Add one ONNX node with a single output and return the name of that output."""
@@ -50,9 +50,11 @@ Lower: TypeAlias = Callable[[Emitter, Node, Sequence[str]], str]
 class Primitive:
     """One primitive.
 
-    infer(*types, **attributes): the type of the result; raises ShapeError or DTypeError with a reason and a hint, without the place (the caller knows it).
+    infer(*types, **attributes): the type of the result; raises ShapeError or DTypeError with a reason and a hint,
+    without the place (the caller knows it).
     evaluate(*arrays, **attributes): the reference meaning, on NumPy arrays whose types ``infer`` accepted.
-    gradient(index, call, cotangent): the cotangent of input ``index``, written in primitives, so that it can be differentiated again; None means zero everywhere.
+    gradient(index, call, cotangent): the cotangent of input ``index``, written in primitives, so that it can be
+    differentiated again; None means zero everywhere.
     lower(emitter, node, names): the same meaning in portable ONNX operators.
     """
 

@@ -43,7 +43,10 @@ def require_float(type_: Type) -> None:
 def require_rank(type_: Type, rank: int, meaning: str) -> None:
     """Raises ShapeError unless the operand has this rank. ``meaning`` names its axes."""
     if type_.rank != rank:
-        raise ShapeError(f"{type_} has {type_.rank} axes instead of the {rank} of {meaning}.", hint=f"Reshape the operand to {meaning}.")
+        raise ShapeError(
+            f"{type_} has {type_.rank} axes instead of the {rank} of {meaning}.",
+            hint=f"Reshape the operand to {meaning}.",
+        )
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:

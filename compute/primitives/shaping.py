@@ -16,7 +16,10 @@ Shape = tuple[int, ...]
 
 def _reshape_infer(x: Type, *, shape: Shape) -> Type:
     if prod(shape) != x.size or any(n < 0 for n in shape):
-        raise ShapeError(f"{x.size} elements do not make the shape {list(shape)} ({prod(shape)} elements).", hint="The number of elements must stay.")
+        raise ShapeError(
+            f"{x.size} elements do not make the shape {list(shape)} ({prod(shape)} elements).",
+            hint="The number of elements must stay.",
+        )
     return Type(x.dtype, shape)
 
 
@@ -54,7 +57,10 @@ def _transpose_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 def _broadcast_infer(x: Type, *, shape: Shape) -> Type:
     if rules.broadcast_shapes(x, Type(x.dtype, shape)) != shape:
-        raise ShapeError(f"{list(x.shape)} does not broadcast to {list(shape)}.", hint="Only axes of size 1 and missing leading axes can grow.")
+        raise ShapeError(
+            f"{list(x.shape)} does not broadcast to {list(shape)}.",
+            hint="Only axes of size 1 and missing leading axes can grow.",
+        )
     return Type(x.dtype, shape)
 
 
@@ -71,8 +77,13 @@ def _broadcast_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 def _slice_infer(x: Type, *, starts: Shape, stops: Shape) -> Type:
-    if not len(starts) == len(stops) == x.rank or any(not 0 <= a <= b <= n for a, b, n in zip(starts, stops, x.shape, strict=True)):
-        raise ShapeError(f"[{list(starts)} to {list(stops)}] is not a part of {list(x.shape)}.", hint="0 <= start <= stop <= size on every axis.")
+    if not len(starts) == len(stops) == x.rank or any(
+        not 0 <= a <= b <= n for a, b, n in zip(starts, stops, x.shape, strict=True)
+    ):
+        raise ShapeError(
+            f"[{list(starts)} to {list(stops)}] is not a part of {list(x.shape)}.",
+            hint="0 <= start <= stop <= size on every axis.",
+        )
     return Type(x.dtype, tuple(stop - start for start, stop in zip(starts, stops, strict=True)))
 
 
@@ -91,12 +102,21 @@ def _slice_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     axes = [axis for axis, n in enumerate(shape) if (starts[axis], stops[axis]) != (0, n)]
     if not axes:
         return names[0]
-    return emit.op("Slice", names[0], emit.integers([starts[a] for a in axes]), emit.integers([stops[a] for a in axes]), emit.integers(axes))
+    return emit.op(
+        "Slice",
+        names[0],
+        emit.integers([starts[a] for a in axes]),
+        emit.integers([stops[a] for a in axes]),
+        emit.integers(axes),
+    )
 
 
 def _pad_infer(x: Type, *, before: Shape, after: Shape, value: float) -> Type:
     if not len(before) == len(after) == x.rank or any(n < 0 for n in before + after):
-        raise ShapeError(f"cannot pad {list(x.shape)} by {list(before)} before and {list(after)} after.", hint="Give one count >= 0 for each axis.")
+        raise ShapeError(
+            f"cannot pad {list(x.shape)} by {list(before)} before and {list(after)} after.",
+            hint="Give one count >= 0 for each axis.",
+        )
     if x.dtype == "bool":
         raise DTypeError("padding of bool.", hint='Convert it with astype(x, "float32").')
     return Type(x.dtype, tuple(a + n + b for a, n, b in zip(before, x.shape, after, strict=True)))
@@ -108,14 +128,22 @@ def _pad(x: NDArray, *, before: Shape, after: Shape, value: float) -> NDArray:
 
 def _pad_gradient(call: Call, g: Array) -> Array:
     before: Shape = call.attributes["before"]
-    return bind("slice", g, starts=before, stops=tuple(start + n for start, n in zip(before, call.inputs[0].shape, strict=True)))
+    return bind(
+        "slice", g, starts=before, stops=tuple(start + n for start, n in zip(before, call.inputs[0].shape, strict=True))
+    )
 
 
 def _pad_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     if not node.attributes["before"]:
         return names[0]
     pads = emit.integers([*node.attributes["before"], *node.attributes["after"]])
-    return emit.op("Pad", names[0], pads, emit.constant(np.asarray(node.attributes["value"], node.output.type.dtype)), mode="constant")
+    return emit.op(
+        "Pad",
+        names[0],
+        pads,
+        emit.constant(np.asarray(node.attributes["value"], node.output.type.dtype)),
+        mode="constant",
+    )
 
 
 def _concat_infer(*types: Type, axis: int) -> Type:
@@ -123,8 +151,12 @@ def _concat_infer(*types: Type, axis: int) -> Type:
     if not 0 <= axis < len(first):
         raise ShapeError(f"axis {axis} does not exist.", hint=f"The operands have {len(first)} axes.")
     for type_ in types:
-        if type_.rank != len(first) or any(a != b for i, (a, b) in enumerate(zip(first, type_.shape, strict=True)) if i != axis):
-            raise ShapeError(f"the operands differ on another axis than {axis}.", hint=f"All but axis {axis} must be equal.")
+        if type_.rank != len(first) or any(
+            a != b for i, (a, b) in enumerate(zip(first, type_.shape, strict=True)) if i != axis
+        ):
+            raise ShapeError(
+                f"the operands differ on another axis than {axis}.", hint=f"All but axis {axis} must be equal."
+            )
     return Type(dtype, (*first[:axis], sum(type_.shape[axis] for type_ in types), *first[axis + 1 :]))
 
 
@@ -157,7 +189,7 @@ def _gather(x: NDArray, indices: NDArray, *, axis: int) -> NDArray:
 
 
 def _gather_gradient(call: Call, g: Array) -> Array:
-    """Sum the cotangents of equal indices: a product with the transposed one-hot matrix, which runs on every provider."""
+    """Sum the cotangents of equal indices: a product with the transposed one-hot matrix. It runs on every provider."""
     x, indices = call.inputs
     axis: int = call.attributes["axis"]
     count, rest = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
@@ -181,11 +213,37 @@ def _gather_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(name="reshape", infer=_reshape_infer, evaluate=_reshape, gradient=per_input(_reshape_gradient), lower=_reshape_lower),
-    Primitive(name="transpose", infer=_transpose_infer, evaluate=_transpose, gradient=per_input(_transpose_gradient), lower=_transpose_lower),
-    Primitive(name="broadcast_to", infer=_broadcast_infer, evaluate=_broadcast, gradient=per_input(_broadcast_gradient), lower=_broadcast_lower),
-    Primitive(name="slice", infer=_slice_infer, evaluate=_slice, gradient=per_input(_slice_gradient), lower=_slice_lower),
+    Primitive(
+        name="reshape",
+        infer=_reshape_infer,
+        evaluate=_reshape,
+        gradient=per_input(_reshape_gradient),
+        lower=_reshape_lower,
+    ),
+    Primitive(
+        name="transpose",
+        infer=_transpose_infer,
+        evaluate=_transpose,
+        gradient=per_input(_transpose_gradient),
+        lower=_transpose_lower,
+    ),
+    Primitive(
+        name="broadcast_to",
+        infer=_broadcast_infer,
+        evaluate=_broadcast,
+        gradient=per_input(_broadcast_gradient),
+        lower=_broadcast_lower,
+    ),
+    Primitive(
+        name="slice", infer=_slice_infer, evaluate=_slice, gradient=per_input(_slice_gradient), lower=_slice_lower
+    ),
     Primitive(name="pad", infer=_pad_infer, evaluate=_pad, gradient=per_input(_pad_gradient), lower=_pad_lower),
     Primitive(name="concat", infer=_concat_infer, evaluate=_concat, gradient=_concat_gradient, lower=_concat_lower),
-    Primitive(name="gather", infer=_gather_infer, evaluate=_gather, gradient=per_input(_gather_gradient, None), lower=_gather_lower),
+    Primitive(
+        name="gather",
+        infer=_gather_infer,
+        evaluate=_gather,
+        gradient=per_input(_gather_gradient, None),
+        lower=_gather_lower,
+    ),
 )

@@ -1,6 +1,16 @@
 """All primitives by name."""
 
-from coterie.compute.primitives import arithmetic, basic, comparison, convolution, functions, linear, pooling, reduction, shaping
+from coterie.compute.primitives import (
+    arithmetic,
+    basic,
+    comparison,
+    convolution,
+    functions,
+    linear,
+    pooling,
+    reduction,
+    shaping,
+)
 from coterie.compute.primitives.row import Primitive
 
 _FAMILIES = (basic, arithmetic, functions, comparison, shaping, reduction, linear, convolution, pooling)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
@@ -73,7 +74,12 @@ FUNCTIONS: list[tuple[str, Callable[..., Any], Callable[..., Any], tuple[NDArray
     ("concat flat", lambda a, b: cnp.concat([a, b], axis=None), lambda a, b: np.concatenate([a, b], None), (X, V)),
     ("stack", lambda a, b: cnp.stack([a, b], axis=1), lambda a, b: np.stack([a, b], 1), (X, Y)),
     ("split", lambda x: cnp.split(x, [1, 3], axis=1)[1], lambda x: x[:, 1:], (X,)),
-    ("pad", lambda x: cnp.pad(x, [(1, 0), (0, 2)], value=2.0), lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=2), (X,)),
+    (
+        "pad",
+        lambda x: cnp.pad(x, [(1, 0), (0, 2)], value=2.0),
+        lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=2),
+        (X,),
+    ),
     ("take", lambda x, i: cnp.take(x, i, axis=1), lambda x, i: x[:, i], (X, IDS)),
     ("flip", lambda x: cnp.flip(x, axis=0), lambda x: x[::-1], (X,)),
     ("tril", cnp.tril, np.tril, (X,)),
@@ -83,8 +89,18 @@ FUNCTIONS: list[tuple[str, Callable[..., Any], Callable[..., Any], tuple[NDArray
     ("index new axis", lambda x: x[:, None, 2], lambda x: x[:, None, 2], (X,)),
     ("index backwards", lambda x: x[::-1, 3:0:-2], lambda x: x[::-1, 3:0:-2], (X,)),
     ("index array", lambda x, i: x[i], lambda x, i: x[i], (X, IDS)),
-    ("full", lambda x: x + cnp.full((3, 4), 2.0) + cnp.ones_like(x) + cnp.eye(3, 4), lambda x: x + 3 + np.eye(3, 4, dtype=np.float32), (X,)),
-    ("arange", lambda x: x * cnp.arange(4, dtype="float32") + cnp.arange(0.0, 1.0, 0.25), lambda x: x * np.arange(4) + np.arange(0, 1, 0.25), (X,)),
+    (
+        "full",
+        lambda x: x + cnp.full((3, 4), 2.0) + cnp.ones_like(x) + cnp.eye(3, 4),
+        lambda x: x + 3 + np.eye(3, 4, dtype=np.float32),
+        (X,),
+    ),
+    (
+        "arange",
+        lambda x: x * cnp.arange(4, dtype="float32") + cnp.arange(0.0, 1.0, 0.25),
+        lambda x: x * np.arange(4) + np.arange(0, 1, 0.25),
+        (X,),
+    ),
     ("iteration", lambda x: sum(row for row in x), lambda x: x.sum(0), (X,)),
     ("softmax", ops.softmax, lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True), (X,)),
     ("log_softmax", ops.log_softmax, lambda x: np.log(np.exp(x) / np.exp(x).sum(-1, keepdims=True)), (X,)),
@@ -97,7 +113,9 @@ FUNCTIONS: list[tuple[str, Callable[..., Any], Callable[..., Any], tuple[NDArray
 
 
 @pytest.mark.parametrize(("ours", "theirs", "operands"), [f[1:] for f in FUNCTIONS], ids=[f[0] for f in FUNCTIONS])
-def test_a_function_means_what_numpy_means(ours: Callable[..., Any], theirs: Callable[..., Any], operands: tuple[NDArray, ...]) -> None:
+def test_a_function_means_what_numpy_means(
+    ours: Callable[..., Any], theirs: Callable[..., Any], operands: tuple[NDArray, ...]
+) -> None:
     with np.errstate(all="ignore"):
         expected = np.asarray(theirs(*operands))
     eager = ours(*map(Array, operands))

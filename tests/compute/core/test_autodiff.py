@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
@@ -151,7 +152,13 @@ def test_unused_branches_are_never_differentiated() -> None:
 
 @pytest.mark.parametrize(
     ("position", "weights", "message"),
-    [(None, None, "grad_position or weights"), (-1, None, "at least 0"), ((0, 0), None, "duplicates"), ("x", None, "int or a tuple"), (True, None, "int or a tuple")],
+    [
+        (None, None, "grad_position or weights"),
+        (-1, None, "at least 0"),
+        ((0, 0), None, "duplicates"),
+        ("x", None, "int or a tuple"),
+        (True, None, "int or a tuple"),
+    ],
 )
 def test_bad_positions_are_refused(position: Any, weights: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):

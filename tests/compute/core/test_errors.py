@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
@@ -22,7 +23,13 @@ MISTAKES: list[tuple[str, Callable[..., Any], tuple[TensorSpec, ...], type[Coter
     ("add", lambda x, y: x + y, (X, Y), ShapeError, r"add\(float32\[3,4\], float32\[5\]\).*do not broadcast.*reshape"),
     ("transposed", lambda x, y: x * y, (X, TensorSpec((4, 3))), ShapeError, "looks transposed"),
     ("missing axis", lambda x, y: x * y, (X, TensorSpec((3,))), ShapeError, "expand_dims"),
-    ("matmul", lambda x, y: x @ y, (X, X), ShapeError, r"matmul\(float32\[3,4\], float32\[3,4\]\).*inner sizes 4 and 3.*x\.mT"),
+    (
+        "matmul",
+        lambda x, y: x @ y,
+        (X, X),
+        ShapeError,
+        r"matmul\(float32\[3,4\], float32\[3,4\]\).*inner sizes 4 and 3.*x\.mT",
+    ),
     ("matmul rank", lambda x, y: x @ cnp.sum(y), (X, Y), ShapeError, "rank 0"),
     ("reshape", lambda x: cnp.reshape(x, (5, -1)), (X,), ShapeError, "12 elements"),
     ("reshape exact", lambda x: cnp.reshape(x, (5, 2)), (X,), ShapeError, "12 elements"),
@@ -33,7 +40,13 @@ MISTAKES: list[tuple[str, Callable[..., Any], tuple[TensorSpec, ...], type[Coter
     ("broadcast_to", lambda x: cnp.broadcast_to(x, (3, 5)), (X,), ShapeError, "broadcast"),
     ("transpose rank", lambda y: y.T, (Y,), ShapeError, "two axes"),
     ("permute", lambda x: cnp.permute_dims(x, (0, 0)), (X,), ShapeError, "every axis once"),
-    ("conv channels", lambda i, w: ops.conv2d(i, w), (IMAGE, TensorSpec((4, 2, 3, 3))), ShapeError, r"float32\[2,3,8,8\], float32\[4,2,3,3\].*3 image channels"),
+    (
+        "conv channels",
+        lambda i, w: ops.conv2d(i, w),
+        (IMAGE, TensorSpec((4, 2, 3, 3))),
+        ShapeError,
+        r"float32\[2,3,8,8\], float32\[4,2,3,3\].*3 image channels",
+    ),
     ("conv rank", lambda x, w: ops.conv2d(x, w), (X, TensorSpec((4, 2, 3, 3))), ShapeError, r"images \[N, C, H, W\]"),
     ("conv kernel", lambda i, w: ops.conv2d(i, w), (IMAGE, TensorSpec((4, 3, 9, 9))), ShapeError, "does not fit"),
     ("conv bias", lambda i, w, b: ops.conv2d(i, w, b), (IMAGE, TensorSpec((4, 3, 3, 3)), Y), ShapeError, "bias"),

@@ -1,9 +1,14 @@
-"""Passes keep the meaning of random graphs, are idempotent and leave graphs that verify; the text form of the same graphs round-trips."""
+"""Passes keep the meaning of random graphs, are idempotent and leave graphs that verify; the text form of the same
+graphs round-trips.
+"""
 
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array, bind
@@ -15,10 +20,13 @@ from coterie.compute.text import parse, to_text
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.compute.verify import verify
 from coterie.errors import InputError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-SPECS = {"x": TensorSpec((3, 4), "float64"), "w": TensorSpec((4, 4), "float64"), "b": TensorSpec((4,), "float64"), "s": TensorSpec((1,), "float64")}
+SPECS = {
+    "x": TensorSpec((3, 4), "float64"),
+    "w": TensorSpec((4, 4), "float64"),
+    "b": TensorSpec((4,), "float64"),
+    "s": TensorSpec((1,), "float64"),
+}
 UNARY = [
     cnp.negative,
     cnp.tanh,
@@ -48,7 +56,13 @@ BINARY = [cnp.add, cnp.subtract, cnp.multiply, cnp.maximum, cnp.minimum, lambda 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
     """A graph of random operations, half of the time with the gradient of its sum and an update with it."""
-    steps = draw(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000)), min_size=1, max_size=10))
+    steps = draw(
+        st.lists(
+            st.tuples(st.integers(0, 2), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000)),
+            min_size=1,
+            max_size=10,
+        )
+    )
     with_update = draw(st.booleans())
 
     def body(values: dict[str, Array]) -> list[Array]:
@@ -196,7 +210,10 @@ def test_bad_text_is_refused_with_its_line(text: str, message: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("value", [np.asarray([np.nan, np.inf, -0.0], np.float32), np.arange(40, dtype=np.int32), np.asarray(True), np.zeros((0, 2))])
+@pytest.mark.parametrize(
+    "value",
+    [np.asarray([np.nan, np.inf, -0.0], np.float32), np.arange(40, dtype=np.int32), np.asarray(True), np.zeros((0, 2))],
+)
 def test_every_constant_comes_back_bit_for_bit(value: NDArray) -> None:
     graph = trace_named(lambda i: {"y": bind("constant", value=value)}, {})
     again = interpret(parse(to_text(graph)), {})["y"]

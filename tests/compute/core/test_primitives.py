@@ -1,4 +1,6 @@
-"""The laws of every primitive: eager = interpreted = ONNX Runtime, gradients = finite differences to second order, and both again on ONNX Runtime."""
+"""The laws of every primitive: eager = interpreted = ONNX Runtime, gradients = finite differences to second order, and
+both again on ONNX Runtime.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array, bind
 from coterie.compute.autodiff import grad
@@ -20,7 +23,8 @@ from coterie.errors import DTypeError
 
 # The operators of a portable plan, and Where, which only an explicit choice emits.
 PORTABLE = set(
-    "MatMul Gemm Conv ConvTranspose MaxPool AveragePool Resize Softmax Relu Sigmoid Tanh Exp Log Sqrt Add Sub Mul Div Min Max Clip Equal Greater Cast "
+    "MatMul Gemm Conv ConvTranspose MaxPool AveragePool Resize Softmax Relu Sigmoid Tanh Exp Log Sqrt "
+    "Add Sub Mul Div Min Max Clip Equal Greater Cast "
     "ReduceSum ReduceMax Transpose Reshape Concat Slice Pad Unsqueeze Expand Gather Where".split()
 )
 
@@ -34,7 +38,7 @@ class Case:
 
 
 def spread(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> NDArray:
-    """Distinct numbers in random order, none at 0 or in the array of another seed: far from the kinks of max and relu."""
+    """Distinct numbers in random order, none at 0 or in an array of another seed: far from every kink."""
     count = int(np.prod(shape))
     numbers = np.linspace(low, high, count + count % 2)[:count] + 0.0137 * seed
     return np.random.default_rng(seed).permutation(numbers).reshape(shape)
@@ -48,13 +52,27 @@ def case(*operands: NDArray, **attributes: Any) -> Case:
     return Case(operands, attributes)
 
 
-def window(stride: tuple[int, int] = (1, 1), padding: Any = ((0, 0), (0, 0)), dilation: tuple[int, int] = (1, 1), groups: int = 1) -> dict[str, Any]:
+def window(
+    stride: tuple[int, int] = (1, 1),
+    padding: Any = ((0, 0), (0, 0)),
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+) -> dict[str, Any]:
     return {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
 
 
 A, B = spread(3, 4), spread(3, 4, seed=1)
 ROW, COLUMN, NUMBER, ONE = spread(4, seed=2), spread(3, 1, seed=3), np.asarray(1.5), np.asarray([0.7])
-BROADCASTS = [case(A, B), case(A, ROW), case(COLUMN, A), case(COLUMN, ROW), case(A, NUMBER), case(NUMBER, NUMBER + 1), case(ONE, NUMBER), case(ONE, A)]
+BROADCASTS = [
+    case(A, B),
+    case(A, ROW),
+    case(COLUMN, A),
+    case(COLUMN, ROW),
+    case(A, NUMBER),
+    case(NUMBER, NUMBER + 1),
+    case(ONE, NUMBER),
+    case(ONE, A),
+]
 IMAGE = spread(2, 4, 6, 5)
 PLAIN, STRIDED = window(), window((2, 2), ((1, 0), (2, 1)))
 DILATED, GROUPED = window((1, 2), ((1, 1), (1, 1)), (2, 1)), window((2, 1), ((1, 1), (0, 2)), groups=2)
@@ -71,10 +89,15 @@ def strip(kind: str, **more: Any) -> dict[str, Any]:
 
 CASES: dict[str, list[Case]] = {
     "constant": [case(value=A), case(value=NUMBER), case(value=ints(1, 2))],
-    "astype": [case(A, dtype="float32"), case(A, dtype="int32"), case(ints(0, 3), dtype="float64"), case(A > 0, dtype="float32")],
+    "astype": [
+        case(A, dtype="float32"),
+        case(A, dtype="int32"),
+        case(ints(0, 3), dtype="float64"),
+        case(A > 0, dtype="float32"),
+    ],
     "stop_gradient": [case(A), case(NUMBER)],
     "negative": [case(A), case(NUMBER), case(ints(1, -2))],
-    **{name: BROADCASTS for name in ("add", "subtract", "multiply", "maximum", "minimum")},
+    **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), BROADCASTS),
     "divide": positive(BROADCASTS),
     "exp": [case(A), case(NUMBER)],
     "log": [case(np.abs(A) + 0.3), case(NUMBER)],
@@ -85,10 +108,22 @@ CASES: dict[str, list[Case]] = {
     "greater": [case(A, B), case(A, NUMBER), case(ints(1, 2), ints(1, 1))],
     "where": [case(A > 0, A, B), case(A > 0, ROW, NUMBER), case(ROW > 0, A, COLUMN)],
     "reshape": [case(A, shape=(2, 6)), case(ONE, shape=()), case(NUMBER, shape=(1, 1))],
-    "transpose": [case(A, permutation=(1, 0)), case(spread(2, 3, 4), permutation=(2, 0, 1)), case(NUMBER, permutation=())],
+    "transpose": [
+        case(A, permutation=(1, 0)),
+        case(spread(2, 3, 4), permutation=(2, 0, 1)),
+        case(NUMBER, permutation=()),
+    ],
     "broadcast_to": [case(ROW, shape=(3, 4)), case(NUMBER, shape=(2, 2)), case(COLUMN, shape=(2, 3, 4))],
-    "slice": [case(A, starts=(1, 0), stops=(3, 4)), case(A, starts=(0, 1), stops=(1, 3)), case(A, starts=(0, 0), stops=(3, 4))],
-    "pad": [case(A, before=(1, 0), after=(0, 2), value=0.0), case(ROW, before=(2,), after=(1,), value=-3.0), case(NUMBER, before=(), after=(), value=0.0)],
+    "slice": [
+        case(A, starts=(1, 0), stops=(3, 4)),
+        case(A, starts=(0, 1), stops=(1, 3)),
+        case(A, starts=(0, 0), stops=(3, 4)),
+    ],
+    "pad": [
+        case(A, before=(1, 0), after=(0, 2), value=0.0),
+        case(ROW, before=(2,), after=(1,), value=-3.0),
+        case(NUMBER, before=(), after=(), value=0.0),
+    ],
     "concat": [case(A, B, axis=0), case(A, COLUMN, B, axis=1), case(ROW, axis=0)],
     "gather": [
         case(TABLE, ints(0, 3, 3, 4), axis=0),
@@ -97,9 +132,23 @@ CASES: dict[str, list[Case]] = {
         case(spread(4), np.asarray(1, np.int64), axis=0),
         case(spread(2, 3, 2), ints(2, 0), axis=1),
     ],
-    "sum": [case(A, axes=(0,), keepdims=False), case(A, axes=(0, 1), keepdims=False), case(A, axes=(1,), keepdims=True), case(ROW, axes=(0,), keepdims=False)],
-    "max": [case(A, axes=(0,), keepdims=False), case(A, axes=(0, 1), keepdims=True), case(spread(2, 3, 2), axes=(0, 2), keepdims=False)],
-    "matmul": [case(A, B.T), case(spread(2, 3, 4), spread(2, 4, 2)), case(spread(2, 1, 3, 4), spread(5, 4, 2)), case(A, spread(2, 4, 3))],
+    "sum": [
+        case(A, axes=(0,), keepdims=False),
+        case(A, axes=(0, 1), keepdims=False),
+        case(A, axes=(1,), keepdims=True),
+        case(ROW, axes=(0,), keepdims=False),
+    ],
+    "max": [
+        case(A, axes=(0,), keepdims=False),
+        case(A, axes=(0, 1), keepdims=True),
+        case(spread(2, 3, 2), axes=(0, 2), keepdims=False),
+    ],
+    "matmul": [
+        case(A, B.T),
+        case(spread(2, 3, 4), spread(2, 4, 2)),
+        case(spread(2, 1, 3, 4), spread(5, 4, 2)),
+        case(A, spread(2, 4, 3)),
+    ],
     "gemm": [
         case(A, B.T, transpose_a=False, transpose_b=False),
         case(A.T, B.T, COLUMN, transpose_a=True, transpose_b=False),
@@ -155,8 +204,15 @@ def apply(name: str, c: Case) -> Callable[..., Array]:
 def single(c: Case) -> Case:
     """The case in float32, the dtype of plans."""
     narrow = [x.astype(np.float32) if x.dtype == np.float64 else x for x in c.operands]
-    attributes = {k: v.astype(np.float32) if isinstance(v, np.ndarray) and v.dtype == np.float64 else v for k, v in c.attributes.items()}
-    return Case(tuple(narrow), {k: "float32" if v == "float64" else v for k, v in attributes.items() if k != "value"} | ({"value": attributes["value"]} if "value" in attributes else {}))
+    attributes = {
+        k: v.astype(np.float32) if isinstance(v, np.ndarray) and v.dtype == np.float64 else v
+        for k, v in c.attributes.items()
+    }
+    return Case(
+        tuple(narrow),
+        {k: "float32" if v == "float64" else v for k, v in attributes.items() if k != "value"}
+        | ({"value": attributes["value"]} if "value" in attributes else {}),
+    )
 
 
 @pytest.mark.parametrize(("name", "c"), ALL)
@@ -190,12 +246,24 @@ def differentiable(name: str, c: Case) -> bool:
     return apply(name, c)(*map(Array, c.operands)).type.is_float
 
 
-SMOOTH = [pytest.param(name, c, id=f"{name}-{i}") for name, cases in CASES.items() for i, c in enumerate(cases) if differentiable(name, c)]
-STEPPED = [pytest.param(name, c, id=f"{name}-{i}") for name, cases in CASES.items() for i, c in enumerate(cases) if floats(c) and not differentiable(name, c)]
+SMOOTH = [
+    pytest.param(name, c, id=f"{name}-{i}")
+    for name, cases in CASES.items()
+    for i, c in enumerate(cases)
+    if differentiable(name, c)
+]
+STEPPED = [
+    pytest.param(name, c, id=f"{name}-{i}")
+    for name, cases in CASES.items()
+    for i, c in enumerate(cases)
+    if floats(c) and not differentiable(name, c)
+]
 
 
 def weighted(name: str, c: Case, order: int) -> Callable[..., Array]:
-    """A scalar function of the operands: the result (order 1), or all its gradients (order 2), summed with fixed random weights."""
+    """A scalar function of the operands: the result (order 1), or all its gradients (order 2), summed with fixed random
+    weights.
+    """
     rng = np.random.default_rng(7)
 
     def weigh(x: Array) -> Array:
@@ -212,7 +280,10 @@ def weighted(name: str, c: Case, order: int) -> Callable[..., Array]:
     if order == 1:
         return first
     second = grad(first, floats(c))
-    return lambda *operands: sum((weigh(g) for g in second(*operands)), start=Array(np.zeros((), np.float64 if c.operands[floats(c)[0]].dtype == np.float64 else np.float32)))
+    return lambda *operands: sum(
+        (weigh(g) for g in second(*operands)),
+        start=Array(np.zeros((), np.float64 if c.operands[floats(c)[0]].dtype == np.float64 else np.float32)),
+    )
 
 
 # These two are no smooth functions of their operand: they have tests of their own below.
@@ -228,7 +299,13 @@ def test_gradients_are_finite_differences(name: str, c: Case, order: int) -> Non
     step = 1e-5
     for _ in range(3):
         direction = [rng.normal(size=x.shape) if i in floats(c) else None for i, x in enumerate(c.operands)]
-        moved = [[Array(x if d is None else np.asarray(x + sign * step * d)) for x, d in zip(c.operands, direction, strict=True)] for sign in (1, -1)]
+        moved = [
+            [
+                Array(x if d is None else np.asarray(x + sign * step * d))
+                for x, d in zip(c.operands, direction, strict=True)
+            ]
+            for sign in (1, -1)
+        ]
         measured = (function(*moved[0]).item() - function(*moved[1]).item()) / (2 * step)
         told = sum(float((g.numpy() * direction[i]).sum()) for g, i in zip(gradients, floats(c), strict=True))
         assert told == pytest.approx(measured, rel=2e-6, abs=2e-6)

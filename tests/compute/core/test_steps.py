@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
@@ -19,7 +20,8 @@ from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.errors import InputError
 
 PORTABLE = set(
-    "MatMul Gemm Conv ConvTranspose MaxPool AveragePool Resize Softmax Relu Sigmoid Tanh Exp Log Sqrt Add Sub Mul Div Min Max Clip Equal Greater Cast "
+    "MatMul Gemm Conv ConvTranspose MaxPool AveragePool Resize Softmax Relu Sigmoid Tanh Exp Log Sqrt "
+    "Add Sub Mul Div Min Max Clip Equal Greater Cast "
     "ReduceSum ReduceMax Transpose Reshape Concat Slice Pad Unsqueeze Expand Gather".split()
 )
 Parameters = Mapping[str, Array]
@@ -72,13 +74,25 @@ class Model:
 MODELS = {
     "mlp": Model(lambda p, x: dense(p, x, "a", "b"), layer("a", 20, 16) | layer("b", 16, 10), TensorSpec((8, 20))),
     "lenet": Model(
-        lenet, layer("a", 6, 1, 5, 5) | layer("b", 16, 6, 5, 5) | layer("c", 400, 120) | layer("d", 120, 84) | layer("e", 84, 10), TensorSpec((4, 1, 28, 28))
+        lenet,
+        layer("a", 6, 1, 5, 5)
+        | layer("b", 16, 6, 5, 5)
+        | layer("c", 400, 120)
+        | layer("d", 120, 84)
+        | layer("e", 84, 10),
+        TensorSpec((4, 1, 28, 28)),
     ),
     "fedavg cnn": Model(
-        fedavg_cnn, layer("a", 32, 1, 5, 5) | layer("b", 64, 32, 5, 5) | layer("c", 3136, 512) | layer("d", 512, 10), TensorSpec((2, 1, 28, 28))
+        fedavg_cnn,
+        layer("a", 32, 1, 5, 5) | layer("b", 64, 32, 5, 5) | layer("c", 3136, 512) | layer("d", 512, 10),
+        TensorSpec((2, 1, 28, 28)),
     ),
-    "overlapping pools": Model(overlapping, {"a.weight": (4, 2, 3, 3)} | layer("c", 16, 10), TensorSpec((4, 2, 13, 13))),
-    "embedding classifier": Model(words, {"table": (30, 8)} | layer("a", 8, 16) | layer("b", 16, 10), TensorSpec((8, 12), "int32")),
+    "overlapping pools": Model(
+        overlapping, {"a.weight": (4, 2, 3, 3)} | layer("c", 16, 10), TensorSpec((4, 2, 13, 13))
+    ),
+    "embedding classifier": Model(
+        words, {"table": (30, 8)} | layer("a", 8, 16) | layer("b", 16, 10), TensorSpec((8, 12), "int32")
+    ),
 }
 
 
@@ -111,7 +125,12 @@ def step_graph(model: Model, update: Callable[[GraphInputs, str, Array], dict[st
     specs = {name: TensorSpec(shape) for name, shape in model.shapes.items()}
     if update is adam:
         specs |= {f"{name}.{s}": TensorSpec(shape) for name, shape in model.shapes.items() for s in ("m", "v")}
-    batch = {"x": model.batch, "y": TensorSpec((size,), "int32"), "sample_weight": TensorSpec((size,)), "lr": TensorSpec((1,))}
+    batch = {
+        "x": model.batch,
+        "y": TensorSpec((size,), "int32"),
+        "sample_weight": TensorSpec((size,)),
+        "lr": TensorSpec((1,)),
+    }
     return trace_named(step, specs | batch)
 
 
@@ -121,9 +140,15 @@ def feeds(model: Model, graph: Graph) -> dict[str, NDArray]:
     for name, value in graph.inputs.items():
         shape = value.type.shape
         scale = np.sqrt(2.0 / max(1, int(np.prod(shape[1:] if len(shape) == 4 else shape[:-1]))))
-        values[name] = (rng.normal(size=shape) * scale).astype(np.float32) if name in model.shapes else np.zeros(shape, np.float32)
+        values[name] = (
+            (rng.normal(size=shape) * scale).astype(np.float32) if name in model.shapes else np.zeros(shape, np.float32)
+        )
     size = model.batch.shape[0]
-    values["x"] = rng.integers(0, 30, model.batch.shape).astype(np.int32) if model.batch.dtype == "int32" else rng.random(model.batch.shape).astype(np.float32)
+    values["x"] = (
+        rng.integers(0, 30, model.batch.shape).astype(np.int32)
+        if model.batch.dtype == "int32"
+        else rng.random(model.batch.shape).astype(np.float32)
+    )
     values["y"] = rng.integers(0, 10, size).astype(np.int32)
     values["sample_weight"] = np.ones(size, np.float32)
     values["lr"] = np.asarray([0.05 if f"{next(iter(model.shapes))}.m" not in graph.inputs else 0.01], np.float32)
@@ -136,11 +161,17 @@ def session(data: bytes) -> ort.InferenceSession:
     return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 
-CASES = [pytest.param(model, update, id=f"{name} {update.__name__}") for name, model in MODELS.items() for update in (sgd, adam)]
+CASES = [
+    pytest.param(model, update, id=f"{name} {update.__name__}")
+    for name, model in MODELS.items()
+    for update in (sgd, adam)
+]
 
 
 @pytest.mark.parametrize(("model", "update"), CASES)
-def test_a_whole_step_is_one_plain_onnx_file_equal_to_numpy(model: Model, update: Callable[..., dict[str, Array]]) -> None:
+def test_a_whole_step_is_one_plain_onnx_file_equal_to_numpy(
+    model: Model, update: Callable[..., dict[str, Array]]
+) -> None:
     graph = step_graph(model, update)
     values = feeds(model, graph)
     expected = interpret(graph, values)
@@ -182,7 +213,10 @@ def test_a_plan_does_not_tell_the_path_of_the_source() -> None:
 
 
 def test_scalars_are_carried_as_one_element() -> None:
-    graph = trace_named(lambda i: {"y": cnp.sum(i["x"]) * i["s"], "copy": i["s"], "number": cnp.asarray(2.0)}, {"x": TensorSpec((2, 3)), "s": TensorSpec(())})
+    graph = trace_named(
+        lambda i: {"y": cnp.sum(i["x"]) * i["s"], "copy": i["s"], "number": cnp.asarray(2.0)},
+        {"x": TensorSpec((2, 3)), "s": TensorSpec(())},
+    )
     run = session(to_onnx(graph, name="scalars"))
     assert [i.shape for i in run.get_inputs()] == [[2, 3], [1]]
     assert [o.shape for o in run.get_outputs()] == [[1], [1], [1]]
@@ -208,6 +242,10 @@ def test_an_output_named_as_an_input_is_refused() -> None:
 def test_inputs_are_checked_by_the_interpreter() -> None:
     graph = trace_named(lambda i: {"y": i["x"]}, {"x": TensorSpec((2,))})
     x = np.zeros(2, np.float32)
-    for bad, message in [({}, "missing"), ({"x": x, "z": x}, "no input"), ({"x": np.zeros(3, np.float32)}, r"float32\[3\], not float32\[2\]")]:
+    for bad, message in [
+        ({}, "missing"),
+        ({"x": x, "z": x}, "no input"),
+        ({"x": np.zeros(3, np.float32)}, r"float32\[3\], not float32\[2\]"),
+    ]:
         with pytest.raises(InputError, match=message):
             interpret(graph, bad)

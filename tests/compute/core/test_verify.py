@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from coterie.compute.ir import Graph, Node, Type, Value, constant_node
 from coterie.compute.verify import verify
 from coterie.errors import TraceError
