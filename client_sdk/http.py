@@ -1,11 +1,12 @@
 """The HTTP seam of the SDK: one client per coordinator, problem documents turned into errors.
 
-Everything above this module talks to `Link`. Tests give it a transport of their own (`httpx.ASGITransport` over the real application, or `httpx.MockTransport`).
+Everything above this module talks to `Link`. Tests give it a transport of their own (`httpx.ASGITransport` over the
+real application, or `httpx.MockTransport`).
 """
 
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,10 @@ LONGEST_PROBLEM: Final = 64 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Seconds without progress before a request counts as failed. The total duration is never limited: slow links move bytes too."""
+    """Seconds without progress before a request counts as failed.
+
+    The total duration is never limited: slow links move bytes too.
+    """
 
     connect_s: float = 10.0
     idle_s: float = 60.0
@@ -31,8 +35,8 @@ class Timeouts:
 class Link:
     """Requests to one coordinator.
 
-    url: ``http(s)://host[:port][/prefix]``. headers: sent with every request (the researcher's bearer token). ca: a PEM file of the authority that signed the
-    coordinator's certificate, for one that the system does not know.
+    url: ``http(s)://host[:port][/prefix]``. headers: sent with every request (the researcher's bearer token). ca: a PEM
+    file of the authority that signed the coordinator's certificate, for one that the system does not know.
     Raises ConfigurationError for a URL of another form or an unreadable ``ca``.
     """
 
@@ -50,7 +54,8 @@ class Link:
         self._client = httpx.AsyncClient(
             base_url=self.url,
             headers={"User-Agent": "coterie", **(headers or {})},
-            # Loading the system's authorities costs tens of milliseconds that a plain-text loopback connection need not pay.
+            # Loading the system's authorities costs tens of milliseconds that a plain-text loopback connection need not
+            # pay.
             verify=_context(ca) if secure else False,
             transport=transport,
             timeout=httpx.Timeout(timeouts.idle_s, connect=timeouts.connect_s),
@@ -64,7 +69,13 @@ class Link:
         await self._client.aclose()
 
     async def request(
-        self, method: str, target: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, accept: tuple[int, ...] = ()
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        accept: tuple[int, ...] = (),
     ) -> httpx.Response:
         """One request, the whole answer in memory.
 
@@ -81,7 +92,9 @@ class Link:
             return response
         raise problem(response.status_code, response.content, response.headers)
 
-    async def json(self, method: str, target: str, message: object = None, *, headers: Mapping[str, str] | None = None) -> Any:
+    async def json(
+        self, method: str, target: str, message: object = None, *, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """A request whose body (when ``message`` is not None) and answer are JSON. Raises what `request` raises."""
         body = b"" if message is None else canonical_json(message)
         content = {"Content-Type": JSON} if body else {}
@@ -91,8 +104,9 @@ class Link:
     @asynccontextmanager
     async def stream(
         self, method: str, target: str, *, headers: Mapping[str, str] | None = None, patient: bool = False
-    ) -> AsyncIterator[httpx.Response]:
-        """A request whose answer is read piece by piece; 2xx only. patient: the other side may be silent for as long as it likes.
+    ) -> AsyncGenerator[httpx.Response]:
+        """A request whose answer is read piece by piece; 2xx only. patient: the other side may be silent for as long as
+        it likes.
 
         Raises what `request` raises, also for a connection that breaks while the answer is read.
         """
@@ -129,8 +143,8 @@ def parsed(response: httpx.Response) -> Any:
 def problem(status: int, content: bytes, headers: Mapping[str, str]) -> RemoteError:
     """The error for an answer that is not a success: RFC 9457 members where there are any, else the status alone.
 
-    ``error.reason`` is the problem's code; ``error.details`` holds ``http_status``, ``retry_after_s`` (0.0 when not given), ``next_nonce`` and the
-    problem's other members.
+    ``error.reason`` is the problem's code; ``error.details`` holds ``http_status``, ``retry_after_s`` (0.0 when not
+    given), ``next_nonce`` and the problem's other members.
     """
     document: dict[str, Any] = {}
     try:
@@ -139,8 +153,14 @@ def problem(status: int, content: bytes, headers: Mapping[str, str]) -> RemoteEr
     except ValueError:
         pass
     known = ("type", "title", "status", "detail", "instance", "code", "hint", "doc")
-    message = str(document.get("detail") or document.get("title") or f"The coordinator answered with HTTP status {status}.")
-    rest = {name: member for name, member in document.items() if name not in known and name not in ("http_status", "retry_after_s", "next_nonce", "message")}
+    message = str(
+        document.get("detail") or document.get("title") or f"The coordinator answered with HTTP status {status}."
+    )
+    rest = {
+        name: member
+        for name, member in document.items()
+        if name not in known and name not in ("http_status", "retry_after_s", "next_nonce", "message")
+    }
     return RemoteError(
         message,
         hint=document.get("hint") or (None if document else "Check that the URL is that of a coterie coordinator."),
@@ -168,7 +188,10 @@ def _checked(url: str) -> str:
     except httpx.InvalidURL:
         parts = httpx.URL()
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise ConfigurationError(f"{url!r} is not the URL of a coordinator.", hint="Write it like http://127.0.0.1:8765 or https://coterie.example.org.")
+        raise ConfigurationError(
+            f"{url!r} is not the URL of a coordinator.",
+            hint="Write it like http://127.0.0.1:8765 or https://coterie.example.org.",
+        )
     return str(parts).rstrip("/")
 
 
@@ -178,4 +201,7 @@ def _context(ca: str | Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(ca))
     except OSError as error:
-        raise ConfigurationError(f"The certificate file {ca} cannot be used: {error}.", hint="Give a PEM file of the coordinator's certificate authority.") from error
+        raise ConfigurationError(
+            f"The certificate file {ca} cannot be used: {error}.",
+            hint="Give a PEM file of the coordinator's certificate authority.",
+        ) from error

@@ -13,7 +13,8 @@ Result = TypeVar("Result")
 class Portal:
     """Runs coroutines for synchronous code, also where that code itself runs inside an event loop (a notebook).
 
-    The thread starts at the first call and ends with `close`. A KeyboardInterrupt while a call waits cancels the coroutine.
+    The thread starts at the first call and ends with `close`. A KeyboardInterrupt while a call waits cancels the
+    coroutine.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,10 @@ class Portal:
             yield item
 
     def soon(self, function: Callable[[], None]) -> None:
-        """Call a function in the loop's thread, without waiting; nothing happens when no loop runs. Safe in a signal handler."""
+        """Call a function in the loop's thread, without waiting; nothing happens when no loop runs.
+
+        Safe in a signal handler.
+        """
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
 

@@ -1,1 +1,24 @@
-"""Many virtual clients without a network."""
+"""Many virtual clients in one process."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.simulation.partition import dirichlet, iid, split
+    from coterie.simulation.simulate import Simulation, simulate, simulate_full
+
+_HOMES = {
+    "Simulation": "coterie.simulation.simulate",
+    "dirichlet": "coterie.simulation.partition",
+    "iid": "coterie.simulation.partition",
+    "simulate": "coterie.simulation.simulate",
+    "simulate_full": "coterie.simulation.simulate",
+    "split": "coterie.simulation.partition",
+}
+__all__ = ["Simulation", "dirichlet", "iid", "simulate", "simulate_full", "split"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -43,7 +43,8 @@ ATTEMPTS: Final = 4
 class ControlClient:
     """Requests of the control plane with a bearer token.
 
-    url: of the coordinator. token: an admin or researcher token. ca: PEM of the coordinator's authority. transport: for tests.
+    url: of the coordinator. token: an admin or researcher token. ca: PEM of the coordinator's authority. transport: for
+    tests.
     Raises RemoteError with the coordinator's code and hint, Unreachable when it does not answer.
     """
 
@@ -60,13 +61,11 @@ class ControlClient:
         """All populations."""
         return await self._items(PopulationView, "/v1/populations")
 
-    async def ensure_population(
-        self, name: str, schema: DataSchema, *, signers: Sequence[str] = ()
-    ) -> PopulationView:
+    async def ensure_population(self, name: str, schema: DataSchema, *, signers: Sequence[str] = ()) -> PopulationView:
         """The population of this name, made when absent, with these signers among its own.
 
-        Raises ExperimentError (``population_schema``) when it exists with another schema: a schema never changes, because
-        devices have checked their data against it.
+        Raises ExperimentError (``population_schema``) when it exists with another schema: a schema never changes,
+        because devices have checked their data against it.
         """
         try:
             found = read_message(PopulationView, await self.link.json("GET", f"/v1/populations/{name}"))
@@ -106,7 +105,9 @@ class ControlClient:
         """A blob's bytes, whose digest is checked. Raises RemoteError (``digest_mismatch``) for other bytes."""
         response = await self.link.request("GET", f"/v1/blobs/{sha256}")
         if sha256_hex(response.content) != sha256:
-            raise RemoteError(f"Blob {sha256[:12]} came with other bytes than its name promises.", code="digest_mismatch")
+            raise RemoteError(
+                f"Blob {sha256[:12]} came with other bytes than its name promises.", code="digest_mismatch"
+            )
         return response.content
 
     async def create_experiment(self, request: ExperimentCreate) -> ExperimentView:

@@ -79,7 +79,9 @@ class Control:
     def __enter__(self) -> "Control":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -99,11 +101,16 @@ class Run:
         return self.control.portal.call(self.control.client.experiment(self.id))
 
     def watch(self, *, after: str | None = None) -> Iterator[Event]:
-        """Events from the first one, or after the event ``after``, until the experiment has finished; survives lost connections."""
+        """Events from the first one, or after the event ``after``, until the experiment has finished; survives lost
+        connections.
+        """
         return self.control.portal.iterate(self.control.client.events(self.id, after=after))
 
     def wait(self, timeout_s: float | None = None) -> History:
-        """Wait until the experiment has finished. Raises Unreachable (``timeout``) when that takes longer than ``timeout_s``."""
+        """Wait until the experiment has finished.
+
+        Raises Unreachable (``timeout``) when that takes longer than ``timeout_s``.
+        """
         return self.control.portal.call(self._wait(timeout_s))
 
     def history(self) -> History:

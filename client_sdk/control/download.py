@@ -20,12 +20,12 @@ async def download(
 ) -> Path:
     """Write a model version to ``path`` (made with its folders) and return the path.
 
-    version: ``best``, ``latest``, a round's number, or a version's SHA-256 or the beginning of one. form: ``infer`` is an ONNX file
-    with the weights inside, whose inputs are the schema's features (raw values) and whose output is ``output``; ``weights`` is the
-    version's safetensors file as it is.
+    version: ``best``, ``latest``, a round's number, or a version's SHA-256 or the beginning of one. form: ``infer`` is
+    an ONNX file with the weights inside, whose inputs are the schema's features (raw values) and whose output is
+    ``output``; ``weights`` is the version's safetensors file as it is.
     Guarantees: every byte that was downloaded has the digest by which it is known; the file is whole or absent.
-    Raises ConfigurationError for another form, NotFound for a version that is not there, ExperimentError (``no_infer``) when the plan has
-    no inference graph, RemoteError, StorageError.
+    Raises ConfigurationError for another form, NotFound for a version that is not there, ExperimentError (``no_infer``)
+    when the plan has no inference graph, RemoteError, StorageError.
     """
     if form not in FORMS:
         raise ConfigurationError(f"There is no form {form!r}.", hint=f"Choose one of {', '.join(FORMS)}.")

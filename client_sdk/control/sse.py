@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Message:
-    """One event of a stream. id: what to send as Last-Event-ID to go on after it; empty when the stream never gave one."""
+    """One event of a stream.
+
+    id: what to send as Last-Event-ID to go on after it; empty when the stream never gave one.
+    """
 
     id: str
     event: str
@@ -14,7 +17,10 @@ class Message:
 
 
 async def messages(lines: AsyncIterable[str]) -> AsyncIterator[Message]:
-    """The messages of a stream of lines without their ends. Comments are skipped; a message cut off by the end is dropped."""
+    """The messages of a stream of lines without their ends.
+
+    Comments are skipped; a message cut off by the end is dropped.
+    """
     identifier, event, data = "", "", list[str]()
     async for line in lines:
         if not line:

@@ -31,7 +31,8 @@ async def send(
 ) -> ExperimentView:
     """Compile and sign the plan, make sure of the population and the signer, send the blobs, start the experiment.
 
-    on_progress: told in a few words what is being done. Raises ExperimentError, DataError (evaluation rows), RemoteError.
+    on_progress: told in a few words what is being done. Raises ExperimentError, DataError (evaluation rows),
+    RemoteError.
     """
     experiment = submission.experiment
     on_progress("compiling")
@@ -51,7 +52,9 @@ def slug(name: str) -> str:
     """A population's name made from an experiment's. Raises ExperimentError when nothing of the name can be used."""
     text = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._")[:63]
     if not text:
-        raise ExperimentError(f"No population name can be made from {name!r}.", hint="Name the population.", code="population_name")
+        raise ExperimentError(
+            f"No population name can be made from {name!r}.", hint="Name the population.", code="population_name"
+        )
     return text
 
 

@@ -1,8 +1,9 @@
 """The device's loop: check in, take a task, train, upload, settle, wait.
 
-Every step leaves a durable fact in the store (`coterie.client_sdk.device.store`) before the next begins, so an agent killed at any
-point goes on where it was: a leased task is trained again to the same bytes, a finished update is uploaded as it was written, an
-acknowledged one is never sent twice, and client state changes only when a check-in says that the round counted the update.
+Every step leaves a durable fact in the store (`coterie.client_sdk.device.store`) before the next begins, so an agent
+killed at any point goes on where it was: a leased task is trained again to the same bytes, a finished update is
+uploaded as it was written, an acknowledged one is never sent twice, and client state changes only when a check-in says
+that the round counted the update.
 """
 
 import asyncio
@@ -28,7 +29,15 @@ from coterie.client_sdk.device.upload import PIECE, upload
 from coterie.client_sdk.device.work import Finished, check_assignment, prepare, work
 from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
-from coterie.errors import ConfigurationError, CoterieError, InputError, PlanRefused, PolicyRefused, RemoteError, StorageError
+from coterie.errors import (
+    ConfigurationError,
+    CoterieError,
+    InputError,
+    PlanRefused,
+    PolicyRefused,
+    RemoteError,
+    StorageError,
+)
 from coterie.protocol.canonical import parse_json, sha256_hex
 from coterie.protocol.device import Abort, CheckIn, CheckInResponse, Progress, RetryWindow, Task
 from coterie.protocol.wire import read_message
@@ -45,7 +54,11 @@ _NOT_A_MEMBER: Final = frozenset(("device_unknown", "device_revoked"))
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """What a run did. trained and evaluated: updates acknowledged. counted and rolled_back: training updates settled. failed: tasks given up."""
+    """What a run did.
+
+    trained and evaluated: updates acknowledged. counted and rolled_back: training updates settled. failed: tasks given
+    up.
+    """
 
     trained: int = 0
     evaluated: int = 0
@@ -64,7 +77,8 @@ class RunSummary:
 class AgentSettings:
     """Where an agent works and how.
 
-    url: of the coordinator. folder: of its store. token: for enrolment. name: for people. ca: PEM of the coordinator's authority.
+    url: of the coordinator. folder: of its store. token: for enrolment. name: for people. ca: PEM of the coordinator's
+    authority.
     trainer: None for the plan trainer. transport, sleep, rng: the seams for tests.
     """
 
@@ -133,15 +147,20 @@ class Agent:
                 faults=self._faults,
             )
             self.membership = membership
-            self._signed = SignedLink(self._link, key=self.store.key, device_id=membership.device_id, nonce=membership.nonce)
-            self._emit("joined", device=membership.device_id, population=membership.population, examples=membership.examples)
+            self._signed = SignedLink(
+                self._link, key=self.store.key, device_id=membership.device_id, nonce=membership.nonce
+            )
+            self._emit(
+                "joined", device=membership.device_id, population=membership.population, examples=membership.examples
+            )
         return self.membership
 
     async def run(self, *, rounds: int | None = None) -> RunSummary:
         """Join and work until `stop`, or until ``rounds`` training updates of this run have settled.
 
-        Failures to reach the coordinator are waited out for ever, also before joining. Raises ConfigurationError, DataError, and
-        errors that waiting cannot mend: a device that is revoked, a disk that is full, three tasks failing one after another.
+        Failures to reach the coordinator are waited out for ever, also before joining. Raises ConfigurationError,
+        DataError, and errors that waiting cannot mend: a device that is revoked, a disk that is full, three tasks
+        failing one after another.
         """
         failures = 0
         while not self._stop.is_set():
@@ -176,7 +195,8 @@ class Agent:
         return self.summary
 
     async def cycle(self) -> float:
-        """One turn: finish the task in flight, or check in, settle and do the task that is assigned. Returns the seconds to wait.
+        """One turn: finish the task in flight, or check in, settle and do the task that is assigned. Returns the
+        seconds to wait.
 
         Raises RemoteError (the task in flight stays in flight when the failure is transient), and what `run` says.
         """
@@ -201,8 +221,8 @@ class Agent:
     async def dry_run(self) -> DryRun:
         """Join, check in, do one task, and show what would leave instead of sending it; the task is then given back.
 
-        Enrolling and the check-in are real: they tell the coordinator this device's public key, its capabilities and that it was
-        here. A task that is in flight is shown and stays in flight. Raises what `cycle` raises.
+        Enrolling and the check-in are real: they tell the coordinator this device's public key, its capabilities and
+        that it was here. A task that is in flight is shown and stays in flight. Raises what `cycle` raises.
         """
         membership = await self.join()
         in_flight = self.store.in_flight()
@@ -233,7 +253,7 @@ class Agent:
                 raise
             raise ConfigurationError(
                 f"The coordinator at {self._link.url} does not work with this device: {error.message}",
-                hint=f"If {self.store.folder} belongs to another coordinator, choose another folder; else ask the operator.",
+                hint=f"If {self.store.folder} is of another coordinator, choose another folder; else ask the operator.",
                 code=error.reason,
             ) from error
         self._faults.reach("checked_in")
@@ -280,7 +300,9 @@ class Agent:
             await self._give_up(task, phase[0], error, tell=True)
             self._count_failure(error)
             return False
-        except Exception as error:  # a trainer of the owner's may raise anything, and one bad task must not end the device
+        except (
+            Exception
+        ) as error:  # a trainer of the owner's may raise anything, and one bad task must not end the device
             wrapped = InputError(f"The trainer failed: {type(error).__name__}: {error}", code="trainer_failed")
             await self._give_up(task, phase[0], wrapped, tell=True)
             self._count_failure(wrapped, cause=error)
@@ -307,7 +329,9 @@ class Agent:
         try:
             client_state = self.store.client_state(task.experiment)
             trainer = self._chosen_trainer()
-            finished = await asyncio.to_thread(work, prepared, membership, self.settings.policy, trainer, client_state, on_step=on_step)
+            finished = await asyncio.to_thread(
+                work, prepared, membership, self.settings.policy, trainer, client_state, on_step=on_step
+            )
         except Stopped:
             if self._stop.is_set():
                 raise
@@ -331,7 +355,11 @@ class Agent:
         self.store.write_update(task.id, finished.update, finished.client_state)
         self._faults.reach("written")
         self.store.stored(
-            task.id, sha256=sha256_hex(finished.update), size=len(finished.update), weight=finished.weight, steps=finished.steps
+            task.id,
+            sha256=sha256_hex(finished.update),
+            size=len(finished.update),
+            weight=finished.weight,
+            steps=finished.steps,
         )
         self._faults.reach("stored")
 
@@ -346,7 +374,9 @@ class Agent:
             self.summary.trained += 1
         else:
             self.summary.evaluated += 1
-        self._emit("uploaded", task=task.id, bytes=len(update), seconds=round(time.monotonic() - begun, 3), state=receipt.state)
+        self._emit(
+            "uploaded", task=task.id, bytes=len(update), seconds=round(time.monotonic() - begun, 3), state=receipt.state
+        )
         self._faults.reach("pending")
 
     async def _beat(self, task: Task, phase: str, closed: Flag) -> None:
@@ -362,7 +392,9 @@ class Agent:
                     return
 
     async def _give_up(self, task: Task, phase: str, error: CoterieError, *, tell: bool) -> None:
-        """Record that nothing comes of a task and, where it may not know yet, tell the coordinator, so that somebody else gets it."""
+        """Record that nothing comes of a task and, where it may not know yet, tell the coordinator, so that somebody
+        else gets it.
+        """
         self.store.fail(task.id, f"{error.reason}: {error.message}")
         self.summary.failed += 1
         self._emit("refused", task=task.id, code=error.reason, message=error.message, hint=error.hint)

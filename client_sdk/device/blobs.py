@@ -29,7 +29,8 @@ class BlobCache:
 
         limit: the most bytes that may be downloaded; size: how many there are, when that is known.
         Guarantees: what is returned has this hash, whatever lies in the cache or comes over the wire.
-        Raises PolicyRefused above the limit, RemoteError (``digest_mismatch``, or what the coordinator says), StorageError.
+        Raises PolicyRefused above the limit, RemoteError (``digest_mismatch``, or what the coordinator says),
+        StorageError.
         """
         if size is not None and size > limit:
             raise _too_large(sha256, size, limit)
@@ -59,8 +60,10 @@ class BlobCache:
         return data
 
     def prune(self, *, keep: frozenset[str], bytes_kept: int = CACHE_BYTES) -> None:
-        """Remove the blobs that were used longest ago until the rest fit into ``bytes_kept``; those in ``keep`` stay."""
-        files = sorted((path for path in self._folder.iterdir() if path.is_file()), key=lambda path: -path.stat().st_mtime)
+        """Remove the blobs used longest ago until the rest fit into ``bytes_kept``; those in ``keep`` stay."""
+        files = sorted(
+            (path for path in self._folder.iterdir() if path.is_file()), key=lambda path: -path.stat().st_mtime
+        )
         total = 0
         for path in files:
             total += path.stat().st_size
@@ -111,6 +114,3 @@ def _too_large(sha256: str, size: int, limit: int) -> PolicyRefused:
         hint="Raise max_download_bytes in the device's policy, if that is meant.",
         code="download_too_large",
     )
-
-
-

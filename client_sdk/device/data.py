@@ -1,7 +1,8 @@
-"""Loading a device's rows: a folder, a CSV or NPZ file, a Python function, or arrays, checked against the population's schema.
+"""Loading a device's rows: a folder, a CSV or NPZ file, a Python function, or arrays, checked against the population's
+schema.
 
-Only what the schema names is read; other columns and arrays of a file are ignored and never leave the file. No pickle is ever
-loaded. Errors are `coterie.errors.DataError` naming file, column and row (the first row of data is 1).
+Only what the schema names is read; other columns and arrays of a file are ignored and never leave the file. No pickle
+is ever loaded. Errors are `coterie.errors.DataError` naming file, column and row (the first row of data is 1).
 """
 
 import csv
@@ -31,19 +32,22 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
 
     source: one of
 
-    - a file ``*.csv`` or ``*.csv.gz`` with a header line that names the schema's columns, in any order, or ``*.npz`` with an
+    - a file ``*.csv`` or ``*.csv.gz`` with a header line that names the schema's columns, in any order, or ``*.npz``
+      with an
       array per name;
-    - a folder with one ``<name>.npy`` per feature and label, or else with such files, joined row after row in the order of
+    - a folder with one ``<name>.npy`` per feature and label, or else with such files, joined row after row in the order
+      of
       their names;
-    - ``"module:function"``, called with the schema if it takes an argument, found as ``import`` finds it or in the working folder;
+    - ``"module:function"``, called with the schema if it takes an argument, found as ``import`` finds it or in the
+      working folder;
     - the function itself; or a mapping of arrays.
 
     Raises DataError.
     """
     if isinstance(source, Mapping):
-        return schema.check(source, "the arrays given")
+        return schema.check(cast(Arrays, source), "the arrays given")
     if callable(source):
-        return schema.check(_called(source, schema), f"function {getattr(source, '__qualname__', source)!s}")
+        return schema.check(_called(source, schema), _named(source))
     if isinstance(source, str) and _is_entry_point(source):
         return schema.check(_called(_imported(source), schema), source)
     path = Path(source)
@@ -59,7 +63,8 @@ def _is_entry_point(source: str) -> bool:
 
 def _imported(source: str) -> Callable[[DataSchema], Arrays]:
     module, _, function = source.partition(":")
-    # A script's own folder is on the path, that of an installed command is not; its user expects the working folder there.
+    # A script's own folder is on the path, that of an installed command is not; its user expects the working folder
+    # there.
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module), function, None)
@@ -80,17 +85,22 @@ def _imported(source: str) -> Callable[[DataSchema], Arrays]:
 
 def _called(function: Callable[..., Arrays], schema: DataSchema) -> Arrays:
     takes_schema = any(
-        parameter.default is parameter.empty and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         for parameter in inspect.signature(function).parameters.values()
     )
-    arrays: object = function(schema) if takes_schema else function()
+    arrays = cast(object, function(schema) if takes_schema else function())
     if not isinstance(arrays, Mapping):
         raise DataError(
-            f"function {getattr(function, '__qualname__', function)!s} returned {type(arrays).__name__}, not arrays by name.",
+            f"{_named(function)} returned {type(arrays).__name__}, not arrays by name.",
             hint=f"Return a dict with {', '.join(schema.sources[:10])}.",
             code="data_missing",
         )
     return {str(name): np.asarray(value) for name, value in cast(Mapping[object, Any], arrays).items()}
+
+
+def _named(function: Callable[..., Arrays]) -> str:
+    return f"function {getattr(function, '__qualname__', repr(function))}"
 
 
 def _folder(path: Path, schema: DataSchema) -> Arrays:
@@ -100,7 +110,7 @@ def _folder(path: Path, schema: DataSchema) -> Arrays:
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
     if not files:
         raise DataError(
-            f"{path}: the folder has no .csv, .csv.gz or .npz file, nor one .npy file for each of {', '.join(names[:10])}.",
+            f"{path}: the folder has no .csv, .csv.gz or .npz file, nor a .npy file for each of {', '.join(names[:10])}.",
             code="data_missing",
         )
     # Each file is checked on its own first, so that an error names the file and its row.
@@ -175,15 +185,18 @@ def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[s
     missing = [name for name in wanted if name not in header]
     if missing:
         found = ", ".join(header[:20]) or "an empty first line"
+        more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
         raise DataError(
-            f"{path.name}: column {missing[0]!r} is missing{f' (and {len(missing) - 1} more)' if missing[1:] else ''}; found {found}.",
+            f"{path.name}: column {missing[0]!r}{more} missing; found {found}.",
             hint="The first line must name the columns.",
             code="data_missing",
             column=missing[0],
         )
     twice = [name for name in wanted if header.count(name) > 1]
     if twice:
-        raise DataError(f"{path.name}: the first line names column {twice[0]!r} twice.", code="data_surplus", column=twice[0])
+        raise DataError(
+            f"{path.name}: the first line names column {twice[0]!r} twice.", code="data_surplus", column=twice[0]
+        )
     return {name: header.index(name) for name in wanted}
 
 
@@ -194,7 +207,7 @@ def _read_columns(path: Path, rows: Iterator[list[str]], header: Sequence[str], 
         for offset, row in enumerate(block):
             if len(row) != width:
                 raise DataError(
-                    f"{path.name}: row {count + offset + 1} has {len(row)} cells; the first line names {width} columns.",
+                    f"{path.name}: row {count + offset + 1} has {len(row)} cells; the first line has {width}.",
                     hint="Quote cells that contain commas.",
                     code="data_shape",
                     row=count + offset + 1,
@@ -225,7 +238,11 @@ def _join(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path.name} cannot be read: {error}.", hint="Check that the file is whole and of that format.", code="data_unreadable")
+    return DataError(
+        f"{path.name} cannot be read: {error}.",
+        hint="Check that the file is whole and of that format.",
+        code="data_unreadable",
+    )
 
 
 _READERS: Mapping[str, Callable[[Path, DataSchema], Arrays]] = {".csv": _csv, ".csv.gz": _csv, ".npz": _npz}

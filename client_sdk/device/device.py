@@ -26,12 +26,15 @@ class Device:
         with Device("http://127.0.0.1:8765", data="digits.npz", token="coterie_enrol_…") as device:
             device.run()
 
-    url: of the coordinator. data: a folder, a CSV or NPZ file, ``"module:function"``, a function or arrays (`load_data`).
-    folder: what the device remembers; one process at a time. token: needed the first time. trainer: None runs the plan's graphs.
-    policy: what this device accepts. ca: PEM of the coordinator's authority. on_event: gets a JSON-able mapping with the key
-    ``event`` for everything that happens, in the device's own thread.
+    url: of the coordinator. data: a folder, a CSV or NPZ file, ``"module:function"``, a function or arrays
+    (`load_data`).
+    folder: what the device remembers; one process at a time. token: needed the first time. trainer: None runs the
+    plan's graphs.
+    policy: what this device accepts. ca: PEM of the coordinator's authority. on_event: gets a JSON-able mapping with
+    the key ``event`` for everything that happens, in the device's own thread.
 
-    Methods block; `stop` and `close` may be called from other threads. Raises ConfigurationError when the folder is in use.
+    Methods block; `stop` and `close` may be called from other threads. Raises ConfigurationError when the folder is in
+    use.
     """
 
     def __init__(
@@ -43,8 +46,8 @@ class Device:
         token: str | None = None,
         name: str | None = None,
         trainer: Trainer | None = None,
-        policy: DevicePolicy = DevicePolicy(),
-        backoff: Backoff = Backoff(),
+        policy: DevicePolicy | None = None,
+        backoff: Backoff | None = None,
         ca: str | Path | None = None,
         on_event: Listener = _ignore,
     ) -> None:
@@ -55,8 +58,8 @@ class Device:
             token=token,
             name=name,
             trainer=trainer,
-            policy=policy,
-            backoff=backoff,
+            policy=policy or DevicePolicy(),
+            backoff=backoff or Backoff(),
             ca=ca,
             on_event=on_event,
         )
@@ -85,7 +88,10 @@ class Device:
         return self._portal.call(_history(self._agent))
 
     def stop(self) -> None:
-        """Make `run` return after the current request or training step; the task in flight is given back. Safe in a signal handler."""
+        """Make `run` return after the current request or training step; the task in flight is given back.
+
+        Safe in a signal handler.
+        """
         self._portal.soon(self._agent.stop)
 
     def close(self) -> None:
@@ -99,7 +105,9 @@ class Device:
     def __enter__(self) -> "Device":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -1,7 +1,9 @@
-"""Faults for tests: the table of every point between two durable facts of a device, and a hook that kills the process there.
+"""Faults for tests: the table of every point between two durable facts of a device, and a hook that kills the process
+there.
 
-``COTERIE_CLIENT_FAULT="<point>:<nth>"`` sends SIGKILL to the process when it reaches the point for the nth time (counted from 1). It is read when an agent is made.
-A test that enumerates ``POINTS`` has killed a device in every phase of its work.
+``COTERIE_CLIENT_FAULT="<point>:<nth>"`` sends SIGKILL to the process when it reaches the point for the nth time
+(counted from 1). It is read when an agent is made. A test that enumerates ``POINTS`` has killed a device in every phase
+of its work.
 """
 
 import os
@@ -42,7 +44,10 @@ class Faults:
 
     def __init__(self, point: str | None = None, nth: int = 1, strike: Callable[[], None] = kill_self) -> None:
         if point is not None and point not in POINTS:
-            raise ConfigurationError(f"There is no fault point {point!r}.", hint=f"{VARIABLE} takes <point>:<nth> with one of {', '.join(POINTS)}.")
+            raise ConfigurationError(
+                f"There is no fault point {point!r}.",
+                hint=f"{VARIABLE} takes <point>:<nth> with one of {', '.join(POINTS)}.",
+            )
         self._point = point
         self._nth = nth
         self._strike = strike
@@ -56,7 +61,9 @@ class Faults:
             return cls()
         point, _, nth = text.partition(":")
         if not (nth or "1").isdecimal() or int(nth or "1") < 1:
-            raise ConfigurationError(f"{VARIABLE}={text!r} does not say which time.", hint="Write <point>:<nth>, for example trained:1.")
+            raise ConfigurationError(
+                f"{VARIABLE}={text!r} does not say which time.", hint="Write <point>:<nth>, for example trained:1."
+            )
         return cls(point, int(nth or "1"))
 
     def reach(self, point: str) -> None:

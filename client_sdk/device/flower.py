@@ -1,7 +1,8 @@
 """An adapter for clients written as a Flower-style ``NumPyClient``; nothing of Flower is imported or needed.
 
-Such a client has ``get_parameters(config)``, ``fit(parameters, config)`` and ``evaluate(parameters, config)``, where parameters are
-a list of arrays. The list's order is that of the plan's layout: the order in which the experiment's ``ExternalModel`` names them.
+Such a client has ``get_parameters(config)``, ``fit(parameters, config)`` and ``evaluate(parameters, config)``, where
+parameters are a list of arrays. The list's order is that of the plan's layout: the order in which the experiment's
+``ExternalModel`` names them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +19,18 @@ Arrays: TypeAlias = Sequence[NDArray[Any]]
 
 
 class NumPyClient(Protocol):
-    """The methods that the adapter calls. ``get_parameters`` is not needed: a device starts from the round's weights."""
+    """The methods that the adapter calls.
 
-    def fit(self, parameters: list[NDArray[Any]], config: dict[str, Scalar]) -> tuple[Arrays, int, Mapping[str, Scalar]]: ...
+    ``get_parameters`` is not needed: a device starts from the round's weights.
+    """
 
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Scalar]) -> tuple[float, int, Mapping[str, Scalar]]: ...
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
+    ) -> tuple[Arrays, int, Mapping[str, Scalar]]: ...
+
+    def evaluate(
+        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
+    ) -> tuple[float, int, Mapping[str, Scalar]]: ...
 
 
 Factory: TypeAlias = Callable[[FitTask], NumPyClient]
@@ -31,12 +39,13 @@ Factory: TypeAlias = Callable[[FitTask], NumPyClient]
 def flower_trainer(client: NumPyClient | Factory) -> ExternalTrainer:
     """A trainer that drives a ``NumPyClient``.
 
-    client: the object itself, which then brings its own rows, or a function that makes one for a task from ``task.rows``: the rows
-    to train on for ``fit``, the held-out rows for ``evaluate``. A loss and metrics among what the client returns become the round's
-    metrics. config holds ``server_round``, ``local_epochs``, ``batch_size``, ``seed`` and the hyper-parameters.
+    client: the object itself, which then brings its own rows, or a function that makes one for a task from
+    ``task.rows``: the rows to train on for ``fit``, the held-out rows for ``evaluate``. A loss and metrics among what
+    the client returns become the round's metrics. config holds ``server_round``, ``local_epochs``, ``batch_size``,
+    ``seed`` and the hyper-parameters.
 
-    The number of examples that the client returns is the update's weight; steps are counted as epochs of full batches over it,
-    since such a client does not tell. Raises DataError when a list does not have the layout's length.
+    The number of examples that the client returns is the update's weight; steps are counted as epochs of full batches
+    over it, since such a client does not tell. Raises DataError when a list does not have the layout's length.
     """
 
     def made(task: FitTask) -> NumPyClient:
@@ -50,7 +59,12 @@ def flower_trainer(client: NumPyClient | Factory) -> ExternalTrainer:
                 code="fit_result",
             )
         steps = task.epochs * -(-examples // task.batch_size)
-        return {name: np.asarray(value) for name, value in zip(params, returned, strict=True)}, examples, steps, _numbers(metrics)
+        return (
+            {name: np.asarray(value) for name, value in zip(params, returned, strict=True)},
+            examples,
+            steps,
+            _numbers(metrics),
+        )
 
     def evaluate(params: Params, task: FitTask) -> EvaluateResult:
         loss, examples, metrics = made(task).evaluate(list(params.values()), _config(task))

@@ -24,7 +24,10 @@ from coterie.protocol.wire import read_message
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A device that has joined. rows: its checked data, which stays here. nonce: of the first signed request after enrolling."""
+    """A device that has joined.
+
+    rows: its checked data, which stays here. nonce: of the first signed request after enrolling.
+    """
 
     device_id: str
     population: str
@@ -42,12 +45,20 @@ class Membership:
 
 
 async def join(
-    link: Link, store: Store, *, data: DataSource, token: str | None, name: str | None, capabilities: Capabilities, faults: Faults
+    link: Link,
+    store: Store,
+    *,
+    data: DataSource,
+    token: str | None,
+    name: str | None,
+    capabilities: Capabilities,
+    faults: Faults,
 ) -> Membership:
     """Join, or take up the membership that the store holds.
 
-    The first time a token is needed, and the data is checked before the coordinator hears of this device. Later a token makes the
-    device pin the population's signers anew; one that has run out changes nothing. The coordinator's key is pinned for good.
+    The first time a token is needed, and the data is checked before the coordinator hears of this device. Later a token
+    makes the device pin the population's signers anew; one that has run out changes nothing. The coordinator's key is
+    pinned for good.
     Raises ConfigurationError, DataError naming file, column and row, RemoteError.
     """
     stored = store.membership()
@@ -82,7 +93,9 @@ async def _enrol(
             code="protocol_version",
         )
     rows = load_data(data, info.data_schema)
-    request = EnrolRequest(public_key=store.key.public, schema_digest=info.schema_digest, name=name, capabilities=capabilities)
+    request = EnrolRequest(
+        public_key=store.key.public, schema_digest=info.schema_digest, name=name, capabilities=capabilities
+    )
     answer = await link.json("POST", "/v1/device/enrol", request.model_dump(mode="json"), headers=_bearer(token))
     enrolled = read_message(EnrolResponse, answer)
     faults.reach("enrolled")
@@ -101,14 +114,18 @@ async def _enrol(
 
 async def _population(link: Link, token: str | None, *, expected: bool = False) -> PopulationInfo | None:
     try:
-        return read_message(PopulationInfo, await link.json("GET", "/v1/device/population", headers=_bearer(token or "")))
+        return read_message(
+            PopulationInfo, await link.json("GET", "/v1/device/population", headers=_bearer(token or ""))
+        )
     except RemoteError as error:
         if not expected and error.details.get("http_status") == 401:
             return None
         raise
 
 
-def _membership(stored: StoredMembership, schema: DataSchema, rows: Mapping[str, NDArray[Any]], nonce: str | None) -> Membership:
+def _membership(
+    stored: StoredMembership, schema: DataSchema, rows: Mapping[str, NDArray[Any]], nonce: str | None
+) -> Membership:
     return Membership(
         device_id=stored.device_id,
         population=stored.population,
@@ -152,4 +169,3 @@ def _installed(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "unknown"
-

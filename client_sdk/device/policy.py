@@ -16,13 +16,14 @@ MEBIBYTE: Final = 1 << 20
 class DevicePolicy:
     """A device's own floor.
 
-    signers: public keys (hex) whose plans may run here; None for those that were pinned at enrolment. plan: limits of size for
-    plans and their graphs. threads: of one training or evaluation. max_steps: local steps of one task at most; training ends
-    there and sends what it has. max_weight: the most examples that this device ever claims.
+    signers: public keys (hex) whose plans may run here; None for those that were pinned at enrolment. plan: limits of
+    size for plans and their graphs. threads: of one training or evaluation. max_steps: local steps of one task at most;
+    training ends there and sends what it has. max_weight: the most examples that this device ever claims.
 
-    memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both sets of the
-    step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations and ONNX Runtime itself
-    are not counted and nothing is enforced by the operating system: run the client under ``ulimit -v`` or a cgroup for a hard cap.
+    memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
+    sets of the step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations
+    and ONNX Runtime itself are not counted and nothing is enforced by the operating system: run the client under
+    ``ulimit -v`` or a cgroup for a hard cap.
     """
 
     signers: frozenset[str] | None = None
@@ -73,7 +74,7 @@ class DevicePolicy:
         need = memory_needed(plan)
         if self.memory_bytes is not None and need > self.memory_bytes:
             raise PolicyRefused(
-                f"Plan {plan.manifest.name!r} needs at least {need} bytes for its tensors; this device gives {self.memory_bytes}.",
+                f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device gives {self.memory_bytes}.",
                 hint="Raise the memory cap, or let the researcher choose a smaller model or batch.",
                 code="memory_refused",
             )

@@ -12,7 +12,10 @@ from coterie.protocol.codecs import CODECS
 
 @dataclass(frozen=True, kw_only=True)
 class SectionPreview:
-    """One section of the update. values: how many numbers; bytes: as encoded. minimum, maximum, norm: of the numbers before encoding."""
+    """One section of the update.
+
+    values: how many numbers; bytes: as encoded. minimum, maximum, norm: of the numbers before encoding.
+    """
 
     name: str
     codec: str
@@ -27,8 +30,8 @@ class SectionPreview:
 class DryRun:
     """What would leave this device for one task. experiment is None, and the rest empty, when there is no task to give.
 
-    examples: rows of this device, which stay. weight: how many examples the update would claim. metrics: means that travel inside
-    the section ``metrics``. total_bytes: of the whole update file.
+    examples: rows of this device, which stay. weight: how many examples the update would claim. metrics: means that
+    travel inside the section ``metrics``. total_bytes: of the whole update file.
     """
 
     population: str

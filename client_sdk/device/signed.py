@@ -16,10 +16,11 @@ _RENEWABLE = ("nonce_stale", "nonce_used")
 
 
 class SignedLink:
-    """A `Link` on which every request is signed. One request at a time: each uses up the nonce that the answer before it brought.
+    """A `Link` on which every request is signed. One request at a time: each uses up the nonce that the answer before
+    it brought.
 
-    A nonce is kept in memory only. After a start, a lost answer or a restarted coordinator the request is refused once with a fresh nonce, and sent again with
-    that, once; a second refusal is an error.
+    A nonce is kept in memory only. After a start, a lost answer or a restarted coordinator the request is refused once
+    with a fresh nonce, and sent again with that, once; a second refusal is an error.
     """
 
     def __init__(self, link: Link, *, key: SigningKey, device_id: str, nonce: str | None = None) -> None:
@@ -30,7 +31,13 @@ class SignedLink:
         self._turn = asyncio.Lock()
 
     async def request(
-        self, method: str, target: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, accept: tuple[int, ...] = ()
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        accept: tuple[int, ...] = (),
     ) -> httpx.Response:
         """A signed request; parameters, result and errors as `Link.request`."""
         async with self._turn:
@@ -46,7 +53,9 @@ class SignedLink:
         response = await self.request(method, target, body=canonical_json(message), headers={"Content-Type": JSON})
         return parsed(response) if response.content else None
 
-    async def _once(self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]) -> httpx.Response:
+    async def _once(
+        self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]
+    ) -> httpx.Response:
         nonce, self._nonce = self._nonce, NO_NONCE
         signed = {
             "Coterie-Device": self._device_id,

@@ -6,8 +6,9 @@
     states/<task>.state     client state that a finished task returned
     cache/                  blobs by hash (`coterie.client_sdk.device.blobs`)
 
-A fact is durable when the method that records it returns: files are synced before the row that names them is committed, and files that no row names are
-removed when the store opens. One process at a time uses a folder: SQLite's exclusive lock, which the system releases when the process dies, says so.
+A fact is durable when the method that records it returns: files are synced before the row that names them is committed,
+and files that no row names are removed when the store opens. One process at a time uses a folder: SQLite's exclusive
+lock, which the system releases when the process dies, says so.
 
 A task's states, each a row in ``STATES``:
 
@@ -15,18 +16,19 @@ A task's states, each a row in ``STATES``:
     leased -> stored -> reported                                  evaluation: nothing to settle
     leased | stored -> failed                                     refused, expired or aborted
 
-Client state is two-phase. What a training task returned lies in its ``states`` file; it becomes the experiment's state only in the transaction that records
-``counted``. A task that is rolled back or failed leaves the committed state as it was.
+Client state is two-phase. What a training task returned lies in its ``states`` file; it becomes the experiment's state
+only in the transaction that records ``counted``. A task that is rolled back or failed leaves the committed state as it
+was.
 """
 
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,16 +54,20 @@ KEPT_TASKS: Final = 1000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS membership (one INTEGER PRIMARY KEY CHECK (one = 1), document TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS tasks (
-    id TEXT PRIMARY KEY, experiment TEXT NOT NULL, round INTEGER NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL, message TEXT NOT NULL,
-    weight INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0, sha256 TEXT NOT NULL DEFAULT '', size INTEGER NOT NULL DEFAULT 0,
-    has_state INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '', at REAL NOT NULL);
+    id TEXT PRIMARY KEY, experiment TEXT NOT NULL, round INTEGER NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL,
+    message TEXT NOT NULL, weight INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0, sha256 TEXT NOT NULL
+    DEFAULT '', size INTEGER NOT NULL DEFAULT 0, has_state INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '',
+    at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS client_states (experiment TEXT PRIMARY KEY, task TEXT NOT NULL, round INTEGER NOT NULL);
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMembership:
-    """What the device pinned when it joined. schema: the population's schema as JSON text. signers: public keys (hex) of those who may sign plans."""
+    """What the device pinned when it joined.
+
+    schema: the population's schema as JSON text. signers: public keys (hex) of those who may sign plans.
+    """
 
     url: str
     population: str
@@ -73,7 +79,10 @@ class StoredMembership:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
-    """One task as the device remembers it. at: Unix seconds of the last change, by this device's clock. bytes_up: size of the update."""
+    """One task as the device remembers it.
+
+    at: Unix seconds of the last change, by this device's clock. bytes_up: size of the update.
+    """
 
     task: str
     experiment: str
@@ -93,7 +102,10 @@ class HistoryEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class InFlight:
-    """A task that is not over for this device. message: the signed task as JSON text. sha256 and size are of the finished update once ``state`` is stored."""
+    """A task that is not over for this device.
+
+    message: the signed task as JSON text. sha256 and size are of the finished update once ``state`` is stored.
+    """
 
     task: str
     state: str
@@ -132,11 +144,15 @@ class Store:
         row = self._database.execute("SELECT document FROM membership").fetchone()
         if row is None:
             return None
-        document = json.loads(row[0])
-        return StoredMembership(**{**document, "signers": tuple(document["signers"])})
+        document = cast(dict[str, Any], json.loads(row[0]))
+        document["signers"] = tuple(document["signers"])
+        return StoredMembership(**document)
 
     def join(self, membership: StoredMembership) -> None:
-        """Record a membership. The device's identity and the coordinator's key never change afterwards; signers and schema may."""
+        """Record a membership.
+
+        The device's identity and the coordinator's key never change afterwards; signers and schema may.
+        """
         with self._transaction() as database:
             database.execute("INSERT OR REPLACE INTO membership VALUES (1, ?)", (json.dumps(asdict(membership)),))
 
@@ -144,7 +160,8 @@ class Store:
         """Record a task that was just assigned; a task known already keeps its state."""
         with self._transaction() as database:
             database.execute(
-                "INSERT OR IGNORE INTO tasks (id, experiment, round, kind, state, message, at) VALUES (?, ?, ?, ?, 'leased', ?, ?)",
+                "INSERT OR IGNORE INTO tasks (id, experiment, round, kind, state, message, at)"
+                " VALUES (?, ?, ?, ?, 'leased', ?, ?)",
                 (task, experiment, round, kind, message, time.time()),
             )
 
@@ -156,9 +173,14 @@ class Store:
     def in_flight(self) -> InFlight | None:
         """The oldest task that is leased or stored, which is what a device that was killed resumes."""
         row = self._database.execute(
-            "SELECT id, state, message, sha256, size, weight FROM tasks WHERE state IN ('leased', 'stored') ORDER BY rowid LIMIT 1"
+            "SELECT id, state, message, sha256, size, weight FROM tasks"
+            " WHERE state IN ('leased', 'stored') ORDER BY rowid LIMIT 1"
         ).fetchone()
-        return None if row is None else InFlight(task=row[0], state=row[1], message=row[2], sha256=row[3], size=row[4], weight=row[5])
+        return (
+            None
+            if row is None
+            else InFlight(task=row[0], state=row[1], message=row[2], sha256=row[3], size=row[4], weight=row[5])
+        )
 
     def write_update(self, task: str, update: bytes, client_state: Mapping[str, NDArray[np.float32]]) -> None:
         """Make the bytes of a finished task durable. They count only after `stored`."""
@@ -167,9 +189,17 @@ class Store:
             write_durably(self.state_path(task), encode_tensors(client_state), mode=0o600)
 
     def stored(self, task: str, *, sha256: str, size: int, weight: int, steps: int) -> None:
-        """Record that the update's file (see `write_update`) is the answer to this task: from here on no other bytes are ever sent for it."""
+        """Record that the update's file (see `write_update`) is the answer to this task: from here on no other bytes
+        are ever sent for it.
+        """
         self._move(
-            task, "stored", sha256=sha256, size=size, weight=weight, steps=steps, has_state=int(self.state_path(task).exists())
+            task,
+            "stored",
+            sha256=sha256,
+            size=size,
+            weight=weight,
+            steps=steps,
+            has_state=int(self.state_path(task).exists()),
         )
 
     def acknowledged(self, task: str, *, kind: str) -> None:
@@ -190,13 +220,16 @@ class Store:
     def settle(self, outcomes: Mapping[str, str]) -> dict[str, str]:
         """Record what became of pending tasks, all in one transaction.
 
-        outcomes: task id -> "counted" or "rolled_back"; ids that are not pending are ignored, so a repeated answer changes nothing.
-        Of two counted tasks of one experiment the state of the later round stays. Returns the outcomes that were recorded.
+        outcomes: task id -> "counted" or "rolled_back"; ids that are not pending are ignored, so a repeated answer
+        changes nothing. Of two counted tasks of one experiment the state of the later round stays. Returns the outcomes
+        that were recorded.
         """
         recorded: dict[str, str] = {}
         with self._transaction() as database:
             for task, outcome in outcomes.items():
-                row = database.execute("SELECT experiment, round, has_state FROM tasks WHERE id = ? AND state = 'pending'", (task,)).fetchone()
+                row = database.execute(
+                    "SELECT experiment, round, has_state FROM tasks WHERE id = ? AND state = 'pending'", (task,)
+                ).fetchone()
                 if row is None:
                     continue
                 if outcome not in STATES["pending"]:
@@ -204,7 +237,8 @@ class Store:
                 database.execute("UPDATE tasks SET state = ?, at = ? WHERE id = ?", (outcome, time.time(), task))
                 if outcome == "counted" and row[2]:
                     database.execute(
-                        "INSERT INTO client_states VALUES (?, ?, ?) ON CONFLICT (experiment) DO UPDATE SET task = excluded.task, round = excluded.round"
+                        "INSERT INTO client_states VALUES (?, ?, ?) ON CONFLICT (experiment)"
+                        " DO UPDATE SET task = excluded.task, round = excluded.round"
                         " WHERE excluded.round >= client_states.round",
                         (row[0], task, row[1]),
                     )
@@ -227,7 +261,9 @@ class Store:
 
     def history(self) -> list[HistoryEntry]:
         """All remembered tasks, oldest first; the last thousand finished ones are kept."""
-        rows = self._database.execute("SELECT id, experiment, round, kind, state, weight, steps, size, detail, at FROM tasks ORDER BY rowid")
+        rows = self._database.execute(
+            "SELECT id, experiment, round, kind, state, weight, steps, size, detail, at FROM tasks ORDER BY rowid"
+        )
         names = ("task", "experiment", "round", "kind", "state", "weight", "steps", "bytes_up", "detail", "at")
         return [HistoryEntry(**dict(zip(names, row, strict=True))) for row in rows]
 
@@ -252,7 +288,7 @@ class Store:
             raise InternalError(f"Task {task} cannot become {state}: it is {self.state_of(task)}.")
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Generator[sqlite3.Connection]:
         try:
             self._database.execute("BEGIN IMMEDIATE")
             yield self._database
@@ -265,9 +301,14 @@ class Store:
             raise
 
     def _sweep(self) -> None:
-        """Remove files that no row needs: left by a kill between a file and its row, or made superfluous by a settlement."""
+        """Remove files that no row needs: left by a kill between a file and its row, or made superfluous by a
+        settlement.
+        """
         updates = {row[0] for row in self._database.execute("SELECT id FROM tasks WHERE state = 'stored'")}
-        states = {row[0] for row in self._database.execute("SELECT id FROM tasks WHERE state IN ('stored', 'pending') AND has_state")}
+        states = {
+            row[0]
+            for row in self._database.execute("SELECT id FROM tasks WHERE state IN ('stored', 'pending') AND has_state")
+        }
         states |= {row[0] for row in self._database.execute("SELECT task FROM client_states")}
         for folder, needed in ((self.updates, updates), (self.states, states)):
             for path in folder.iterdir():
@@ -287,19 +328,26 @@ def _connect(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         raise _database_error(path.parent, error) from error
     except sqlite3.DatabaseError as error:
-        raise ConfigurationError(f"{path} is not a device's database: {error}.", hint="Choose another folder.") from error
+        raise ConfigurationError(
+            f"{path} is not a device's database: {error}.", hint="Choose another folder."
+        ) from error
     return database
 
 
 def _database_error(folder: Path, error: sqlite3.OperationalError) -> Exception:
     if "locked" in str(error):
-        return ConfigurationError(f"Another client uses the folder {folder}.", hint="Stop that client, or give this one a folder of its own.", code="store_in_use")
+        return ConfigurationError(
+            f"Another client uses the folder {folder}.",
+            hint="Stop that client, or give this one a folder of its own.",
+            code="store_in_use",
+        )
     return storage_error(folder, OSError(28 if "full" in str(error) else 5, str(error)))
 
 
 def _forget(database: sqlite3.Connection) -> None:
     database.execute(
-        "DELETE FROM tasks WHERE state IN ('counted', 'rolled_back', 'reported', 'failed') AND id NOT IN (SELECT task FROM client_states)"
+        "DELETE FROM tasks WHERE state IN ('counted', 'rolled_back', 'reported', 'failed')"
+        " AND id NOT IN (SELECT task FROM client_states)"
         " AND rowid <= (SELECT max(rowid) FROM tasks) - ?",
         (KEPT_TASKS,),
     )

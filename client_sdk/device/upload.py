@@ -16,7 +16,13 @@ ATTEMPTS: Final = 3
 
 
 async def upload(
-    link: SignedLink, task: str, update: bytes, *, resume: bool, piece: int = PIECE, reached: Callable[[str], None] = lambda point: None
+    link: SignedLink,
+    task: str,
+    update: bytes,
+    *,
+    resume: bool,
+    piece: int = PIECE,
+    reached: Callable[[str], None] = lambda point: None,
 ) -> UploadReceipt:
     """Send an update and return the receipt; after it the coordinator holds the update durably.
 

@@ -38,7 +38,10 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What a task came to. update: the encoded bytes. sections: the same in clear. codecs: by section. seconds: of training."""
+    """What a task came to.
+
+    update: the encoded bytes. sections: the same in clear. codecs: by section. seconds: of training.
+    """
 
     update: bytes
     specs: tuple[SectionSpec, ...]
@@ -57,11 +60,14 @@ class Phase(Protocol):
     def __call__(self, phase: str, /) -> None: ...
 
 
-async def prepare(task: Task, membership: Membership, policy: DevicePolicy, blobs: BlobCache, *, at: Phase = lambda phase: None) -> Prepared:
+async def prepare(
+    task: Task, membership: Membership, policy: DevicePolicy, blobs: BlobCache, *, at: Phase = lambda phase: None
+) -> Prepared:
     """Download and check everything that a task names.
 
-    Guarantees: the coordinator pinned at enrolment signed this very task for this device; an allowed key signed the plan; every
-    byte has the digest that the plan or the task names; the plan is for the population's schema and within the policy.
+    Guarantees: the coordinator pinned at enrolment signed this very task for this device; an allowed key signed the
+    plan; every byte has the digest that the plan or the task names; the plan is for the population's schema and within
+    the policy.
     Raises Unauthenticated, PlanRefused, PolicyRefused, TensorFileError, RemoteError.
     """
     at("checking")
@@ -113,12 +119,20 @@ def work(
 ) -> Finished:
     """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes.
 
-    Raises what the trainer raises; PolicyRefused (``no_held_out_rows``) for an evaluation without rows or without metrics.
+    Raises what the trainer raises; PolicyRefused (``no_held_out_rows``) for an evaluation without rows or without
+    metrics.
     """
     task, plan = prepared.task, prepared.plan
     training_rows, held_out = split(membership.rows, plan.manifest.training.holdout)
-    local = LocalTask(experiment=task.experiment, round=task.round, seed=task.seed, hyper=task.hyper, weight_cap=policy.weight_cap(task))
+    local = LocalTask(
+        experiment=task.experiment,
+        round=task.round,
+        seed=task.seed,
+        hyper=task.hyper,
+        weight_cap=policy.weight_cap(task),
+    )
     options = TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step)
+    kept: Tensors = {}
     begun = time.monotonic()
     if task.kind == "train":
         result = trainer.train(plan, prepared.weights, prepared.frozen, local, training_rows, client_state, options)
@@ -126,12 +140,14 @@ def work(
         means = result.metrics(plan).means()
     else:
         if not len(next(iter(held_out.values()))):
-            raise PolicyRefused("This device holds out no rows, so it has nothing to evaluate on.", code="no_held_out_rows")
+            raise PolicyRefused(
+                "This device holds out no rows, so it has nothing to evaluate on.", code="no_held_out_rows"
+            )
         sums = trainer.evaluate(plan, prepared.weights, prepared.frozen, local, held_out, options)
         if not sums.examples:
             raise PolicyRefused("This device's trainer reports no metrics.", code="no_metrics")
-        sections, weight, steps, kept = {METRICS: sums.to_vector(plan.manifest.metrics)}, int(sums.examples), 0, {}
-        weight, means = min(weight, local.weight_cap), sums.means()
+        sections, steps = {METRICS: sums.to_vector(plan.manifest.metrics)}, 0
+        weight, means = min(int(sums.examples), local.weight_cap), sums.means()
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)
     codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
@@ -187,6 +203,6 @@ async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layo
 def _check_schema(plan: Plan, membership: Membership) -> None:
     if plan.manifest.schema.digest != membership.schema.digest:
         raise PlanRefused(
-            f"Plan {plan.manifest.name!r} is for data of another schema than that of population {membership.population!r}.",
+            f"Plan {plan.manifest.name!r} is for another schema than that of population {membership.population!r}.",
             code="schema_mismatch",
         )

@@ -24,7 +24,8 @@ class Stopped(CoterieError):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTask:
-    """What a trainer must know of a task. hyper: overrides of the plan's defaults. weight_cap: the most that ``weight`` may claim.
+    """What a trainer must know of a task. hyper: overrides of the plan's defaults. weight_cap: the most that ``weight``
+    may claim.
 
     seed: of shuffling and dropout; the same seed, weights and rows give the same update.
     """
@@ -40,8 +41,8 @@ class LocalTask:
 class TrainOptions:
     """How a device wants to work, none of which is a task's business.
 
-    threads: of one graph run. max_steps: never more steps than this. on_step: called after each step with the number of steps
-    done; what it raises ends the training.
+    threads: of one graph run. max_steps: never more steps than this. on_step: called after each step with the number of
+    steps done; what it raises ends the training.
     """
 
     threads: int = 1
@@ -69,17 +70,27 @@ class LocalResult:
 class Trainer(Protocol):
     """Trains and evaluates on rows that never leave the device.
 
-    weights: the model version, by tensor name. frozen: tensors that nobody trains, by name. rows: the rows to work on, by feature
-    and label name; hold-out rows are not among those given to ``train`` and are the only ones given to ``evaluate``.
+    weights: the model version, by tensor name. frozen: tensors that nobody trains, by name. rows: the rows to work on,
+    by feature and label name; hold-out rows are not among those given to ``train`` and are the only ones given to
+    ``evaluate``.
     client_state: what the experiment's last counted task returned; empty before it.
     """
 
     def train(
-        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, client_state: Tensors, options: TrainOptions
+        self,
+        plan: Plan,
+        weights: Tensors,
+        frozen: Tensors,
+        task: LocalTask,
+        rows: Rows,
+        client_state: Tensors,
+        options: TrainOptions,
     ) -> LocalResult:
         """Weights and rows to an update."""
         ...
 
-    def evaluate(self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions) -> MetricSums:
+    def evaluate(
+        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
+    ) -> MetricSums:
         """The metric sums of a model version over rows."""
         ...

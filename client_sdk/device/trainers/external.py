@@ -1,8 +1,8 @@
 """Bring your own trainer: a function ``fit`` in whatever framework, the rest (difference, codec, upload) by the SDK.
 
-    def fit(params, task):
-        ...                                    # train on task.rows from params
-        return new_params, weight, steps, {"loss": 0.3, "accuracy": 0.9}
+def fit(params, task):
+    ...                                    # train on task.rows from params
+    return new_params, weight, steps, {"loss": 0.3, "accuracy": 0.9}
 """
 
 from collections.abc import Callable, Mapping
@@ -23,8 +23,10 @@ from coterie.protocol.metrics import EXAMPLES, MetricSums
 class FitTask:
     """What a ``fit`` or ``evaluate`` of one's own is told.
 
-    rows: the rows to work on, by feature and label name, as the schema says (raw values: normalisation is the function's business).
-    hyper: the task's hyper-parameters over the plan's defaults. seed: for everything random. The others are the plan's wishes.
+    rows: the rows to work on, by feature and label name, as the schema says (raw values: normalisation is the
+    function's business).
+    hyper: the task's hyper-parameters over the plan's defaults. seed: for everything random. The others are the plan's
+    wishes.
     """
 
     rows: Rows
@@ -39,7 +41,9 @@ class FitTask:
 
 Params: TypeAlias = dict[str, NDArray[np.float32]]
 FitResult: TypeAlias = tuple[Mapping[str, NDArray[Any]], int, int, Mapping[str, float]]
-"""(new parameters, weight, steps, metrics): weight is how many examples count; metrics are means over the examples trained on."""
+"""(new parameters, weight, steps, metrics): weight is how many examples count; metrics are means over the examples
+trained on.
+"""
 Fit: TypeAlias = Callable[[Params, FitTask], FitResult]
 EvaluateResult: TypeAlias = tuple[int, Mapping[str, float]]
 """(examples, metrics): metrics are means over the examples."""
@@ -59,7 +63,14 @@ class ExternalTrainer:
         self._evaluate = evaluate
 
     def train(
-        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, client_state: Tensors, options: TrainOptions
+        self,
+        plan: Plan,
+        weights: Tensors,
+        frozen: Tensors,
+        task: LocalTask,
+        rows: Rows,
+        client_state: Tensors,
+        options: TrainOptions,
     ) -> LocalResult:
         """Call ``fit`` and take the difference. The weight is at most the task's cap."""
         manifest = plan.manifest
@@ -81,10 +92,14 @@ class ExternalTrainer:
             client_state={},
         )
 
-    def evaluate(self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions) -> MetricSums:
+    def evaluate(
+        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
+    ) -> MetricSums:
         """Call ``evaluate``. Raises PlanRefused (``cannot_evaluate``) when there is none."""
         if self._evaluate is None:
-            raise PlanRefused("This trainer has no evaluate function.", hint="Give ExternalTrainer one.", code="cannot_evaluate")
+            raise PlanRefused(
+                "This trainer has no evaluate function.", hint="Give ExternalTrainer one.", code="cannot_evaluate"
+            )
         examples, metrics = self._evaluate(_copies(weights, frozen), _fit_task(plan, task, rows, options))
         return _sums(plan.manifest.metrics, _whole("examples", examples), metrics)
 
@@ -110,12 +125,22 @@ def _fit_task(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) ->
 
 def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, ...]) -> NDArray[np.float32]:
     if name not in params:
-        raise DataError(f"fit returned no parameter {name!r}.", hint=f"It returned {', '.join(params) or 'none'}.", code="fit_result")
+        raise DataError(
+            f"fit returned no parameter {name!r}.",
+            hint=f"It returned {', '.join(params) or 'none'}.",
+            code="fit_result",
+        )
     value = np.asarray(params[name], np.float32)
     if value.shape != shape:
-        raise DataError(f"fit returned {name!r} with shape {list(value.shape)}; it was {list(shape)}.", code="fit_result")
+        raise DataError(
+            f"fit returned {name!r} with shape {list(value.shape)}; it was {list(shape)}.", code="fit_result"
+        )
     if not np.isfinite(value).all():
-        raise DataError(f"fit returned {name!r} with values that are not finite.", hint="Lower the learning rate.", code="fit_result")
+        raise DataError(
+            f"fit returned {name!r} with values that are not finite.",
+            hint="Lower the learning rate.",
+            code="fit_result",
+        )
     return value
 
 
@@ -135,4 +160,6 @@ def _sums(names: tuple[str, ...], examples: int, means: Mapping[str, float]) -> 
             hint=f"Return all of {', '.join(name for name in names if name != EXAMPLES)}, or no metric at all.",
             code="fit_result",
         )
-    return MetricSums({EXAMPLES: examples, **{name: float(means[name]) * examples for name in names if name != EXAMPLES}})
+    return MetricSums(
+        {EXAMPLES: examples, **{name: float(means[name]) * examples for name in names if name != EXAMPLES}}
+    )

@@ -1,11 +1,12 @@
 """The plan trainer: runs a plan's graphs, and knows no algorithm.
 
-begin fills the state, train is stepped over batches, finish yields the sections and the new client state. Which input takes what
-is said by the manifest (``source`` and ``key`` of every input); the table ``_FILL`` is all that this module adds.
+begin fills the state, train is stepped over batches, finish yields the sections and the new client state. Which input
+takes what is said by the manifest (``source`` and ``key`` of every input); the table ``_FILL`` is all that this module
+adds.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -68,7 +69,8 @@ _CARRIED: frozenset[Source] = frozenset(("state", "zeros"))
 
 
 class PlanTrainer:
-    """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at once.
+    """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at
+    once.
 
     provider: the execution provider. May be used from several threads; each training then has a loop of its own.
     """
@@ -80,7 +82,14 @@ class PlanTrainer:
         self._loops: dict[tuple[str, int], list[StepLoop]] = {}
 
     def train(
-        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, client_state: Tensors, options: TrainOptions
+        self,
+        plan: Plan,
+        weights: Tensors,
+        frozen: Tensors,
+        task: LocalTask,
+        rows: Rows,
+        client_state: Tensors,
+        options: TrainOptions,
     ) -> LocalResult:
         """begin, steps, finish. The weight is the number of rows, at most the task's cap.
 
@@ -95,7 +104,9 @@ class PlanTrainer:
             steps = _steps(loop, manifest.graph("train"), plan, task, rows, options)
             ended = loop.state()
         counters = {"steps": float(steps), "weight": float(weight)}
-        finished = self._run(Supply(plan, weights, frozen, client_state, supply.hyper, ended, counters), "finish", options.threads)
+        finished = self._run(
+            Supply(plan, weights, frozen, client_state, supply.hyper, ended, counters), "finish", options.threads
+        )
         kept = f"{NEXT}client_state/"
         return LocalResult(
             sections={spec.name: finished[f"upload/{spec.name}"] for spec in manifest.sections},
@@ -104,20 +115,31 @@ class PlanTrainer:
             client_state={name.removeprefix(kept): value for name, value in finished.items() if name.startswith(kept)},
         )
 
-    def evaluate(self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions) -> MetricSums:
+    def evaluate(
+        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
+    ) -> MetricSums:
         """The plan's metric sums over the rows."""
         return evaluate(
-            self._executable(plan, "eval", options.threads), plan.manifest, weights, rows, frozen=frozen, threads=options.threads
+            self._executable(plan, "eval", options.threads),
+            plan.manifest,
+            weights,
+            rows,
+            frozen=frozen,
+            threads=options.threads,
         )
 
     def _run(self, supply: Supply, name: GraphName, threads: int) -> Arrays:
         graph = supply.plan.manifest.graph(name)
-        return dict(self._executable(supply.plan, name, threads).run({t.name: _FILL[t.source](supply, t) for t in graph.inputs}))
+        return dict(
+            self._executable(supply.plan, name, threads).run({t.name: _FILL[t.source](supply, t) for t in graph.inputs})
+        )
 
     def _executable(self, plan: Plan, name: GraphName, threads: int) -> Executable:
         key = (plan.manifest.graph(name).sha256, threads)
         with self._lock:
-            found = self._executables.pop(key, None) or Executable(plan.graphs[name], threads=threads, provider=self._provider)
+            found = self._executables.pop(key, None) or Executable(
+                plan.graphs[name], threads=threads, provider=self._provider
+            )
             self._executables[key] = found
             while len(self._executables) > KEPT_GRAPHS:
                 oldest = next(iter(self._executables))
@@ -126,7 +148,7 @@ class PlanTrainer:
         return found
 
     @contextmanager
-    def _loop(self, supply: Supply, threads: int) -> Iterator[StepLoop]:
+    def _loop(self, supply: Supply, threads: int) -> Generator[StepLoop]:
         """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
         graph = supply.plan.manifest.graph("train")
         executable = self._executable(supply.plan, "train", threads)
