@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,7 +16,7 @@ GRACE_S = 6.0
 @contextmanager
 def child(
     module: str, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[str]]:
+) -> Generator[subprocess.Popen[str]]:
     """A Python module as a child process whose standard input is a pipe from here.
 
     The child is asked to stop by closing that pipe, which also happens if this process is killed; if it does not end in
@@ -56,7 +56,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _deaf_to_interrupts() -> Generator[None]:
     """A second Ctrl-C must not cut the clearing up short; it takes at most GRACE_S seconds a child."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

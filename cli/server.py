@@ -32,6 +32,9 @@ def server(
             help="Bind beyond loopback without TLS (behind a proxy that ends it).",
         ),
     ] = False,
+    log_level: Annotated[
+        str, typer.Option(envvar="COTERIE_LOG_LEVEL", help="debug, info, warning or error; logs are JSON on stderr.")
+    ] = "warning",
     stop_with_stdin: Annotated[
         bool,
         typer.Option("--stop-with-stdin", help="Stop when standard input closes, as when the parent process ends."),
@@ -46,7 +49,12 @@ def server(
     output = Output(json)
     given: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key}
     settings = Settings(
-        host=host, port=port, folder=folder, insecure=insecure, **{key: path for key, path in given.items() if path}
+        host=host,
+        port=port,
+        folder=folder,
+        insecure=insecure,
+        log_level=log_level,
+        **{key: path for key, path in given.items() if path},
     )
     if stop_with_stdin:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
