@@ -7,7 +7,7 @@ float32 with round to nearest, ties to even, so encode and decode are bit-exact 
     q     = clip(rint(x / scale), -127, 127), or 0 where scale is 0
     x'    = float32(q) * scale      one product
 
-For scales that are normal numbers |x - x'| ≤ 0.5000003 · scale. Nearest rounding is biased: many clients that round
+For scales that are normal numbers |x - x'| ≤ 0.50002 · scale. Nearest rounding is biased: many clients that round
 the same way do not cancel.
 """
 
