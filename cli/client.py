@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.failures import INTERRUPTED
-from coterie.cli.output import Json, Output, figure, size
+from coterie.cli.output import Json, Output, figure, short_id, size
 from coterie.cli.places import HOME, Authority
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
         case "joined":
             output.say(f"Joined {facts['population']} with {facts['examples']} rows. Ctrl-C leaves.")
         case "task":
-            output.say(f"Round {facts['round']} of {facts['experiment']}: {facts['kind']}")
+            output.say(f"Round {facts['round']} of {short_id(str(facts['experiment']))}: {facts['kind']}")
         case "trained":
             output.say(f"  trained {facts['steps']} steps in {facts['seconds']:.2f} s")
         case "uploaded":
@@ -106,8 +106,9 @@ def show(output: Output, dry: "DryRun") -> None:
     if dry.experiment is None:
         output.say(dry.note)
         return
+    where = f"Round {dry.round} of {short_id(dry.experiment)}"
     output.say(
-        f"Round {dry.round} of {dry.experiment} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:"
+        f"Round {dry.round} of {short_id(dry.experiment)} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:"
     )
     output.table(
         ("section", "codec", "values", "bytes", "from", "to", "norm"),

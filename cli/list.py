@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.output import Json, Output
+from coterie.cli.output import Json, Output, short_id
 from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
 
 
@@ -20,7 +20,7 @@ class What(StrEnum):
 # What to list → its columns, fields of the listed messages, and what to do where there is none.
 COLUMNS: dict[What, tuple[tuple[str, ...], str]] = {
     What.EXPERIMENTS: (
-        ("name", "id", "population", "state", "round", "created_at"),
+        ("name", "state", "round", "population", "id", "created_at"),
         "No experiment yet. Start one: coterie submit experiment.py",
     ),
     What.POPULATIONS: (
@@ -57,4 +57,17 @@ def list_(
     rows = [item.model_dump(mode="json") for item in items]
     for row in rows:
         output.event(what.value.removesuffix("s"), **row)
-    output.table(columns, [[row.get(column) for column in columns] for row in rows], empty=empty)
+    output.table(columns, [[short(column, row.get(column)) for column in columns] for row in rows], empty=empty)
+
+
+def short(column: str, value: object) -> object:
+    """A cell for people: the start of an id, which is unique, and times to the minute."""
+    match column:
+        case "id":
+            return short_id(str(value))
+        case "schema_digest":
+            return str(value)[:12]
+        case "created_at" | "last_seen_at" if value is not None:
+            return str(value)[:16].replace("T", " ")
+        case _:
+            return value

@@ -56,10 +56,11 @@ def download(
     json: Json = False,
 ) -> None:
     """Download a model that runs in plain onnxruntime, or its weights."""
+    from coterie.cli.watch import chosen
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:
-        written = control.run(run).download(path, version=version, form=form)
+        written = chosen(control, run).download(path, version=version, form=form)
     output.event("downloaded", path=written, version=version, form=form, bytes=written.stat().st_size)
     output.say(f"{written}: {size(written.stat().st_size)}")

@@ -16,7 +16,7 @@ ROWS = 240
 SITES = 3
 # State → the mean of temperature, pressure, vibration and current while a machine is in it.
 STATES = {"idle": (42.0, 4.0, 0.8, 4.0), "running": (65.0, 5.5, 2.0, 12.0), "worn": (78.0, 5.0, 3.6, 14.0)}
-SPREAD = (7.0, 0.8, 0.5, 2.0)
+SPREAD = (12.0, 1.0, 0.9, 4.0)
 # How often a site sees the state that it sees most.
 USUAL = 0.6
 

@@ -75,3 +75,9 @@ def size(count: float | None) -> str:
 def figure(value: float | None, digits: int = 4) -> str:
     """A metric for people; a dash where it was not measured."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def short_id(identifier: str) -> str:
+    """The start of an id that no other has: the kind and the millisecond in which it was made."""
+    kind, _, digits = identifier.partition("_")
+    return f"{kind}_{digits[:12]}"

@@ -28,13 +28,12 @@ def watch(
 
 
 def chosen(control: "Control", name: str | None) -> "Run":
-    """The named experiment, or the newest one."""
-    if name is not None:
-        return control.run(name)
+    """The newest experiment of that name, or the one with that id or start of an id; without a name, the newest."""
     views = control.experiments()
     if not views:
         raise NotFound("This coordinator has no experiment.", hint="Start one: coterie submit experiment.py")
-    return control.run(views[0].id)
+    named = [view for view in views if name is None or view.name == name]
+    return control.run(named[0].id if named or name is None else name)
 
 
 def follow_run(output: Output, run: "Run") -> None:
@@ -47,7 +46,7 @@ def follow_run(output: Output, run: "Run") -> None:
             elif event.type == FINISHED:
                 ending = dict(event.data)
     committed = sum(row["state"] == "committed" for row in table.rows)
-    output.event("finished", experiment=run.id, name=run.name, rounds=committed, **ending)
+    output.event("finished", **{**ending, "experiment": run.id, "name": run.name, "rounds": committed})
     output.say(f"Ended: {ending.get('reason', 'finished')}, {committed} rounds committed.")
     if not committed:
         raise typer.Exit(FAILED)
