@@ -73,7 +73,7 @@ def _external(experiment: Experiment) -> CompiledPlan:
     layout = Layout.of(experiment.model.parameters)
     shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
     zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    initial = initial_tensors(experiment.initial or zeros, shapes)
+    initial = initial_tensors(zeros if experiment.initial is None else experiment.initial, shapes)
     manifest = _manifest(experiment, layout, sections=(SectionSpec.over(DELTA, layout),))
     check_manifest(manifest)
     return CompiledPlan(Plan(manifest, {}), initial, {})
@@ -83,7 +83,8 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
     layout, client = builder.layout, experiment.algorithm.client
     shapes = {name: spec.shape for name, spec in builder.specs.items()}
-    tensors = initial_tensors(experiment.initial or builder.model.init(experiment.seed), shapes)
+    first = builder.model.init(experiment.seed) if experiment.initial is None else experiment.initial
+    tensors = initial_tensors(first, shapes)
     frozen = {name: tensors[name] for name in builder.frozen}
     graphs = builder.build()
     files = {name: _write(name, graph) for name, graph in graphs.items()}

@@ -220,8 +220,7 @@ TestLife.settings = settings(max_examples=150, stateful_step_count=25, deadline=
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(EVERY_EVENT), max_size=12))
 def test_effects_may_be_repeated_after_a_restart(events: list[e.Event]) -> None:
-    """What the last event asked for is part of what resume asks for, so a host that died before acting loses nothing.
-    """
+    """What the last event asked for is part of what resume asks for: a host that died before acting loses nothing."""
     round = fresh()
     for event in events:
         try:
