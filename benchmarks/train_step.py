@@ -15,8 +15,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import cycle
 from typing import Any
 
@@ -34,10 +36,9 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 
-try:
-    import torch
-except ImportError:
-    torch = None
+torch: Any = None
+with suppress(ImportError):
+    torch = import_module("torch")
 
 BATCHES = 64
 
@@ -47,7 +48,7 @@ class Case:
     """One model, batch size and optimizer; images are [1, 28, 28]."""
 
     name: str
-    model: nn.Module
+    model: nn.Sequential
     example: tuple[int, ...]
     classes: int
     batch: int
@@ -138,7 +139,7 @@ def our_step(
     return lambda: loop.step(next(feeds)), lambda: loop.read(["metric/loss"])["metric/loss"].item(), executable
 
 
-def torch_model(model: nn.Module) -> Any:
+def torch_model(model: nn.Sequential) -> Any:
     """The same model with the same first weights in PyTorch."""
 
     def layer(module: nn.Module) -> Any:
@@ -156,7 +157,6 @@ def torch_model(model: nn.Module) -> Any:
             case _:
                 raise ValueError(f"no PyTorch layer for {module}")
 
-    assert isinstance(model, nn.Sequential)
     twin = torch.nn.Sequential(*map(layer, model.layers))
     values = {name: torch.from_numpy(array) for name, array in model.init(0).items()}
     linear = {f"{index}.weight" for index, module in enumerate(model.layers) if isinstance(module, nn.Linear)}
@@ -164,14 +164,14 @@ def torch_model(model: nn.Module) -> Any:
     return twin
 
 
-def torch_optimizer(case: Case, parameters: Iterator[Any]) -> Any:
+def torch_optimizer(case: Case, parameters: Iterable[Any]) -> Any:
     """Its SGD or Adam, fused where it can be."""
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[case.optimizer.name]
-    parameters = list(parameters)
+    tensors = list(parameters)
     try:
-        return kind(parameters, lr=case.optimizer.hyper["lr"], fused=True)
+        return kind(tensors, lr=case.optimizer.hyper["lr"], fused=True)
     except (RuntimeError, TypeError):
-        return kind(parameters, lr=case.optimizer.hyper["lr"])
+        return kind(tensors, lr=case.optimizer.hyper["lr"])
 
 
 def torch_step(case: Case, data: list[tuple[NDArray, NDArray]]) -> tuple[Callable[[], None], Step]:

@@ -25,13 +25,13 @@ def check_gradients() -> Callable[[Scalar, Mapping[str, NDArray]], None]:
 
     def slope(fn: Scalar, arrays: dict[str, Array], way: Mapping[str, NDArray]) -> float:
         gradient = grad(fn)(arrays)
-        return float(sum(np.vdot(gradient[name].numpy(), way[name]) for name in arrays))
+        return sum(float(np.vdot(gradient[name].numpy(), way[name])) for name in arrays)
 
     def check(fn: Scalar, point: Mapping[str, NDArray]) -> None:
         rng = np.random.default_rng(11)
         step = 1e-5
         for _ in range(3):
-            way = {name: rng.normal(size=value.shape) for name, value in point.items()}
+            way: dict[str, NDArray] = {name: rng.normal(size=value.shape) for name, value in point.items()}
             ahead, behind = along(fn, point, way, step), along(fn, point, way, -step)
             first = (fn(ahead).item() - fn(behind).item()) / (2 * step)
             assert slope(fn, along(fn, point, way, 0), way) == pytest.approx(first, rel=1e-6, abs=1e-7)

@@ -1,6 +1,7 @@
 """The checker of untrusted graphs: what it accepts, what it refuses and why, and that nothing else comes out of it."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def _branch() -> GraphProto:
     return helper.make_graph([helper.make_node("Relu", ["x"], ["inner"])], "branch", [], [value("inner", [4, 3])])
 
 
-def _add(model: ModelProto, operator: str, inputs: list[str], outputs: list[str], **attributes: object) -> None:
+def _add(model: ModelProto, operator: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
     model.graph.node.append(helper.make_node(operator, inputs, outputs, **attributes))
 
 

@@ -1,6 +1,7 @@
 """Batches: every row once, one fixed shape, the same bytes every time and after every resume."""
 
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -97,6 +98,6 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("make", "reason"), MISTAKES, ids=[reason for _, reason in MISTAKES])
-def test_mistakes_are_named(make, reason: str):
+def test_mistakes_are_named(make: Callable[[], object], reason: str):
     with pytest.raises(InputError, match=reason):
         make()

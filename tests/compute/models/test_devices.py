@@ -66,7 +66,11 @@ def test_a_wrong_provider_is_found_out(
     damage: Callable[[dict[str, NDArray]], dict[str, NDArray]], monkeypatch: pytest.MonkeyPatch
 ):
     run = Executable.run
-    monkeypatch.setattr(devices.Executable, "run", lambda self, feeds: damage(run(self, feeds)))
+
+    def damaged(self: Executable, feeds: dict[str, NDArray]) -> dict[str, NDArray]:
+        return damage(run(self, feeds))
+
+    monkeypatch.setattr(devices.Executable, "run", damaged)
     report = conformance(CPU)
     assert not report.passed
     assert len(report.failures) > len(RECIPES) / 2
@@ -79,16 +83,28 @@ def test_a_recipe_that_does_not_run_is_a_result():
     assert replace(report, cases=()).passed
 
 
+def floats(numbers: object) -> NDArray:
+    return np.array(numbers, np.float32)
+
+
+def doubles(numbers: object) -> NDArray:
+    return np.array(numbers, np.float64)
+
+
+def integers(numbers: object) -> NDArray:
+    return np.array(numbers, np.int32)
+
+
 DISTANCES = [
-    (np.float32([1, 2]), np.float32([1, 2]), 0),
-    (np.float32([3]), np.float32([1]), 1),
-    (np.float32([np.nan, np.inf]), np.float32([np.nan, np.inf]), 0),
-    (np.float32([np.inf]), np.float32([-np.inf]), np.inf),
-    (np.float32([1]), np.float32([np.nan]), np.inf),
-    (np.float32([1]), np.float32([[1]]), np.inf),
-    (np.float32([1]), np.float64([1]), np.inf),
-    (np.int32([1, 2]), np.int32([1, 2]), 0),
-    (np.int32([1, 2]), np.int32([1, 3]), np.inf),
+    (floats([1, 2]), floats([1, 2]), 0),
+    (floats([3]), floats([1]), 1),
+    (floats([np.nan, np.inf]), floats([np.nan, np.inf]), 0),
+    (floats([np.inf]), floats([-np.inf]), np.inf),
+    (floats([1]), floats([np.nan]), np.inf),
+    (floats([1]), floats([[1]]), np.inf),
+    (floats([1]), doubles([1]), np.inf),
+    (integers([1, 2]), integers([1, 2]), 0),
+    (integers([1, 2]), integers([1, 3]), np.inf),
     (np.zeros((0,), np.float32), np.zeros((0,), np.float32), 0),
 ]
 
@@ -100,7 +116,7 @@ def test_distance(actual: NDArray, expected: NDArray, apart: float):
 
 def test_the_reference_takes_scalars_as_the_file_does():
     graph = trace_named(lambda inputs: {"twice": inputs["a"] * 2.0}, {"a": TensorSpec(())})
-    np.testing.assert_array_equal(evaluate(graph, {"a": np.float32([3])})["twice"], np.float32([6]))
-    for wrong in ({"a": np.float32(3)}, {"a": np.float32([3, 4])}, {}, {"a": np.float32([3]), "b": np.float32([3])}):
+    np.testing.assert_array_equal(evaluate(graph, {"a": floats([3])})["twice"], floats([6]))
+    for wrong in ({"a": floats(3)}, {"a": floats([3, 4])}, {}, {"a": floats([3]), "b": floats([3])}):
         with pytest.raises(InputError):
             evaluate(graph, wrong)

@@ -139,7 +139,8 @@ def test_forward_equals_the_formula(case: Case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: repr(case.layer))
 def test_gradients_equal_finite_differences(case: Case, check_gradients: Callable[..., None]):
     params, x = point(case)
-    weigh = Array(np.random.default_rng(5).normal(size=case.formula(params, x).shape))
+    shape: tuple[int, ...] = case.formula(params, x).shape
+    weigh = Array(np.random.default_rng(5).normal(size=shape))
 
     def scalar(arrays: dict[str, Array]) -> Array:
         given = {name: value for name, value in arrays.items() if name != "x"}
@@ -154,7 +155,12 @@ def test_embedding_takes_rows_and_gives_their_gradient(check_gradients: Callable
     ids = np.array([[0, 4], [4, 2]], np.int32)
     table = np.random.default_rng(2).normal(size=(5, 3))
     np.testing.assert_array_equal(layer({"weight": Array(table)}, Array(ids)).numpy(), table[ids])
-    check_gradients(lambda p: (layer(p, Array(ids)) * layer(p, Array(ids))).sum(), {"weight": table})
+
+    def scalar(params: dict[str, Array]) -> Array:
+        rows = layer(params, Array(ids))
+        return (rows * rows).sum()
+
+    check_gradients(scalar, {"weight": table})
     assert {name: spec.shape for name, spec in layer.specs().items()} == {"weight": (5, 3)}
 
 

@@ -129,7 +129,7 @@ def test_an_inactive_step_returns_everything_bit_for_bit(
 def test_a_parameter_without_gradient_stays(optimizer: optim.Optimizer, known: Known):
     params = numbers(3)
     state = plain(optimizer.init(arrays(params)))
-    moved, _ = advance(optimizer, {"gain": np.float32(1.0).reshape(())}, state, params)
+    moved, _ = advance(optimizer, {"gain": np.ones((), np.float32)}, state, params)
     assert bits(moved)["0.weight"] == bits(params)["0.weight"]
     assert moved["gain"] < params["gain"]
 
