@@ -107,9 +107,7 @@ def show(output: Output, dry: "DryRun") -> None:
         output.say(dry.note)
         return
     where = f"Round {dry.round} of {short_id(dry.experiment)}"
-    output.say(
-        f"Round {dry.round} of {short_id(dry.experiment)} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:"
-    )
+    output.say(f"{where} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:")
     output.table(
         ("section", "codec", "values", "bytes", "from", "to", "norm"),
         [

@@ -1,8 +1,9 @@
 """`coterie simulate`: the experiment in this process, with many virtual clients."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +16,10 @@ from coterie.cli.rounds import RoundTable
 def simulate(
     target: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")],
     clients: Annotated[
-        str, typer.Option(help="The name in FILE that holds, or returns, one dictionary of arrays for each client.")
+        str,
+        typer.Option(
+            help="The name in FILE that holds, or returns, each client's data: files, folders or arrays by name."
+        ),
     ] = "clients",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
@@ -25,6 +29,7 @@ def simulate(
 ) -> None:
     """Train in this process: no coordinator, no network, the same arithmetic."""
     from coterie.cli.loading import call, load_experiment, override, split_target
+    from coterie.client_sdk.control.submission import slug
     from coterie.simulation import simulate_full
 
     output = Output(json)
@@ -32,15 +37,16 @@ def simulate(
     experiment, module = load_experiment(target)
     experiment = override(experiment, rounds=rounds, seed=seed)
     shards = call(module, split_target(target)[0], clients)
+    folder = HOME / "simulations" / slug(experiment.name)
     title = f"{experiment.name}: {len(shards)} clients in this process"
     with RoundTable(output, title) as table:
-        result = simulate_full(experiment, shards, threads=threads, on_event=table.add)
+        result = simulate_full(
+            experiment, shards, threads=threads, folder=folder / "versions", on_event=lambda event: show(table, event)
+        )
     committed = [row for row in table.rows if row["state"] == "committed"]
     path: Path | None = None
     if committed:
-        path = out or HOME / "simulations" / experiment.name / "infer.onnx"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path = Path(result.save_infer(path) or path)
+        path = result.save_infer(out or folder / "infer.onnx")
     output.event(
         "summary",
         rounds=len(committed),
@@ -56,3 +62,9 @@ def simulate(
         output.say("No round was committed, so there is no model; the causes stand in the table.")
         raise typer.Exit(FAILED)
     output.say(f"Model: {path}")
+
+
+def show(table: RoundTable, event: Mapping[str, Any]) -> None:
+    """Show the rounds; the end is told by the command itself."""
+    if event["event"] == "round":
+        table.add(event)

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import METRICS
+from coterie.client_sdk.device.data import DataSource, load_data
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
 from coterie.errors import CoterieError, ExperimentError
@@ -65,15 +66,22 @@ class Answer:
     state: Tensors
 
 
-def make_clients(schema: DataSchema, clients: Sequence[Arrays], holdout: float) -> list[VirtualClient]:
+def make_clients(schema: DataSchema, clients: Sequence[DataSource], holdout: float) -> list[VirtualClient]:
     """Clients with their rows checked and split as a device does.
 
     Raises DataError naming the client, ExperimentError for none.
     """
     if not clients:
         raise ExperimentError("A simulation needs at least one client.", code="no_clients")
-    checked = (schema.check(arrays, f"client {number}") for number, arrays in enumerate(clients))
+    checked = (_rows(source, schema, number) for number, source in enumerate(clients))
     return [VirtualClient(number, *split(arrays, holdout)) for number, arrays in enumerate(checked)]
+
+
+def _rows(source: DataSource, schema: DataSchema, number: int) -> Arrays:
+    """Arrays, whose errors name the client; anything else as a device reads it, whose errors name the file."""
+    if isinstance(source, Mapping):
+        return schema.check(cast(Arrays, source), f"client {number}")
+    return load_data(source, schema)
 
 
 def train(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: Assignment, folder: Path) -> Answer:

@@ -19,6 +19,7 @@ from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
+from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import LocalTask, Trainer, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.errors import ExperimentError, InternalError, UpdateRefused
@@ -60,7 +61,7 @@ class Rounds:
     @staticmethod
     def of(
         experiment: Experiment,
-        clients: Sequence[Mapping[str, NDArray[Any]]],
+        clients: Sequence[DataSource],
         *,
         trainer: Trainer | None,
         threads: int,

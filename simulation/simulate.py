@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
+from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ExperimentError
 from coterie.protocol.files import write_durably
@@ -61,7 +62,7 @@ class Simulation:
 
 def simulate(
     experiment: Experiment,
-    clients: Sequence[Mapping[str, NDArray[Any]]],
+    clients: Sequence[DataSource],
     *,
     threads: int = 1,
     trainer: Trainer | None = None,
@@ -76,7 +77,7 @@ def simulate(
 
 def simulate_full(
     experiment: Experiment,
-    clients: Sequence[Mapping[str, NDArray[Any]]],
+    clients: Sequence[DataSource],
     *,
     threads: int = 1,
     trainer: Trainer | None = None,
@@ -85,7 +86,8 @@ def simulate_full(
 ) -> Simulation:
     """Run an experiment over virtual clients.
 
-    clients: each client's rows by feature and label name, as the schema says. threads: clients that work at once, each
+    clients: each client's rows: arrays by feature and label name, or whatever else a device takes as its data (a file,
+    a folder, a function; see `load_data`). threads: clients that work at once, each
     on one thread of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; None runs the
     plan's graphs.
     on_event: gets one ``round`` event per round. folder: where model versions are kept (``<sha256>.safetensors``); None
