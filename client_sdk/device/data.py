@@ -110,7 +110,7 @@ def _folder(path: Path, schema: DataSchema) -> Arrays:
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
     if not files:
         raise DataError(
-            f"{path}: the folder has no .csv, .csv.gz or .npz file, nor a .npy file for each of {', '.join(names[:10])}.",
+            f"{path}: the folder has no .csv, .csv.gz or .npz file, nor .npy files of {', '.join(names[:10])}.",
             code="data_missing",
         )
     # Each file is checked on its own first, so that an error names the file and its row.
@@ -167,7 +167,7 @@ def _csv(path: Path, schema: DataSchema) -> Arrays:
     try:
         with _text(path) as file:
             reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, [])]
+            header = [name.strip() for name in next(reader, list[str]())]
             columns = _columns(path, header, schema.sources)
             return _read_columns(path, reader, header, columns)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:

@@ -1,0 +1,158 @@
+"""A small experiment, coordinators to run it on, and a rule whose client state counts the updates that counted."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.horizontal import FedAvg
+from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
+from coterie.client_sdk.control.client import ControlClient
+from coterie.client_sdk.control.submission import Submission, send
+from coterie.client_sdk.device.agent import Agent, AgentSettings
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
+from coterie.protocol.control import ExperimentView
+from coterie.protocol.layout import Layout
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.signing import SigningKey
+from coterie.server.app import create_app
+from coterie.server.settings import Settings
+
+Arrays = dict[str, NDArray[Any]]
+
+SCHEMA = DataSchema((Feature(name="x", shape=(4,), low=-10, high=10),), Label(name="y", low=0, high=2))
+RESEARCHER = SigningKey.from_seed(b"r" * 32)
+
+
+def rows(count: int = 40, seed: int = 0) -> Arrays:
+    """Three classes that a linear model can tell apart."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    y = generator.integers(0, 3, count).astype(np.int32)
+    centres = np.array([[2, 0, 0, 1], [0, 2, 1, 0], [-2, 0, 2, 0]], np.float32)
+    return {"x": (centres[y] + generator.normal(0, 0.4, (count, 4))).astype(np.float32), "y": y}
+
+
+def experiment(name: str = "tiny", **changes: Any) -> Experiment:
+    """Two rounds of one client unless told otherwise."""
+    base = Experiment(
+        name=name,
+        model=mlp((4, 8, 3)),
+        schema=SCHEMA,
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.1),
+        metrics={"accuracy": accuracy},
+        batch_size=8,
+        rounds=RoundPolicy(rounds=2, cohort=1, evaluate_every=0),
+    )
+    return replace(base, **changes)
+
+
+def counting() -> Algorithm:
+    """FedAvg whose client state is the number of this client's updates that rounds have counted."""
+    plain = FedAvg()
+
+    def state(layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        return {"counted": (1,)}
+
+    def finish(context: Finish) -> Finished:
+        done = plain.client.finish(context)
+        return Finished(sections=done.sections, client_state={"counted": context.client_state["counted"] + 1.0})
+
+    return replace(plain, client=replace(plain.client, client_state=state, finish=finish))
+
+
+@dataclass
+class Lab:
+    """A coordinator in this process: its transport, its administrator, and agents on it."""
+
+    transport: httpx.AsyncBaseTransport
+    control: ControlClient
+    folder: Path
+    agents: list[Agent] = field(default_factory=list[Agent])
+
+    async def submit(self, wanted: Experiment, key: SigningKey = RESEARCHER) -> ExperimentView:
+        """Start an experiment in the population of its name."""
+        return await send(self.control, Submission(experiment=wanted, key=key))
+
+    async def agent(self, population: str, name: str = "device", **changes: Any) -> Agent:
+        """An agent with a folder of its own and an enrolment token."""
+        token = await self.control.enrolment_token(population)
+        chosen = {"data": rows(), "token": token.token, "transport": self.transport, **changes}
+        made = Agent(AgentSettings(url="http://coordinator", folder=self.folder / name, **chosen))
+        self.agents.append(made)
+        return made
+
+
+@asynccontextmanager
+async def lab(folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> AsyncGenerator[Lab, None]:
+    """A coordinator in this process with short waits. wrap: puts something between the transport and the application."""
+    settings = Settings(
+        folder=folder / "server", retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
+    )
+    app = create_app(settings)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        transport = httpx.ASGITransport(wrap(app))
+        admin = (settings.folder / "admin.token").read_text().strip()
+        made = Lab(transport, ControlClient("http://coordinator", token=admin, transport=transport), folder)
+        stack.push_async_callback(made.control.close)
+        yield made
+        for agent in made.agents:
+            await agent.close()
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """A coordinator in a process of its own."""
+
+    url: str
+    token: str
+    pid: int
+
+
+_SERVE = """
+import json, sys
+from pathlib import Path
+from coterie.server.serve import serve
+from coterie.server.settings import Settings
+
+def ready(started):
+    token = started.admin_token_file.read_text().strip()
+    print(json.dumps({"url": started.url, "token": token}), flush=True)
+
+serve(Settings(folder=Path(sys.argv[1]), port=0, retry_floor_s=0.02, retry_idle_s=0.02, log_level="error"), ready)
+"""
+
+
+@contextmanager
+def coordinator_process(folder: Path) -> Generator[Coordinator, None, None]:
+    """Start a coordinator on a port of the system's choice, and end it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVE, str(folder / "server")], stdout=subprocess.PIPE, text=True, env=clean_environment()
+    ) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            started = json.loads(line)
+            yield Coordinator(started["url"], started["token"], process.pid)
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without coterie's own variables, and with ``more``."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COTERIE_")} | more

@@ -1,0 +1,176 @@
+"""What a device remembers, over reopenings of its folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.client_sdk.device.store import STATES, Store, StoredMembership
+from coterie.errors import ConfigurationError, InternalError
+from coterie.protocol.canonical import sha256_hex
+
+UPDATE = b"the update's bytes"
+
+
+def lease(store: Store, task: str, round: int = 1) -> None:
+    store.lease(task=task, experiment="exp", round=round, kind="train", message="{}")
+
+
+def finish(store: Store, task: str, value: float) -> None:
+    store.write_update(task, UPDATE, {"v": np.full(2, value, np.float32)})
+    store.stored(task, sha256=sha256_hex(UPDATE), size=len(UPDATE), weight=3, steps=4)
+
+
+def counted(store: Store, task: str, value: float, round: int = 1, outcome: str = "counted") -> None:
+    lease(store, task, round)
+    finish(store, task, value)
+    store.acknowledged(task, kind="train")
+    store.settle({task: outcome})
+
+
+def value(store: Store) -> float | None:
+    state = store.client_state("exp")
+    return float(state["v"][0]) if state else None
+
+
+def reopened(store: Store) -> Store:
+    store.close()
+    return Store(store.folder)
+
+
+def test_client_state_becomes_committed_only_when_the_update_counted_and_outlives_a_restart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert value(store) is None
+    lease(store, "t1")
+    finish(store, "t1", 1)
+    store.acknowledged("t1", kind="train")
+    store = reopened(store)
+    assert value(store) is None and store.pending() == ["t1"]
+    assert store.settle({"t1": "counted"}) == {"t1": "counted"}
+    store = reopened(store)
+    assert value(store) == 1 and store.pending() == []
+    counted(store, "t2", 2, round=2, outcome="rolled_back")
+    store = reopened(store)
+    assert value(store) == 1
+    counted(store, "t3", 3, round=3)
+    assert value(reopened(store)) == 3
+
+
+def test_settling_again_or_settling_the_unknown_changes_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    counted(store, "t1", 1)
+    assert store.settle({"t1": "rolled_back", "never-heard-of": "counted"}) == {}
+    assert value(store) == 1
+
+
+def test_of_two_counted_tasks_the_later_round_stays_whatever_the_order(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for task, round in (("early", 1), ("late", 2)):
+        lease(store, task, round)
+        finish(store, task, round)
+        store.acknowledged(task, kind="train")
+    store.settle({"late": "counted"})
+    store.settle({"early": "counted"})
+    assert value(store) == 2
+
+
+def test_a_task_in_flight_is_found_again_with_the_very_bytes_that_were_stored(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    lease(store, "t1")
+    found = reopened(store).in_flight()
+    assert found is not None and (found.task, found.state) == ("t1", "leased")
+    store = Store(tmp_path / "other")
+    lease(store, "t1")
+    finish(store, "t1", 1)
+    store = reopened(store)
+    found = store.in_flight()
+    assert found is not None and (found.state, found.sha256) == ("stored", sha256_hex(UPDATE))
+    assert store.update_path("t1").read_bytes() == UPDATE
+
+
+def test_files_without_a_row_are_swept_and_files_with_one_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    counted(store, "kept", 1)
+    lease(store, "killed")
+    store.write_update("killed", UPDATE, {"v": np.zeros(2, np.float32)})
+    store = reopened(store)
+    assert not store.update_path("killed").exists() and not store.state_path("killed").exists()
+    assert store.state_path("kept").exists()
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) -> None:
+    moves = {
+        "stored": lambda store: finish(store, "t", 1),
+        "pending": lambda store: store.acknowledged("t", kind="train"),
+        "reported": lambda store: store.acknowledged("t", kind="evaluate"),
+        "failed": lambda store: store.fail("t", "why"),
+    }
+    ways = {
+        "leased": [],
+        "stored": ["stored"],
+        "pending": ["stored", "pending"],
+        "reported": ["stored", "reported"],
+        "failed": ["failed"],
+    }
+    for target, move in moves.items():
+        store = Store(tmp_path / target)
+        lease(store, "t")
+        for step in ways.get(state, ["stored", "pending"]):
+            moves[step](store)
+        if state in ("counted", "rolled_back"):
+            store.settle({"t": state})
+        if target in STATES[state]:
+            move(store)
+            assert store.state_of("t") == target
+        else:
+            with pytest.raises(InternalError):
+                move(store)
+            assert store.state_of("t") == state
+        store.close()
+
+
+def test_the_key_and_the_membership_are_the_same_after_a_restart_and_the_key_is_private(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    membership = StoredMembership(
+        url="http://c", population="p", device_id="d", coordinator_key="k", signers=("a", "b"), schema="{}"
+    )
+    assert store.membership() is None
+    store.join(membership)
+    public = store.key.public
+    store = reopened(store)
+    assert store.key.public == public and store.membership() == membership
+    assert (tmp_path / "device.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_second_client_in_the_folder_is_refused_with_a_hint(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        Store(tmp_path)
+    assert caught.value.reason == "store_in_use" and "folder of its own" in str(caught.value)
+    code = f"from pathlib import Path; from coterie.client_sdk.device.store import Store; Store(Path({str(tmp_path)!r}))"
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert other.returncode != 0 and "Another client uses the folder" in other.stderr
+    store.close()
+    Store(tmp_path).close()
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "device.db").write_bytes(b"certainly no SQLite database, but long enough to be read as one" * 20)
+    with pytest.raises(ConfigurationError, match="device.db is not a device's database"):
+        Store(tmp_path)
+
+
+def test_history_tells_every_task_with_its_outcome(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    counted(store, "t1", 1)
+    lease(store, "t2", 2)
+    store.fail("t2", "plan_signer: not allowed")
+    entries = store.history()
+    assert [(e.task, e.state, e.weight, e.bytes_up) for e in entries] == [
+        ("t1", "counted", 3, len(UPDATE)),
+        ("t2", "failed", 0, 0),
+    ]
+    assert entries[1].detail == "plan_signer: not allowed"
