@@ -14,14 +14,15 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.horizontal import algorithm
+from coterie.aggregation.horizontal.algorithm import Aggregates
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.reducers import Accumulator, Vector, reducer
+from coterie.aggregation.reducers import Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.protocol.files import storage_error
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
-from coterie.protocol.update import Update, UpdateLimits, read_update
+from coterie.protocol.update import read_update
 
 WEIGHTS_FILE = "weights.safetensors"
 STATE_FILE = "state.safetensors"
@@ -79,20 +80,13 @@ def aggregate_updates(
     Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow).
     """
     layout = manifest.layout
-    usable, rejected = _read(manifest, _digest(base), updates)
+    usable, rejected = _check(manifest, _digest(base), updates, weight_cap)
     if not usable:
         why = f"; the first: {rejected[0].message}" if rejected else "."
         raise errors.UpdateRefused(f"None of the {len(updates)} updates can be used{why}", code="nothing_usable")
-    accumulated = {spec.name: _reduce(spec, usable, weight_cap) for spec in manifest.sections}
-    aggregates = {
-        spec.name: reducer(_REDUCERS[spec.reduction]).result(accumulated[spec.name]) for spec in manifest.sections
-    }
-    method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters)
-    state = _read_state(server_state)
-    optimizer_state = _part(state, _OPTIMIZER) or server.init(layout.size)
-    step, optimizer_state, method_state = _step(
-        manifest, aggregates, server, optimizer_state, _part(state, _METHOD) or method.server.init(layout)
-    )
+    sections = _reduce(manifest, usable)
+    state = {} if server_state is None else read_file(server_state)
+    step, kept = _step(manifest, sections, usable, server, state)
     weights = layout.flatten(read_file(base, _limits(manifest)))
     with np.errstate(over="ignore"):
         new = (weights + step).astype(np.float32)
@@ -104,84 +98,102 @@ def aggregate_updates(
         )
     out.mkdir(parents=True, exist_ok=True)
     write_file(out / WEIGHTS_FILE, layout.unflatten(new))
-    kept = {_OPTIMIZER + n: v for n, v in optimizer_state.items()} | {_METHOD + n: v for n, v in method_state.items()}
     if kept:
         write_file(out / STATE_FILE, kept)
     return AggregateResult(
         version=_digest(out / WEIGHTS_FILE),
         weights=str(out / WEIGHTS_FILE),
         state=str(out / STATE_FILE) if kept else None,
-        accepted=tuple(update.header.task for update in usable),
+        accepted=tuple(entry.task for entry in usable),
         rejected=rejected,
-        weight=float(sum(_weight(update, weight_cap) for update in usable)),
-        metrics=MetricSums.from_vector(manifest.metrics, aggregates[METRICS]).sums,
+        weight=sum(entry.weight for entry in usable),
+        metrics=MetricSums.from_vector(manifest.metrics, sections[METRICS]).sums,
         step_norm=float(np.linalg.norm(step)),
     )
 
 
-def _read(manifest: Manifest, base: str, paths: Sequence[Path]) -> tuple[tuple[Update, ...], tuple[Rejection, ...]]:
+@dataclass(frozen=True)
+class _Usable:
+    """An update that passed. Only this is kept of it, so that memory does not grow with the number of updates."""
+
+    task: str
+    path: Path
+    weight: float
+
+
+def _check(
+    manifest: Manifest, base: str, paths: Sequence[Path], cap: int | None
+) -> tuple[tuple[_Usable, ...], tuple[Rejection, ...]]:
     """The updates that can be used, by task, and why the others cannot."""
-    usable: dict[str, Update] = {}
+    usable: dict[str, _Usable] = {}
     rejected: list[Rejection] = []
     for path in sorted(paths):
         task = path.name
         try:
-            update = read_update(path, manifest.sections, plan=manifest.id, base=base, limits=UpdateLimits())
+            update = read_update(path, manifest.sections, plan=manifest.id, base=base)
             task = update.header.task
             update.check_finite()
             if task in usable:
                 raise errors.UpdateRefused(f"Task {task} has more than one update.", code="duplicate_task")
-            usable[task] = update
-        except (errors.UpdateRefused, errors.TensorFileError, errors.StorageError) as error:
+            weight = update.header.weight if cap is None else min(update.header.weight, cap)
+            usable[task] = _Usable(task, path, float(weight))
+        except (errors.UpdateRefused, errors.StorageError) as error:
             rejected.append(Rejection(task, error.reason, error.message))
     return tuple(usable[task] for task in sorted(usable)), tuple(rejected)
 
 
-def _reduce(spec: SectionSpec, updates: Sequence[Update], weight_cap: int | None) -> Accumulator:
-    rule = reducer(_REDUCERS[spec.reduction])
-    accumulated = rule.init(spec.length)
-    for update in updates:
-        accumulated = rule.add(accumulated, update.chunks(spec.name), _weight(update, weight_cap))
-    return accumulated
-
-
-def _weight(update: Update, cap: int | None) -> float:
-    return float(update.header.weight if cap is None else min(update.header.weight, cap))
+def _reduce(manifest: Manifest, usable: Sequence[_Usable]) -> Mapping[str, Vector]:
+    """The aggregate of every section, in one pass over the updates."""
+    rules = {spec.name: reducer(_REDUCERS[spec.reduction]) for spec in manifest.sections}
+    sums = {spec.name: rules[spec.name].init(spec.length) for spec in manifest.sections}
+    for entry in usable:
+        update = read_update(entry.path, manifest.sections)
+        for name, rule in rules.items():
+            sums[name] = rule.add(sums[name], update.chunks(name), entry.weight)
+    return {name: rule.result(sums[name]) for name, rule in rules.items()}
 
 
 def _step(
-    manifest: Manifest, aggregates: Mapping[str, Vector], server: ServerOptimizer, optimizer: State, method: State
-) -> tuple[Vector, State, State]:
-    """The change of the weights and the new states; nothing changes where no section covers the layout."""
-    size = manifest.layout.size
-    uncovered = np.ones(size, np.bool_)
-    placed = dict(aggregates)
+    manifest: Manifest,
+    sections: Mapping[str, Vector],
+    usable: Sequence[_Usable],
+    server: ServerOptimizer,
+    state: State,
+) -> tuple[Vector, State]:
+    """The change of the weights and the state to keep; nothing changes where no section covers the layout."""
+    layout = manifest.layout
+    method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters).server
+    uncovered = np.ones(layout.size, np.bool_)
+    placed = dict(sections)
     for spec in manifest.sections:
         if spec.slices:
-            vector, at = np.zeros(size, np.float64), 0
+            placed[spec.name] = _place(spec, sections[spec.name], layout.size)
             for start, stop in spec.slices:
-                vector[start:stop] = aggregates[spec.name][at : at + stop - start]
                 uncovered[start:stop] = False
-                at += stop - start
-            placed[spec.name] = vector
-    states = [optimizer]
+    kept = dict(_part(state, _OPTIMIZER) or server.init(layout.size))
 
     def optimize(delta: Vector) -> Vector:
-        change, after = server.update(delta, states[-1])
-        states.append({name: np.where(uncovered, states[-1][name], value) for name, value in after.items()})
+        change, after = server.update(delta, kept)
+        kept.update({name: np.where(uncovered, kept[name], value) for name, value in after.items()})
         return change
 
-    rule = algorithm(manifest.algorithm.name, manifest.algorithm.parameters).server
-    step, after = rule.apply(placed, method, optimize)
-    return np.where(uncovered, 0.0, step), states[-1], after
+    aggregates = Aggregates(sections=placed, clients=len(usable), weight=sum(entry.weight for entry in usable))
+    step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
+    named = {_OPTIMIZER + name: value for name, value in kept.items()}
+    return np.where(uncovered, 0.0, step), named | {_METHOD + name: value for name, value in own.items()}
+
+
+def _place(spec: SectionSpec, section: Vector, size: int) -> Vector:
+    """A section's elements where they belong in the whole vector; zeros elsewhere."""
+    vector, at = np.zeros(size, np.float64), 0
+    for start, stop in spec.slices:
+        vector[start:stop] = section[at : at + stop - start]
+        at += stop - start
+    return vector
 
 
 def _part(state: State, prefix: str) -> State:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
-def _read_state(path: Path | None) -> State:
-    return {} if path is None else read_file(path)
 
 
 def _limits(manifest: Manifest) -> TensorLimits:

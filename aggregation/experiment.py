@@ -40,7 +40,7 @@ class ExternalModel:
     metrics: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Experiment:
     """A federated experiment over a population whose rows follow ``schema``.
 

@@ -112,27 +112,39 @@ class ClientPart:
     finish: Callable[[Finish], Finished] = delta_only
 
 
+@dataclass(frozen=True, kw_only=True)
+class Aggregates:
+    """What the clients of a round sent together. sections: the aggregate of each, float64; one over the layout is
+    placed
+    in a vector of the layout's size, zero where nothing covers it. clients: how many; weight: the sum of their weights.
+    """
+
+    sections: Mapping[str, Vector]
+    clients: int
+    weight: float
+
+
+Optimize = Callable[[Vector], Vector]
+"""The server optimizer's step for a change of the whole layout."""
+
+
 def _no_state(layout: Layout) -> State:
     return {}
 
 
-def _delta_step(sections: Mapping[str, Vector], state: State, optimizer: Update) -> tuple[Vector, State]:
-    return optimizer(sections[DELTA]), state
-
-
-Update = Callable[[Vector], Vector]
+def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    return optimize(aggregates.sections[DELTA]), state
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPart:
-    """init(layout): the method's own state on the server. apply(sections, state, optimize) is (step, new state):
-    sections
-    holds the aggregate of every section (float64), ``optimize(delta)`` the server optimizer's step for a
-    pseudo-gradient of the layout's size, and the model becomes ``weights + step``.
+    """init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state),
+    and the
+    model becomes ``weights + step``; ``optimize`` may be called once.
     """
 
     init: Callable[[Layout], State] = _no_state
-    apply: Callable[[Mapping[str, Vector], State, Update], tuple[Vector, State]] = _delta_step
+    apply: Callable[[Aggregates, State, Optimize], tuple[Vector, State]] = _delta_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +158,7 @@ class Algorithm:
 
 
 __all__ = [
+    "Aggregates",
     "Algorithm",
     "Begin",
     "ClientPart",

@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from coterie import errors
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.graph import GRAPHS, NEXT, GraphInput, GraphManifest, GraphName, Role, Source, role_of
-from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT, Manifest
+from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, SAMPLE_WEIGHT, Manifest
 from coterie.compute.onnx.checker import GraphLimits, check_graph
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import verify_plan
 
 Shape = tuple[int, ...]
@@ -183,8 +184,8 @@ def _check_sections(manifest: Manifest) -> None:
             "a section's segments are not the runs of its tensors",
         ),
         (
-            all(spec.name != METRICS or (spec.is_extra and spec.length == len(metrics)) for spec in sections),
-            f"section {METRICS!r} must be a sum of {len(metrics)} elements, one for each metric",
+            all(spec.name != METRICS or _fits_metrics(spec, len(metrics)) for spec in sections),
+            f"section {METRICS!r} must be a sum of {len(metrics)} elements, one for each metric, in {METRIC_RANGE}",
         ),
         (manifest.trainer == "plan" or names[0] == DELTA, f"an external plan's first section must be {DELTA!r}"),
         (bool(manifest.codecs), "no codec is listed"),
@@ -321,6 +322,10 @@ _EXPECTED: Mapping[Source, Callable[[Manifest, GraphName, GraphInput], tuple[str
     "zeros": _as_stated,
     "counter": lambda manifest, name, tensor: ("float32", (1,)) if tensor.key in ("steps", "weight") else None,
 }
+
+
+def _fits_metrics(spec: SectionSpec, count: int) -> bool:
+    return spec.is_extra and spec.length == count and spec.value_range == METRIC_RANGE
 
 
 def _distinct(tensors: Collection[Tensor]) -> bool:

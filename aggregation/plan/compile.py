@@ -26,7 +26,7 @@ from coterie.aggregation.plan.graph import (
     role_of,
 )
 from coterie.aggregation.plan.graphs import GraphBuilder
-from coterie.aggregation.plan.manifest import DELTA, METRICS, Frozen, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named, Training
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
@@ -116,7 +116,7 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         trainer="external" if isinstance(experiment.model, ExternalModel) else "plan",
         schema=experiment.schema,
         layout=layout,
-        sections=(*sections, SectionSpec.extra(METRICS, len(names))),
+        sections=(*sections, SectionSpec.extra(METRICS, len(names), value_range=METRIC_RANGE)),
         codecs=experiment.codecs,
         metrics=names,
         hyper={},

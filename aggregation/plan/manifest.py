@@ -23,6 +23,8 @@ DELTA = "delta"
 METRICS = "metrics"
 SAMPLE_WEIGHT = "sample_weight"
 MANIFEST_BYTES = 8 * 2**20
+METRIC_RANGE = (-1e30, 1e30)
+"""Bounds of one metric sum, so that no sum over clients can overflow because of one of them."""
 
 Trainer = Literal["plan", "external"]
 

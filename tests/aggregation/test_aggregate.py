@@ -1,6 +1,7 @@
 """The numeric job over real update files."""
 
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from coterie import errors
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
-from coterie.aggregation.plan.manifest import Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer, server_sgd
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout
@@ -30,7 +31,10 @@ def manifest_of(*sections: SectionSpec, algorithm: str = "fedavg") -> Manifest:
         trainer="external",
         schema=DataSchema((Feature(name="x"),), Label(name="y")),
         layout=LAYOUT,
-        sections=(*(sections or (SectionSpec.over("delta", LAYOUT),)), SectionSpec.extra("metrics", 2)),
+        sections=(
+            *(sections or (SectionSpec.over("delta", LAYOUT),)),
+            SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE),
+        ),
         hyper={},
         training=Training(batch_size=1),
         algorithm=Named(algorithm, {}),
@@ -165,7 +169,12 @@ def absent(job: Job) -> Path:
     return path
 
 
+def huge_metrics(job: Job) -> Path:
+    return job.add(9.0, sections={"delta": np.zeros(LAYOUT.size, np.float32), "metrics": np.array([1.0, 1e308])})
+
+
 BAD: dict[str, Callable[[Job], Path]] = {
+    "out_of_range": huge_metrics,
     "wrong_plan": lambda job: job.add(9.0, plan="0" * 64),
     "wrong_base": lambda job: job.add(9.0, base="0" * 64),
     "not_finite": not_finite,
@@ -231,3 +240,20 @@ def test_server_optimizers_are_rebuilt_from_their_names() -> None:
     for name, parameters in (("adam", {}), ("sgd", {"beta": 1.0}), ("sgd", {"lr": 0.0}), ("sgd", {"momentum": 1.0})):
         with pytest.raises(errors.ExperimentError):
             server_optimizer(name, parameters)
+
+
+def test_memory_is_that_of_the_model_however_many_updates(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    for _ in range(400):
+        job.add(1.0)
+
+    def peak(updates: Sequence[Path]) -> int:
+        tracemalloc.start()
+        job.run(updates)
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return used
+
+    peak(job.updates[:2])
+    # What is kept of an update is its task, its path and its weight.
+    assert (peak(job.updates) - peak(job.updates[:4])) / 396 < 1024

@@ -294,6 +294,7 @@ WRONG: dict[str, tuple[Change, str, str]] = {
     "section outside the layout": (section(0, slices=[[1, 68]]), "sections", "leaves the layout"),
     "segments that are not tensors": (section(0, segments=[60, 7]), "sections", "segments"),
     "metrics of another length": (section(1, length=4, segments=[4]), "sections", "metrics"),
+    "metrics without bounds": (section(1, value_range=None), "sections", "metrics"),
     "no section": (lambda parts: parts.manifest.update(sections=[]), "sections", "metrics"),
     "only metrics": (lambda parts: parts.manifest["sections"].pop(0), "sections", "nothing would be learned"),
     "overlapping sections": (

@@ -251,7 +251,8 @@ def test_what_does_not_compile_is_refused_by_name(make_experiment: Make, changes
 
 
 def rounds(**changes: Any) -> RoundPolicy:
-    return RoundPolicy(**({"rounds": 2, "cohort": 2, "min_updates": 1} | changes))
+    values: dict[str, Any] = {"rounds": 2, "cohort": 2, "min_updates": 1, **changes}
+    return RoundPolicy(**values)
 
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [

@@ -25,7 +25,8 @@ CONFIG = RoundConfig(cohort=1)
 
 
 def policy(**changes: Any) -> RoundPolicy:
-    return RoundPolicy(**({"rounds": 5, "cohort": 2} | changes))
+    values: dict[str, Any] = {"rounds": 5, "cohort": 2, **changes}
+    return RoundPolicy(**values)
 
 
 def committed(number: int, loss: float | None) -> Round:
