@@ -126,7 +126,7 @@ async def _take(
         raise refusal(row.state)
     whole = here.blobs.scratch_file(row.id)
     held = _held_bytes(here, row.id)
-    if part.offset != held and part.offset != 0:
+    if part.offset > held:
         raise Conflict(
             f"This part starts at byte {part.offset}, but {held} bytes are here.",
             hint=f"Continue at {UPLOAD_OFFSET_HEADER}.",
@@ -163,7 +163,10 @@ def _held_bytes(here: Coordinator, task: str) -> int:
 
 
 def _append(whole: File, body: File, offset: int) -> None:
-    """Put a part where it belongs; a part at offset 0 begins anew. All of it, or what was there before."""
+    """Put a part where it belongs, in place of whatever was there from its offset on: a repeated part is harmless.
+
+    On a full disk the file ends at the offset, so that the part can be sent again.
+    """
     if offset == 0:
         body.replace(whole)
         return
@@ -172,6 +175,7 @@ def _append(whole: File, body: File, offset: int) -> None:
             target.seek(offset)
             while chunk := source.read(1 << 20):
                 target.write(chunk)
+            target.truncate()
     except OSError as error:
         with whole.open("r+b") as target:
             target.truncate(offset)

@@ -5,9 +5,11 @@ makes.
 import asyncio
 import base64
 import hashlib
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,13 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, Named, Training
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.layout import Layout
@@ -65,6 +73,39 @@ def initial_weights() -> bytes:
     return encode_tensors(layout().unflatten(np.zeros(SIZE, np.float32)))
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """What an experiment is made of."""
+
+    manifest: Manifest
+    graphs: Mapping[str, bytes]
+    initial: bytes
+    evaluation: bytes | None = None
+
+
+def tiny() -> Recipe:
+    """The plan whose trainer is the test itself: zeros to begin with, no graphs."""
+    return Recipe(manifest(), {}, initial_weights())
+
+
+@cache
+def measured() -> Recipe:
+    """A compiled plan with an eval graph, and rows for the coordinator to measure on."""
+    rows = {"x": np.ones((5, 2), np.float32), "y": np.zeros(5, np.int32)}
+    experiment = Experiment(
+        name="measured",
+        model=mlp((2, 2)),
+        schema=SCHEMA,
+        rounds=policy(),
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.1),
+        metrics={"accuracy": accuracy},
+        evaluation=rows,
+    )
+    compiled = compile_plan(experiment)
+    return Recipe(compiled.plan.manifest, compiled.plan.graphs, compiled.initial_bytes, encode_tensors(rows))
+
+
 def sha256(data: bytes) -> str:
     """SHA-256 as hex."""
     return hashlib.sha256(data).hexdigest()
@@ -74,6 +115,11 @@ def policy(**changes: Any) -> RoundPolicy:
     """Two rounds of two updates, no evaluation, short deadlines."""
     fields = {"rounds": 2, "cohort": 2, "deadline_s": 30.0, "lease_s": 20.0, "evaluate_every": 0, "weight_cap": 100}
     return RoundPolicy.model_validate({**fields, **changes})
+
+
+def once() -> dict[str, str]:
+    """A fresh idempotency key, as a header."""
+    return {"Idempotency-Key": secrets.token_hex(8)}
 
 
 @dataclass
@@ -99,7 +145,8 @@ class Operator:
         """A population that accepts the researcher's plans, and an enrolment token for it."""
         body = {"name": name, "data_schema": SCHEMA.to_json(), "signers": [RESEARCHER.public]}
         await self.ok("POST", "/v1/populations", json=body)
-        made = await self.ok("POST", "/v1/tokens", json={"kind": "enrol", "population": name})
+        token = {"kind": "enrol", "population": name}
+        made = await self.ok("POST", "/v1/tokens", json=token, headers=once())
         return made["token"]
 
     async def put(self, data: bytes, kind: str) -> BlobRef:
@@ -108,24 +155,31 @@ class Operator:
         await self.ok("PUT", f"/v1/blobs/{digest}", params={"kind": kind}, content=data)
         return BlobRef(sha256=digest, size=len(data))
 
-    async def request(self, population: str = "people", **policy_changes: Any) -> ExperimentCreate:
-        """Upload a tiny plan and its initial weights; the request that makes an experiment of them."""
-        plan = manifest()
-        await self.put(plan.data, "plan")
-        initial = await self.put(initial_weights(), "model")
+    async def request(
+        self, population: str = "people", recipe: Recipe | None = None, lr: float = 1.0, **changes: Any
+    ) -> ExperimentCreate:
+        """Upload a plan and its initial weights; the request that makes an experiment of them."""
+        made = recipe or tiny()
+        await self.put(made.manifest.data, "plan")
+        for graph in made.graphs.values():
+            await self.put(graph, "graph")
+        plan = made.manifest.id
         return ExperimentCreate(
-            name="tiny",
+            name=made.manifest.name,
             population=population,
-            plan=PlanRef(id=plan.id, signature=sign_plan(RESEARCHER, plan.id), signer=RESEARCHER.public),
-            initial=initial,
-            rounds=policy(**policy_changes),
-            server=ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.5}),
+            plan=PlanRef(id=plan, signature=sign_plan(RESEARCHER, plan), signer=RESEARCHER.public),
+            initial=await self.put(made.initial, "model"),
+            evaluation=None if made.evaluation is None else await self.put(made.evaluation, "evaluation"),
+            rounds=policy(**changes),
+            server=ServerRule(name="sgd", parameters={"lr": lr, "momentum": 0.5}),
         )
 
-    async def experiment(self, population: str = "people", **policy_changes: Any) -> str:
-        """Start a tiny experiment; its id."""
-        request = await self.request(population, **policy_changes)
-        view = await self.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"))
+    async def experiment(
+        self, population: str = "people", recipe: Recipe | None = None, lr: float = 1.0, **changes: Any
+    ) -> str:
+        """Start an experiment; its id."""
+        request = await self.request(population, recipe, lr, **changes)
+        view = await self.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
         return view["id"]
 
     async def state(self, experiment: str) -> dict[str, Any]:
@@ -219,7 +273,7 @@ class Device:
     async def check_in(self, pending: Sequence[str] = ()) -> dict[str, Any]:
         """Ask for a task."""
         pairs = ",".join(f'"{task}"' for task in pending)
-        body = f'{{"pending":[{pairs}],"capabilities":{{"trainers":["external"]}}}}'.encode()
+        body = f'{{"pending":[{pairs}],"capabilities":{{"trainers":["plan","external"]}}}}'.encode()
         answer = await self.send("POST", "/v1/device/check-in", body)
         assert answer.is_success, answer.text
         return answer.json()
@@ -251,11 +305,13 @@ def update(
     plan: str | None = None,
     base: str | None = None,
     named: str | None = None,
+    recipe: Recipe | None = None,
 ) -> bytes:
     """The update of a task: the same number everywhere, unless something else is asked for."""
-    vector = np.full(SIZE, value, np.float32) if delta is None else delta
+    plan_of = (recipe or tiny()).manifest
+    vector = np.full(plan_of.layout.size, value, np.float32) if delta is None else delta
     metrics = np.array(sums or (weight, 0.5 * weight, 0.75 * weight), np.float64)
-    specs = manifest().sections_for(task.kind)
+    specs = plan_of.sections_for(task.kind)
     sections = {DELTA: vector, METRICS: metrics} if task.kind == "train" else {METRICS: metrics}
     return encode_update(
         task=named or task.id,
@@ -266,6 +322,14 @@ def update(
         specs=specs,
         sections=sections,
     )
+
+
+def planted(task: Task, value: float, at: int = 2) -> bytes:
+    """An update with a number in it that an honest encoder would not write."""
+    marker = np.float32(1234.5)
+    delta = np.ones(SIZE, np.float32)
+    delta[at] = marker
+    return update(task, delta=delta).replace(marker.tobytes(), np.float32(value).tobytes())
 
 
 Opener = Callable[..., AbstractAsyncContextManager[Operator]]

@@ -1,0 +1,357 @@
+"""kill -9 at every point where something becomes durable: nothing acknowledged is lost or counted twice, every round
+ends by name.
+
+The points are not sampled: the table `COMMIT_POINTS` is enumerated, and the coordinator can commit nothing outside of
+it. For each point a real coordinator process serves over a socket, devices work with it over HTTP, SIGKILL strikes at
+the point, a second process takes over the folder, and
+the devices carry on as real ones do: they repeat what was not answered.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny, update
+
+from coterie.protocol.device import Task
+from coterie.protocol.tensors import decode_tensors
+from coterie.server.faults import COMMIT_POINTS
+
+REFUSED = (409, 422)
+
+
+class Zygote:
+    """The process that forks coordinators."""
+
+    def __init__(self) -> None:
+        script = Path(__file__).parent / "zygote.py"
+        self._process = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """One order, one answer."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it; its children have ended."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Generator[Zygote, None, None]:
+    """One zygote for all the points."""
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@dataclass
+class Supervisor:
+    """Keeps a coordinator running: the first process with a fault, every later one without."""
+
+    zygote: Zygote
+    folder: Path
+    port: int
+    pid: int = 0
+    statuses: list[int] = field(default_factory=list[int])
+    starts: int = 0
+
+    @property
+    def url(self) -> str:
+        """Where it answers; the same after a restart."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, fault: str) -> None:
+        """Start a process."""
+        self.starts += 1
+        settings = {
+            "folder": str(self.folder / "state"),
+            "port": self.port,
+            "retry_floor_s": 0.02,
+            "retry_idle_s": 0.02,
+            "log_level": "error",
+            "shutdown_s": 1,
+        }
+        ready = self.folder / f"ready-{self.starts}"
+        self.pid = self.zygote.ask({"settings": settings, "fault": fault, "ready": str(ready)})["pid"]
+
+    def ready(self) -> bool:
+        """Whether the newest process answers."""
+        return (self.folder / f"ready-{self.starts}").exists()
+
+    def dead(self) -> bool:
+        """Whether the newest process has ended (it stays a zombie until it is waited for)."""
+        state = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state == "Z"
+
+    def reap(self) -> None:
+        """Take note of how the newest process ended."""
+        self.statuses.append(self.zygote.ask({"wait": self.pid})["status"])
+
+    async def watch(self) -> None:
+        """Start another process whenever one dies."""
+        while True:
+            if self.dead():
+                self.reap()
+                self.start("")
+            await asyncio.sleep(0.02)
+
+
+class Patient(httpx.AsyncBaseTransport):
+    """Sends a request again while the coordinator is away: what was not answered is repeated, signed anew by whoever
+    signs.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        for _ in range(500):
+            if self._supervisor.ready():
+                try:
+                    response = await self._inner.handle_async_request(request)
+                    await response.aread()
+                except httpx.TransportError:
+                    pass
+                else:
+                    return response
+            await asyncio.sleep(0.02)
+        raise AssertionError("the coordinator never came back")
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@asynccontextmanager
+async def supervised(zygote: Zygote, folder: Path, fault: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
+    """A coordinator that dies at a fault and comes back, and its operator."""
+    supervisor = Supervisor(zygote, folder, free_port())
+    supervisor.start(fault)
+    watching = asyncio.create_task(supervisor.watch())
+    try:
+        async with httpx.AsyncClient(transport=Patient(supervisor), base_url=supervisor.url, timeout=20) as http:
+            await http.get("/healthz")
+            token = (folder / "state" / "admin.token").read_text().strip()
+            yield supervisor, Operator(http, token)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        os.kill(supervisor.pid, signal.SIGTERM)
+        supervisor.reap()
+
+
+@dataclass
+class Ledger:
+    """What the coordinator acknowledged: (experiment, round) → value and weight of each accepted update."""
+
+    accepted: dict[tuple[str, int], list[tuple[float, int]]] = field(
+        default_factory=dict[tuple[str, int], list[tuple[float, int]]]
+    )
+    tasks: list[tuple[Device, str, str]] = field(default_factory=list[tuple[Device, str, str]])
+
+    def note(self, device: Device, task: Task, value: float, weight: int) -> None:
+        """An acknowledged update."""
+        self.accepted.setdefault((task.experiment, task.round), []).append((value, weight))
+        self.tasks.append((device, task.id, task.experiment))
+
+
+async def deliver(ledger: Ledger, device: Device, task: Task, value: float, recipe: Recipe | None = None) -> None:
+    """Upload until it is acknowledged."""
+    weight = int(10 * abs(value)) % 50 + 1
+    answer = await device.upload(task, update(task, value, weight=weight, recipe=recipe))
+    assert answer.status_code == 200, answer.text
+    if task.kind == "train":
+        ledger.note(device, task, value, weight)
+
+
+async def main_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
+    """One round with everything in it: progress, parts, an abort, a refusal, two accepted updates."""
+    experiment = await operator.experiment(rounds=1)
+    one, two, three, four = await fleet(operator, token, 4)
+    first, second = await one.task(), await two.task()
+    await one.send("POST", f"/v1/device/tasks/{first.id}/progress", b'{"phase":"training"}')
+    answer = await two.send("POST", f"/v1/device/tasks/{second.id}/abort", b'{"phase":"training","code":"battery_low"}')
+    assert answer.status_code == 204, answer.text
+    third = await three.task()
+    refused = await three.upload(third, planted(third, np.nan))
+    assert refused.status_code in REFUSED, refused.text
+    data = update(first, 1.5, weight=16)
+    await one.upload(first, data, part=data[:100])
+    held = await one.send("HEAD", f"/v1/device/tasks/{first.id}/update")
+    offset = int(held.headers["Upload-Offset"])
+    answer = await one.upload(first, data, offset=offset if offset < len(data) else 0)
+    assert answer.status_code == 200, answer.text
+    ledger.note(one, first, 1.5, 16)
+    await deliver(ledger, four, await four.task(), 3.0)
+    return [experiment]
+
+
+async def late_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
+    """A lease that runs out, then a deadline with one update of two."""
+    experiment = await operator.experiment(rounds=1, min_updates=1, lease_s=0.4, deadline_s=1.0)
+    one, two = await fleet(operator, token, 2)
+    await deliver(ledger, one, await one.task(), 2.0)
+    await two.task()
+    return [experiment]
+
+
+async def measured_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
+    """A central and a federated evaluation."""
+    recipe = measured()
+    experiment = await operator.experiment(recipe=recipe, rounds=1, cohort=1, evaluate_every=1)
+    (one,) = await fleet(operator, token, 1)
+    await deliver(ledger, one, await one.task(), 0.5, recipe)
+    await deliver(ledger, one, await one.task(), 0.5, recipe)
+    return [experiment]
+
+
+async def failing_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
+    """An aggregate that overflows, and so cannot become a version."""
+    experiment = await operator.experiment(rounds=1, cohort=1, lr=100.0)
+    (one,) = await fleet(operator, token, 1)
+    await deliver(ledger, one, await one.task(), 1e38)
+    return [experiment]
+
+
+async def stopped_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
+    """A stop in the middle of a round, and a device shut out while it holds a task."""
+    experiment = await operator.experiment()
+    one, two = await fleet(operator, token, 2)
+    await deliver(ledger, one, await one.task(), 2.5)
+    await two.task()
+    await operator.ok("POST", f"/v1/devices/{two.id}/revoke")
+    await operator.ok("POST", f"/v1/experiments/{experiment}/stop")
+    return [experiment]
+
+
+Story = Callable[[Operator, str, Ledger], Awaitable[list[str]]]
+STORIES: dict[str, Story] = {
+    "expire": late_story,
+    "deadline": late_story,
+    "evaluated": measured_story,
+    "aggregate_failed": failing_story,
+    "stop": stopped_story,
+    "revoke": stopped_story,
+}
+ENDINGS: dict[Story, tuple[str, str, str, str | None]] = {
+    main_story: ("finished", "completed", "committed", None),
+    late_story: ("finished", "completed", "committed", None),
+    measured_story: ("finished", "completed", "committed", None),
+    failing_story: ("finished", "completed", "abandoned", "aggregate_failed"),
+    stopped_story: ("stopped", "stopped", "abandoned", "stopped"),
+}
+
+
+@pytest.mark.parametrize("point", COMMIT_POINTS)
+def test_kill_at(point: str, zygote: Zygote, tmp_path: Path) -> None:
+    asyncio.run(kill_at(point, zygote, tmp_path))
+
+
+async def kill_at(point: str, zygote: Zygote, folder: Path) -> None:
+    """Live through a story in which the coordinator dies at the point, then hold it to what it acknowledged."""
+    story = STORIES.get(point.split(".")[0], main_story)
+    ledger = Ledger()
+    async with supervised(zygote, folder, f"{point}:1") as (supervisor, operator):
+        token = await operator.population()
+        (experiment,) = await story(operator, token, ledger)
+        await operator.finished(experiment)
+        await until_dead_once(supervisor)
+        await check_rounds(operator, experiment, ENDINGS[story])
+        await check_updates(operator, experiment, ledger, measured() if story is measured_story else tiny())
+        await check_events(operator, experiment, ledger)
+        await until_no_update_is_left(folder)
+    assert supervisor.statuses == [-signal.SIGKILL, 0]
+
+
+async def until_dead_once(supervisor: Supervisor) -> None:
+    """Points after the last round (cleaning up) are reached a moment later."""
+    async with asyncio.timeout(10):
+        while not supervisor.statuses or not supervisor.ready():
+            await asyncio.sleep(0.02)
+
+
+async def check_rounds(operator: Operator, experiment: str, ending: tuple[str, str, str, str | None]) -> None:
+    """The experiment and its one round ended by name."""
+    view = await operator.state(experiment)
+    (entry,) = await operator.rounds(experiment)
+    assert (view["state"], view["reason"], entry["state"], entry["cause"]) == ending
+
+
+async def check_updates(operator: Operator, experiment: str, ledger: Ledger, recipe: Recipe) -> None:
+    """Each acknowledged update is in the model exactly once, and its device is told so."""
+    (entry,) = await operator.rounds(experiment)
+    counted = ledger.accepted.get((experiment, 1), [])
+    assert entry["accepted"] == len(counted)
+    models = await operator.models(experiment)
+    committed = entry["state"] == "committed"
+    assert [model["round"] for model in models] == ([0, 1] if committed else [0])
+    if committed:
+        before = decode_tensors(recipe.initial)
+        after = decode_tensors((await operator.http.get(f"/v1/blobs/{models[1]['sha256']}")).content)
+        mean = sum(value * weight for value, weight in counted) / sum(weight for _, weight in counted)
+        for name, start in before.items():
+            assert np.allclose(after[name], start + mean, rtol=1e-6)
+    for device, task, owner in ledger.tasks:
+        if owner == experiment:
+            settled = (await device.check_in([task]))["settled"]
+            assert settled == {task: "counted" if committed else "rolled_back"}
+
+
+async def check_events(operator: Operator, experiment: str, ledger: Ledger) -> None:
+    """The events say the same: each acceptance and each end once, numbered upwards."""
+    found: list[dict[str, Any]] = []
+    headers = {"Authorization": f"Bearer {operator.token}"}
+    url = operator.http.base_url.join("/v1/events")
+    async with (
+        httpx.AsyncClient() as http,
+        http.stream("GET", url, params={"experiment": experiment}, headers=headers) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                found.append(json.loads(line.removeprefix("data: ")))
+                if found[-1]["type"] == "experiment.finished":
+                    break
+    numbers = [event["id"] for event in found]
+    assert numbers == sorted(set(numbers))
+    accepted = [
+        event["data"]["task"]
+        for event in found
+        if event["type"] == "update.accepted" and event["data"]["kind"] == "train"
+    ]
+    assert sorted(accepted) == sorted(task for _, task, owner in ledger.tasks if owner == experiment)
+    assert sum(event["type"] in ("round.committed", "round.abandoned") for event in found) == 1
+
+
+async def until_no_update_is_left(folder: Path) -> None:
+    """The files of updates go when their round has ended."""
+    async with asyncio.timeout(10):
+        while any(path.is_file() for path in (folder / "state" / "blobs" / "updates").rglob("*")):
+            await asyncio.sleep(0.02)
