@@ -159,8 +159,7 @@ def torch_model(model: nn.Sequential) -> Any:
 
     twin = torch.nn.Sequential(*map(layer, model.layers))
     values = {name: torch.from_numpy(array) for name, array in model.init(0).items()}
-    linear = {f"{index}.weight" for index, module in enumerate(model.layers) if isinstance(module, nn.Linear)}
-    twin.load_state_dict({name: value.T.contiguous() if name in linear else value for name, value in values.items()})
+    twin.load_state_dict(values)
     return twin
 
 

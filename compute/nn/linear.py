@@ -1,19 +1,22 @@
 """The linear layer."""
 
 from dataclasses import dataclass
+from math import prod
 
+from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.initialisers import fan_in_uniform
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, require
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
+from coterie.errors import ShapeError
 
 
 @dataclass(frozen=True)
 class Linear(Module):
-    """x[B, inputs] → x @ weight + bias, [B, outputs].
+    """x[..., inputs] → x weightᵀ + bias, [..., outputs].
 
-    weight [inputs, outputs] and bias [outputs], both uniform in ±1/sqrt(inputs), as in PyTorch (whose weight is the
-    transpose).
+    weight [outputs, inputs] and bias [outputs], both uniform in ±1/sqrt(inputs): the layout and the first values of
+    PyTorch.
     """
 
     inputs: int
@@ -25,10 +28,16 @@ class Linear(Module):
 
     def specs(self) -> dict[str, ParameterSpec]:
         init = fan_in_uniform(self.inputs)
-        weight = {"weight": ParameterSpec((self.inputs, self.outputs), init)}
+        weight = {"weight": ParameterSpec((self.outputs, self.inputs), init)}
         return weight | {"bias": ParameterSpec((self.outputs,), init)} if self.bias else weight
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
-        check_input(x, ("B", self.inputs), self)
-        product = x @ require(params, "weight", self)
-        return product + require(params, "bias", self) if self.bias else product
+        if not x.shape or x.shape[-1] != self.inputs:
+            raise ShapeError(f"{self} takes [..., {self.inputs}], got {list(x.shape)}.")
+        rows = x if x.ndim == 2 else xp.reshape(x, (prod(x.shape[:-1]), self.inputs))
+        # The weight stands on the left: a CPU's matrix product repacks its right operand, and the batch is the smaller.
+        columns = require(params, "weight", self) @ xp.matrix_transpose(rows)
+        if self.bias:
+            columns = columns + xp.reshape(require(params, "bias", self), (self.outputs, 1))
+        y = xp.matrix_transpose(columns)
+        return y if x.ndim == 2 else xp.reshape(y, (*x.shape[:-1], self.outputs))

@@ -24,7 +24,7 @@ def check_gradients() -> Callable[[Scalar, Mapping[str, NDArray]], None]:
         return {name: Array(np.asarray(value + distance * way[name])) for name, value in point.items()}
 
     def slope(fn: Scalar, arrays: dict[str, Array], way: Mapping[str, NDArray]) -> float:
-        gradient = grad(fn)(arrays)
+        gradient: dict[str, Array] = grad(fn)(arrays)
         return sum(float(np.vdot(gradient[name].numpy(), way[name])) for name in arrays)
 
     def check(fn: Scalar, point: Mapping[str, NDArray]) -> None:
@@ -38,7 +38,7 @@ def check_gradients() -> Callable[[Scalar, Mapping[str, NDArray]], None]:
             second = (slope(fn, ahead, way) - slope(fn, behind, way)) / (2 * step)
 
             def inner(arrays: dict[str, Array], way: Mapping[str, NDArray] = way) -> Array:
-                gradient = grad(fn)(arrays)
+                gradient: dict[str, Array] = grad(fn)(arrays)
                 total = Array(np.zeros(()))
                 for name in arrays:
                     total = total + (gradient[name] * Array(way[name])).sum()
