@@ -57,6 +57,7 @@ from coterie.compute.numpy.elementwise import subtract as subtract
 from coterie.compute.numpy.elementwise import tanh as tanh
 from coterie.compute.numpy.elementwise import where as where
 from coterie.compute.numpy.linear import matmul as matmul
+from coterie.compute.numpy.linear import outer as outer
 from coterie.compute.numpy.linear import tensordot as tensordot
 from coterie.compute.numpy.linear import vecdot as vecdot
 from coterie.compute.numpy.manipulation import broadcast_to as broadcast_to

@@ -179,7 +179,34 @@ def _input_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return emit.op("ConvTranspose", *names, group=a["groups"], output_padding=rest, **_window_attributes(a))
 
 
-def _weight_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+def _unrolled_weight_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    """One matrix product of dy [O, N P] with the image windows [kh kw C, N P], which slices lay side by side."""
+    n, c, h, w = node.inputs[0].type.shape
+    o, oh, ow = node.inputs[1].type.shape[1:]
+    kh, kw = node.attributes["kernel"]
+    (top, bottom), (left, right) = node.attributes["padding"]
+    x = names[0]
+    if (top, bottom, left, right) != (0, 0, 0, 0):
+        zero = emit.constant(np.zeros((), node.output.type.dtype))
+        x = emit.op("Pad", x, emit.integers((0, 0, top, left, 0, 0, bottom, right)), zero, mode="constant")
+    if min(n, c) > 1:
+        x = emit.op("Transpose", x, perm=[1, 0, 2, 3])
+    else:
+        x = emit.op("Reshape", x, emit.integers((c, n, h + top + bottom, w + left + right)))
+    # First along columns, then along rows: kh + kw slices instead of kh * kw.
+    for axis, kernel, size in ((3, kw, ow), (2, kh, oh)):
+        parts = [
+            emit.op("Slice", x, emit.integers([i]), emit.integers([i + size]), emit.integers([axis]))
+            for i in range(kernel)
+        ]
+        x = emit.op("Concat", *parts, axis=0) if kernel > 1 else parts[0]
+    windows = emit.op("Reshape", x, emit.integers((kh * kw * c, n * oh * ow)))
+    rows = emit.op("Reshape", emit.op("Transpose", names[1], perm=[1, 0, 2, 3]), emit.integers((o, n * oh * ow)))
+    product = emit.op("Reshape", emit.op("Gemm", rows, windows, transB=1), emit.integers((o, kh, kw, c)))
+    return emit.op("Transpose", product, perm=[0, 3, 1, 2])
+
+
+def _swapped_weight_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     """A convolution in which channels and examples change places, and stride and dilation too."""
     n, c, h, w = node.inputs[0].type.shape
     groups, kernel = node.attributes["groups"], node.attributes["kernel"]
@@ -205,6 +232,23 @@ def _weight_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     if swapped != kernel:
         out = emit.op("Slice", out, emit.integers((0, 0)), emit.integers(kernel), emit.integers((2, 3)))
     return emit.op("Transpose", out, perm=[1, 0, 2, 3])
+
+
+# Elements of the matrix of image windows up to which it pays to build it: then it fits a cache and costs little memory.
+# Measured on one x86-64 core: LeNet 1.15 ms a step instead of 1.33; at 5 million elements the two are equal.
+_UNROLLED = 1 << 20
+
+
+def _weight_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    plain = all(
+        node.attributes[name] == value for name, value in (("stride", (1, 1)), ("dilation", (1, 1)), ("groups", 1))
+    )
+    n, c = node.inputs[0].type.shape[:2]
+    oh, ow = node.inputs[1].type.shape[2:]
+    kh, kw = node.attributes["kernel"]
+    if plain and kh * kw * c * n * oh * ow <= _UNROLLED:
+        return _unrolled_weight_lower(emit, node, names)
+    return _swapped_weight_lower(emit, node, names)
 
 
 ROWS = (

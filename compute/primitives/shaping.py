@@ -9,7 +9,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
-from coterie.errors import DTypeError, ShapeError
+from coterie.errors import DTypeError, InputError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -185,6 +185,11 @@ def _gather_infer(x: Type, indices: Type, *, axis: int) -> Type:
 
 
 def _gather(x: NDArray, indices: NDArray, *, axis: int) -> NDArray:
+    if indices.size and not -x.shape[axis] <= indices.min() <= indices.max() < x.shape[axis]:
+        raise InputError(
+            f"gather: the indices {indices.min()} to {indices.max()} leave axis {axis} of size {x.shape[axis]}.",
+            hint="Check the ids against the size of the table.",
+        )
     return np.take(x, indices, axis=axis)
 
 

@@ -1,5 +1,9 @@
 """The array functions mean what NumPy means: evaluated, compiled, and called through NumPy's own names."""
 
+# The tables hold small lambdas, whose parameters have no declared types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,9 @@
 """grad, value_and_grad and vjp: the meaning of their arguments, higher orders, closures, and refusals."""
 
+# The tables hold small lambdas, whose parameters have no declared types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from typing import Any
 
 import numpy as np
@@ -211,6 +215,6 @@ def test_a_traced_array_must_not_outlive_its_trace() -> None:
     kept: list[Array] = []
     trace(lambda x: kept.append(x) or x, TensorSpec((2,)))
     with pytest.raises(TraceError, match="trace that has ended"):
-        kept[0] + 1.0
+        _ = kept[0] + 1.0
     with pytest.raises(TraceError, match="trace that has ended"):
         trace_named(lambda i: {"y": i["x"] + kept[0]}, {"x": TensorSpec((2,))})

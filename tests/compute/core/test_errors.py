@@ -1,5 +1,9 @@
 """Mistakes in a user's model are answered with the user's own line, the operation, both shapes and a likely fix."""
 
+# The tables hold small lambdas, whose parameters have no declared types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 import inspect
 import re
 from collections.abc import Callable
@@ -91,7 +95,7 @@ def test_a_mistake_names_the_line_the_operation_the_shapes_and_a_fix(
 
 def test_the_same_mistake_outside_a_trace_reads_the_same() -> None:
     with pytest.raises(ShapeError, match=r"test_errors.py:\d+: add\(float32\[2\], float32\[3\]\)"):
-        cnp.ones(2) + cnp.ones(3)
+        _ = cnp.ones(2) + cnp.ones(3)
 
 
 def test_arrays_are_not_written_in_place() -> None:
@@ -107,7 +111,7 @@ def test_arrays_are_not_written_in_place() -> None:
 
 def test_the_error_carries_its_facts_for_machines() -> None:
     with pytest.raises(ShapeError) as caught:
-        cnp.ones((2, 3)) @ cnp.ones((2, 3))
+        _ = cnp.ones((2, 3)) @ cnp.ones((2, 3))
     assert caught.value.details["operation"] == "matmul"
     assert caught.value.details["operands"] == ["float32[2,3]", "float32[2,3]"]
     assert "test_errors.py" in caught.value.details["source"]

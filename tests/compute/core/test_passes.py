@@ -2,6 +2,10 @@
 graphs round-trips.
 """
 
+# The tables hold small lambdas, whose parameters have no declared types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from typing import Any
 
 import numpy as np

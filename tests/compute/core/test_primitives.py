@@ -2,6 +2,10 @@
 both again on ONNX Runtime.
 """
 
+# The tables hold small lambdas, whose parameters have no declared types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +23,7 @@ from coterie.compute.jit import jit
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.trace import trace
-from coterie.errors import DTypeError
+from coterie.errors import DTypeError, InputError
 
 # The operators of a portable plan, and Where, which only an explicit choice emits.
 PORTABLE = set(
@@ -173,6 +177,7 @@ CASES: dict[str, list[Case]] = {
         case(IMAGE, spread(2, 2, 6, 3), kernel=(2, 3), **DILATED),
         case(IMAGE, spread(2, 6, 4, 6), kernel=(2, 2), **GROUPED),
         case(spread(1, 2, 4, 4), spread(1, 2, 3, 3), kernel=(2, 2), **PLAIN),
+        case(IMAGE, spread(2, 3, 6, 5), kernel=(3, 1), **window(padding=((1, 1), (0, 0)))),
     ],
     "max_pool": [
         case(IMAGE, **strip("max")),
@@ -342,6 +347,25 @@ def test_conversion_passes_gradients_between_floats_only() -> None:
 def test_stop_gradient_stops_it_and_keeps_the_value() -> None:
     function = lambda v: cnp.sum(v * bind("stop_gradient", v))  # noqa: E731
     np.testing.assert_array_equal(grad(function)(Array(A)).numpy(), A)
+
+
+@pytest.mark.parametrize("size", [10, 24])
+def test_the_weight_gradient_of_small_and_large_images_is_that_of_numpy(size: int) -> None:
+    """Small ones are unrolled into one product, large ones are a convolution with channels and examples exchanged."""
+    rng = np.random.default_rng(0)
+    x, g = (rng.normal(size=(8, c, size, size)).astype(np.float32) for c in (10, 6))
+    attributes = {"kernel": (5, 5), **window(padding=((2, 2), (2, 2)))}
+    gradient = lambda a, b: bind("conv_weight_gradient", a, b, **attributes)  # noqa: E731
+    traced = trace(gradient, x, g).graph
+    operators = [node.op_type for node in onnx.load_from_string(to_onnx(traced, name="gradient")).graph.node]
+    assert ("Gemm" in operators, "Conv" in operators) == (size == 10, size == 24)
+    expected = interpret(traced, {"0": x, "1": g})["output"]
+    np.testing.assert_allclose(jit(gradient)(x, g).numpy(), expected, rtol=1e-4, atol=2e-3)
+
+
+def test_an_index_outside_the_table_is_refused() -> None:
+    with pytest.raises(InputError, match="indices -1 to 5 leave axis 0 of size 5"):
+        bind("gather", Array(TABLE), Array(ints(-1, 5)), axis=0)
 
 
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 3)])

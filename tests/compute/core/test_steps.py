@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
+import onnxruntime as ort  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 
 from coterie.compute import numpy as cnp
@@ -155,10 +156,18 @@ def feeds(model: Model, graph: Graph) -> dict[str, NDArray]:
     return values
 
 
-def session(data: bytes) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+class Session:
+    """A file on stock ONNX Runtime, with types."""
+
+    def __init__(self, data: bytes) -> None:
+        runtime: Any = ort
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session: Any = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+    def run(self, values: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        names = [output.name for output in self.session.get_outputs()]
+        return dict(zip(names, self.session.run(names, dict(values)), strict=True))
 
 
 CASES = [
@@ -177,20 +186,20 @@ def test_a_whole_step_is_one_plain_onnx_file_equal_to_numpy(
     expected = interpret(graph, values)
     data = to_onnx(optimise(graph), name="train")
     proto = onnx.load_from_string(data)
-    onnx.checker.check_model(proto, full_check=True)
+    onnx.checker.check_model(proto, full_check=True)  # pyright: ignore[reportUnknownMemberType]
     assert {node.op_type for node in proto.graph.node} <= PORTABLE
     assert {node.domain for node in proto.graph.node} == {""}
     assert [i.name for i in proto.graph.input] == list(graph.inputs)
     assert [o.name for o in proto.graph.output] == list(graph.outputs)
     assert len(data) < 100_000, "weights are inputs, so a step is small"
-    run = session(data)
-    results = dict(zip(graph.outputs, run.run(None, values), strict=True))
+    run = Session(data)
+    results = run.run(values)
     for name, value in expected.items():
         np.testing.assert_allclose(results[name].reshape(value.shape), value, rtol=2e-4, atol=2e-5, err_msg=name)
     first = results["loss"].item()
     for _ in range(15):
         carried = {name.removeprefix("next/"): value for name, value in results.items() if name.startswith("next/")}
-        results = dict(zip(graph.outputs, run.run(None, values | carried), strict=True))
+        results = run.run(values | carried)
     assert results["loss"].item() < 0.9 * first
 
 
@@ -198,7 +207,7 @@ def test_zero_weights_give_no_gradient_and_no_nan() -> None:
     model = MODELS["lenet"]
     graph = optimise(step_graph(model, sgd))
     values = feeds(model, graph) | {"sample_weight": np.zeros(4, np.float32)}
-    results = dict(zip(graph.outputs, session(to_onnx(graph, name="train")).run(None, values), strict=True))
+    results = Session(to_onnx(graph, name="train")).run(values)
     for name in model.shapes:
         np.testing.assert_array_equal(results[f"next/{name}"], values[name])
 
@@ -217,11 +226,11 @@ def test_scalars_are_carried_as_one_element() -> None:
         lambda i: {"y": cnp.sum(i["x"]) * i["s"], "copy": i["s"], "number": cnp.asarray(2.0)},
         {"x": TensorSpec((2, 3)), "s": TensorSpec(())},
     )
-    run = session(to_onnx(graph, name="scalars"))
-    assert [i.shape for i in run.get_inputs()] == [[2, 3], [1]]
-    assert [o.shape for o in run.get_outputs()] == [[1], [1], [1]]
-    results = run.run(None, {"x": np.ones((2, 3), np.float32), "s": np.asarray([3.0], np.float32)})
-    assert [result.tolist() for result in results] == [[18.0], [3.0], [2.0]]
+    run = Session(to_onnx(graph, name="scalars"))
+    assert [i.shape for i in run.session.get_inputs()] == [[2, 3], [1]]
+    assert [o.shape for o in run.session.get_outputs()] == [[1], [1], [1]]
+    results = run.run({"x": np.ones((2, 3), np.float32), "s": np.asarray([3.0], np.float32)})
+    assert [result.tolist() for result in results.values()] == [[18.0], [3.0], [2.0]]
 
 
 def test_one_value_may_be_several_outputs() -> None:
@@ -229,8 +238,8 @@ def test_one_value_may_be_several_outputs() -> None:
         y = cnp.exp(i["x"])
         return {"a": y, "b": y, "c": y + 1.0, "d": i["x"]}
 
-    run = session(to_onnx(trace_named(fn, {"x": TensorSpec((2,))}), name="copies"))
-    a, b, c, d = run.run(None, {"x": np.zeros(2, np.float32)})
+    run = Session(to_onnx(trace_named(fn, {"x": TensorSpec((2,))}), name="copies"))
+    a, b, c, d = run.run({"x": np.zeros(2, np.float32)}).values()
     assert (a.tolist(), b.tolist(), c.tolist(), d.tolist()) == ([1, 1], [1, 1], [2, 2], [0, 0])
 
 
