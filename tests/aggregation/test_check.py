@@ -8,6 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
 from coterie import errors
@@ -204,7 +206,7 @@ def external(model: onnx.ModelProto) -> None:
 
 
 def another_output(model: onnx.ModelProto) -> None:
-    model.graph.output.append(helper.make_tensor_value_info(model.graph.input[0].name, onnx.TensorProto.FLOAT, [4, 8]))
+    model.graph.output.append(model.graph.input[0])
 
 
 def another_input(model: onnx.ModelProto) -> None:
@@ -269,7 +271,7 @@ WRONG: dict[str, tuple[Change, str, str]] = {
     "unknown source": (moved("train", "batch/x", source="network"), "manifest", "source"),
     "unknown key": (moved("train", "base/0.weight", key="nothing"), "wiring", "nothing named"),
     "dtype": (moved("train", "batch/x", dtype="uint8"), "wiring", "uint8"),
-    "shape": (moved("train", "shared/0.weight", shape=[8, 4]), "wiring", "dtype and shape"),
+    "shape": (moved("train", "shared/0.weight", shape=[3, 7]), "wiring", "dtype and shape"),
     "batch of another size": (moved("eval", "batch/y", shape=[7]), "wiring", "batch"),
     "hyper of another shape": (moved("train", "hyper/lr", shape=[2]), "wiring", "hyper"),
     "two inputs of one name": (moved("train", "batch/x", name="batch/y"), "wiring", "twice"),
@@ -361,3 +363,38 @@ def test_a_plan_survives_its_folder(plan: Plan, tmp_path: Path) -> None:
 def test_an_unsigned_plan_has_no_signature_file(plan: Plan, tmp_path: Path) -> None:
     Plan(plan.manifest, plan.graphs).save(tmp_path)
     assert load(tmp_path).signature is None
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths to every value inside a JSON value."""
+    match value:
+        case dict():
+            items: list[tuple[Any, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        case list():
+            items = list(enumerate(value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case _:
+            items = []
+    return [path, *(inner for key, item in items for inner in places(item, (*path, key)))]
+
+
+JUNK: list[Any] = [
+    None, True, -1, 0, 1, 2**53 - 1, 0.5, 1e308, "", "x", "n" * 300, "\ud7ff\x00", [], {}, [[1]], {"a": []}, "next/x",
+]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_whatever_a_manifest_says_the_answer_is_a_plan_or_a_refusal(plan: Plan, data: st.DataObject) -> None:
+    manifest = json.loads(plan.manifest.data)
+    for _ in range(data.draw(st.integers(1, 2))):
+        *path, last = data.draw(st.sampled_from(places(manifest)[1:]))
+        inner = manifest
+        for key in path:
+            inner = inner[key]
+        inner[last] = data.draw(st.sampled_from(JUNK))
+    parts = Parts(manifest, dict(plan.graphs), None, None, (KEY.public,))
+    parts.sign()
+    try:
+        parts.check()
+    except errors.PlanRefused as error:
+        assert error.reason.startswith("plan_") and error.message

@@ -1,5 +1,6 @@
 """From experiment to plan: determinism, wiring, and every way in which an experiment is refused."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -139,12 +140,17 @@ def test_normalisation_is_inside_the_graphs(make_experiment: Make, dtype: str, o
 def test_normalisation_per_element(make_experiment: Make) -> None:
     offsets, scales = (1.0, 2.0, 3.0, 4.0), (0.5, 1.0, 2.0, 4.0)
     schema = DataSchema((Feature(name="x", shape=(4,), offset=offsets, scale=scales),), Label(name="y"))
-    compiled = compile_plan(make_experiment(schema=schema, model=Linear(4, 3)))
-    infer = Executable(compiled.plan.graphs["infer"])
+    plain = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y"))
+    raw, ready = (compile_plan(make_experiment(schema=each)) for each in (schema, plain))
+    weights = {f"shared/{name}": array for name, array in raw.initial.items()}
     x = np.array([[5, 6, 7, 8]], np.float32)
-    output = infer.run({f"shared/{n}": a for n, a in compiled.initial.items()} | {"batch/x": x})["output"]
-    expected = ((x - offsets) * scales) @ compiled.initial["weight"].reshape(4, 3) + compiled.initial["bias"]
+    by_hand = ((x - np.array(offsets, np.float32)) * np.array(scales, np.float32)).astype(np.float32)
+    output, expected = (
+        Executable(compiled.plan.graphs["infer"]).run(weights | {"batch/x": rows})["output"]
+        for compiled, rows in ((raw, x), (ready, by_hand))
+    )
     np.testing.assert_allclose(output, expected, rtol=1e-5)
+    assert not np.allclose(by_hand, x)
 
 
 def test_ids_reach_an_embedding_untouched(make_experiment: Make) -> None:
@@ -236,7 +242,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"initial": {}}, "initial_mismatch", "lack"),
     ({"initial": {"0.weight": np.zeros(3)}, "model": Linear(4, 3)}, "initial_mismatch", "lack"),
     (
-        {"initial": {"weight": np.zeros((4, 3)), "bias": np.full(3, np.nan)}, "model": Linear(4, 3)},
+        {"initial": Linear(4, 3).init(0) | {"bias": np.full(3, np.nan)}, "model": Linear(4, 3)},
         "initial_mismatch",
         "bias",
     ),
@@ -310,3 +316,38 @@ def test_a_server_or_device_never_loads_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stderr, done.stdout.strip()) == ("", "")
+
+
+SCRIPT = """
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.horizontal import FedProx
+from coterie.aggregation.plan.compile import compile_plan
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import adamw
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+schema = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y"))
+experiment = Experiment(
+    name="same", model=mlp((4, 5, 3)), schema=schema, rounds=RoundPolicy(rounds=1, cohort=1, min_updates=1),
+    loss=softmax_cross_entropy, optimizer=adamw(), algorithm=FedProx(), metrics={"accuracy": accuracy},
+)
+print(compile_plan(experiment).plan.id)
+"""
+
+
+def test_every_process_makes_the_same_plan() -> None:
+    """Neither the order of sets nor where the script lies may show in a plan."""
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        )
+        for seed in ("1", "2")
+    ]
+    assert done[0].stdout == done[1].stdout and len(done[0].stdout.strip()) == 64
