@@ -1,4 +1,5 @@
-"""The numeric job of a round: update files in, a model version out. Run by the coordinator's workers and by simulation.
+"""The numeric job of a round: update files in, a model version out. Run by the coordinator's workers and by
+simulation.
 
 One process, no database, no network; memory is a few times one model however many updates there are. The same inputs
 give the same bytes, so a job may be repeated after a restart.
@@ -42,9 +43,8 @@ class Rejection:
 @dataclass(frozen=True, kw_only=True)
 class AggregateResult:
     """What a job made. version: SHA-256 of the weights file, which is the model version's id. state: the server's
-    state for
-    the next round, None when the rules keep none. accepted: tasks, sorted; weight: the sum of their weights; metrics:
-    the training sums; step_norm: Euclidean length of the change.
+    state for the next round, None when the rules keep none. accepted: tasks, sorted; weight: the sum of their
+    weights; metrics: the training sums; step_norm: Euclidean length of the change.
     """
 
     version: str
@@ -73,10 +73,11 @@ def aggregate_updates(
 ) -> AggregateResult:
     """Aggregate the updates and write the next model version into the folder ``out``.
 
-    base: the version's file that the round began with. server_state: the state file of the round before, None at first.
+    base: the version's file that the round began with. server_state: the state file of the round before, None at
+    first.
     weight_cap: the most that one update may weigh; a larger claim counts as the cap.
-    Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added; a
-    slice that no update covers keeps the base's weights and the optimizer's state; the files are whole or absent.
+    Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
+    a slice that no update covers keeps the base's weights and the optimizer's state; the files are whole or absent.
     Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow).
     """
     layout = manifest.layout

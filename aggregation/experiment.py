@@ -30,7 +30,8 @@ RESERVED_METRICS = (EXAMPLES, "loss")
 
 @dataclass(frozen=True)
 class ExternalModel:
-    """A model that clients train with code of their own (PyTorch, scikit-learn, …): only its parameters are known here.
+    """A model that clients train with code of their own (PyTorch, scikit-learn, …): only its parameters are known
+    here.
 
     parameters: shapes by name; the order is that of the layout. metrics: what the clients' evaluation reports beside
     the loss.
@@ -49,8 +50,8 @@ class Experiment:
     loss: (prediction, label) → ``[B]``; coterie weighs and averages it. optimizer: the clients'. metrics: more values
     per example, by name. With an `ExternalModel`, loss and optimizer are None.
     batch_size, epochs, max_steps, holdout: see plan.manifest.Training. codecs: for the update, by preference.
-    initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the coordinator
-    measures every version. infer_batch: rows per call of the exported ``infer.onnx``.
+    initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the
+    coordinator measures every version. infer_batch: rows per call of the exported ``infer.onnx``.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 

@@ -32,7 +32,8 @@ class ServerOptimizer:
 
 
 def server_sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimizer:
-    """Gradient descent with momentum on the server (FedAvgM: Hsu, Qi and Brown, 2019). ``lr=1, momentum=0`` is FedAvg.
+    """Gradient descent with momentum on the server (FedAvgM: Hsu, Qi and Brown, 2019). ``lr=1, momentum=0`` is
+    FedAvg.
 
     velocity ← momentum · velocity + delta; step = lr · velocity. Raises errors.ExperimentError for numbers out of
     range.

@@ -115,8 +115,8 @@ class ClientPart:
 @dataclass(frozen=True, kw_only=True)
 class Aggregates:
     """What the clients of a round sent together. sections: the aggregate of each, float64; one over the layout is
-    placed
-    in a vector of the layout's size, zero where nothing covers it. clients: how many; weight: the sum of their weights.
+    placed in a vector of the layout's size, zero where nothing covers it. clients: how many; weight: the sum of their
+    weights.
     """
 
     sections: Mapping[str, Vector]
@@ -139,8 +139,7 @@ def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tup
 @dataclass(frozen=True, kw_only=True)
 class ServerPart:
     """init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state),
-    and the
-    model becomes ``weights + step``; ``optimize`` may be called once.
+    and the model becomes ``weights + step``; ``optimize`` may be called once.
     """
 
     init: Callable[[Layout], State] = _no_state

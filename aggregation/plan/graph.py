@@ -129,8 +129,7 @@ class GraphOutput:
 @dataclass(frozen=True, kw_only=True)
 class GraphManifest:
     """One graph of a plan: the digest and size of its file, its inputs and outputs, and which outputs become which
-    inputs
-    of the next step (``carry``: output name → input name; empty for a graph that runs once).
+    inputs of the next step (``carry``: output name → input name; empty for a graph that runs once).
     """
 
     sha256: str

@@ -15,8 +15,7 @@ LONGEST_LIST = 100_000
 
 class Fields:
     """The fields of one JSON object that has exactly the names given. Every method raises errors.PlanRefused, naming
-    the
-    place.
+    the place.
     """
 
     def __init__(self, value: object, place: str, names: Collection[str]) -> None:
