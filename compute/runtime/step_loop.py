@@ -78,9 +78,7 @@ class StepLoop:
         """The inputs that every step must be given."""
         return tuple(slot.info for slot in self._feeds.values())
 
-    def load(
-        self, state: Mapping[str, NDArray], *, constants: Mapping[str, NDArray] | None = None
-    ) -> None:
+    def load(self, state: Mapping[str, NDArray], *, constants: Mapping[str, NDArray] | None = None) -> None:
         """Start again from ``state`` (every carried input), keeping memory and bindings; ``constants`` replaces all
         constants when given.
         """
