@@ -81,4 +81,4 @@ async def accepted(session: AsyncSession, identifiers: Sequence[str]) -> dict[st
         .where(TaskRow.device.in_(identifiers), TaskRow.state == "accepted", TaskRow.kind == "train")
         .group_by(TaskRow.device)
     )
-    return dict((await session.execute(query)).tuples().all())
+    return {row[0]: row[1] for row in await session.execute(query)}

@@ -11,7 +11,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from server_kit import Opener, Operator, in_process
 
+from coterie.server import logs
 from coterie.server.settings import Settings
+
+logs.configure("error")
 
 
 @pytest.fixture

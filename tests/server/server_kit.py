@@ -17,9 +17,9 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
-from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.models import mlp
@@ -28,7 +28,6 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema, Feature, Label
-from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import SigningKey, sign_plan, sign_request
 from coterie.protocol.tensors import encode_tensors
 from coterie.protocol.update import encode_update
@@ -38,7 +37,6 @@ from coterie.server.settings import Settings
 
 SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name="y", low=0, high=1))
 RESEARCHER = SigningKey.from_seed(b"r" * 32)
-METRIC_NAMES = ("examples", "loss", "accuracy")
 SIZE = 4
 
 
@@ -47,25 +45,11 @@ def layout() -> Layout:
     return Layout.of({"w": (3,), "b": (1,)})
 
 
-def manifest(name: str = "tiny") -> Manifest:
+@cache
+def manifest() -> Manifest:
     """A plan whose trainer is the test itself."""
-    sections = (
-        SectionSpec(name=DELTA, length=SIZE, slices=((0, SIZE),), segments=(3, 1)),
-        SectionSpec(name=METRICS, length=len(METRIC_NAMES), reduction="sum", denominator=None),
-    )
-    return Manifest(
-        name=name,
-        trainer="external",
-        schema=SCHEMA,
-        layout=layout(),
-        sections=sections,
-        metrics=METRIC_NAMES,
-        hyper={"lr": 0.1},
-        training=Training(batch_size=4),
-        algorithm=Named("fedavg", {}),
-        optimizer=Named("external", {}),
-        graphs={},
-    )
+    model = ExternalModel({"w": (3,), "b": (1,)}, metrics=("accuracy",))
+    return compile_plan(Experiment(name="tiny", model=model, schema=SCHEMA, rounds=policy())).plan.manifest
 
 
 def initial_weights() -> bytes:

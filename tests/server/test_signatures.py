@@ -1,0 +1,130 @@
+"""Device signatures and nonces: what is not signed by the device, just now and just once, does not count."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server_kit import Device, Opener, Operator, fleet
+
+from coterie.errors import Unauthenticated
+from coterie.protocol.signing import SigningKey
+from coterie.server.auth.nonces import Nonces
+
+BODY = b'{"pending":[]}'
+PATH = "/v1/device/check-in"
+
+
+def with_device(coordinator: Opener, check: Callable[[Operator, Device], Awaitable[None]], **changes: object) -> None:
+    """Run a check with an enrolled device."""
+
+    async def work() -> None:
+        async with coordinator(**changes) as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            await check(operator, device)
+
+    asyncio.run(work())
+
+
+async def code_of(device: Device, headers: dict[str, str], body: bytes = BODY, path: str = PATH) -> tuple[int, str]:
+    """How the coordinator refuses these headers."""
+    answer = await device.http.post(path, content=body, headers={"Content-Type": "application/json", **headers})
+    return answer.status_code, answer.json().get("code", "")
+
+
+def test_every_part_of_a_request_is_covered_by_its_signature(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device) -> None:
+        def fresh() -> str:
+            return operator.app.state.coordinator.nonces.issue(device.id)
+
+        forged = {
+            "no signature": {"Coterie-Device": device.id, "Coterie-Nonce": fresh()},
+            "another body": device.signed("POST", PATH, b"{}", fresh()),
+            "another path": device.signed("POST", PATH + "x", BODY, fresh()),
+            "another method": device.signed("PUT", PATH, BODY, fresh()),
+            "another key": {
+                **Device(device.http, SigningKey.generate(), device.id).signed("POST", PATH, BODY, fresh())
+            },
+            "another nonce": {**device.signed("POST", PATH, BODY, fresh()), "Coterie-Nonce": fresh()},
+            "no base64": {**device.signed("POST", PATH, BODY, fresh()), "Coterie-Signature": "?"},
+        }
+        for name, headers in forged.items():
+            status, code = await code_of(device, headers)
+            assert status == 401 and code in ("unauthenticated", "signature_invalid"), (name, code)
+        assert await code_of(device, device.signed("POST", PATH, BODY, fresh())) == (200, "")
+        with_query = device.signed("POST", PATH + "?a=1", BODY, fresh())
+        assert await code_of(device, with_query, path=PATH + "?a=2") == (401, "signature_invalid")
+
+    with_device(coordinator, check)
+
+
+def test_a_replay_is_refused_while_the_process_lives_and_after_a_restart(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            headers = device.signed("POST", PATH, BODY)
+            assert await code_of(device, headers) == (200, "")
+            assert await code_of(device, headers) == (401, "nonce_used")
+        async with coordinator() as operator:
+            device.http = operator.http
+            assert await code_of(device, headers) == (401, "nonce_stale")
+            assert (await device.send("POST", PATH, BODY)).status_code == 200
+
+    asyncio.run(work())
+
+
+def test_a_nonce_is_good_for_one_device_and_a_short_time(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device) -> None:
+        (other,) = await fleet(operator, await operator.population(), 1)
+        assert await code_of(device, device.signed("POST", PATH, BODY, other.nonce)) == (401, "nonce_stale")
+        old = operator.app.state.coordinator.nonces.issue(device.id)
+        await asyncio.sleep(0.35)
+        answer = await device.once("POST", PATH, BODY, nonce=old)
+        assert answer.json()["code"] == "nonce_stale"
+        assert (await device.once("POST", PATH, BODY)).status_code == 200  # with the nonce of the refusal
+
+    with_device(coordinator, check, nonce_window_s=0.3)
+
+
+def test_unknown_and_revoked_devices(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device) -> None:
+        stranger = Device(device.http, device.key, "dev_" + "0" * 32, device.nonce)
+        assert await code_of(device, stranger.signed("POST", PATH, BODY)) == (401, "device_unknown")
+        view = await operator.ok("POST", f"/v1/devices/{device.id}/revoke")
+        assert view["state"] == "revoked"
+        answer = await device.send("POST", PATH, BODY)
+        assert (answer.status_code, answer.json()["code"]) == (403, "device_revoked")
+        token = await operator.population()
+        with pytest.raises(AssertionError, match="device_revoked"):
+            await device.enrol(token)
+
+    with_device(coordinator, check)
+
+
+@given(st.binary(max_size=80))
+def test_no_made_up_nonce_passes(noise: bytes) -> None:
+    nonces = Nonces(b"k" * 32, 60)
+    good = nonces.issue("dev_a")
+    for made_up in (noise.decode("latin-1"), good[:-2] + noise.hex()[:2], good.swapcase()):
+        if made_up != good:
+            with pytest.raises(Unauthenticated):
+                nonces.check("dev_a", made_up)
+
+
+@given(st.lists(st.integers(0, 30), max_size=60), st.integers(1, 20))
+def test_a_nonce_is_spent_at_most_once_however_time_goes(steps: list[int], window: int) -> None:
+    now = [1_000_000]
+    nonces = Nonces(b"k" * 32, window, lambda: now[0])
+    issued: list[str] = []
+    spent: set[str] = set()
+    for step in steps:
+        now[0] += step * 1000
+        issued.append(nonces.issue("dev_a"))
+        for nonce in issued[-5:]:
+            try:
+                nonces.spend(nonce, nonces.check("dev_a", nonce))
+            except Unauthenticated:
+                continue
+            assert nonce not in spent
+            spent.add(nonce)
