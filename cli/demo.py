@@ -86,6 +86,7 @@ def _run(
     from coterie.client_sdk.control.control import Control
     from coterie.protocol.signing import SigningKey
 
+    key = SigningKey.generate()
     digits = demo_digits.load(clients=clients, seed=seed)
     experiment = demo_digits.experiment(digits, rounds=rounds, seed=seed)
     homes = tuple(folder / "clients" / f"{number:02d}" for number in range(clients))
@@ -96,13 +97,14 @@ def _run(
     url = str(started["url"])
     token = Path(started["admin_token_file"]).read_text(encoding="utf-8").strip()
     with Control(url, token=token) as control:
-        control.ensure_population(experiment.name, experiment.schema)
+        # The signer comes first: a client pins the population's signers when it joins, which it may do at once.
+        control.ensure_population(experiment.name, experiment.schema, signers=(key.public,))
         enrolment = control.enrolment_token(experiment.name)
         order = Order(url=url, token=enrolment.token, folders=tuple(str(home) for home in homes))
         if devices.stdin is not None:
             devices.stdin.write(order.to_json() + "\n")
             devices.stdin.flush()
-        run = control.submit(experiment, population=experiment.name, key=SigningKey.generate())
+        run = control.submit(experiment, population=experiment.name, key=key)
         output.event("started", url=url, docs=started["docs"], experiment=run.id, clients=clients)
         title = f"Handwritten digits, {clients} uneven clients; scored on {demo_digits.HELD_OUT} rows that none has"
         first: float | None = None

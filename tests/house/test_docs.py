@@ -63,10 +63,13 @@ class Background:
 
     def read(self) -> None:
         """Collect the output until it ends."""
-        for line in self.process.stdout or ():
-            with self.grown:
-                self.printed.append(line)
-                self.grown.notify_all()
+        if self.process.stdout is None:
+            return
+        with self.process.stdout as lines:
+            for line in lines:
+                with self.grown:
+                    self.printed.append(line)
+                    self.grown.notify_all()
 
     def await_text(self, text: str) -> None:
         """Wait until the text has been printed."""

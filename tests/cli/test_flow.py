@@ -1,0 +1,166 @@
+"""A coordinator, clients and the researcher's commands, each a program of its own, over loopback HTTP."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.cli.failures import BAD_INPUT, REMOTE
+
+Coterie = Callable[..., Any]
+PROGRAM = (sys.executable, "-m", "coterie.cli.main")
+
+
+@contextmanager
+def running(*words: str, cwd: Path, environment: dict[str, str]) -> Generator[subprocess.Popen[str]]:
+    """A command that stays. It is interrupted at the end, and must end well."""
+    process = subprocess.Popen(
+        [*PROGRAM, *words],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def next_event(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+    """Read a process's JSON lines up to the event of this name."""
+    for line in process.stdout or ():
+        event = json.loads(line)
+        if event["event"] == name:
+            return event
+    raise AssertionError(f"the process ended before {name!r}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A project with a coordinator: the folder, and the settings with which every command finds it."""
+
+    folder: Path
+    url: str
+    settings: dict[str, str]
+
+
+@pytest.fixture
+def place(coterie: Coterie, tmp_path: Path, environment: dict[str, str]) -> Generator[Place]:
+    assert coterie("new", "project").code == 0
+    folder = tmp_path / "project"
+    with running("server", "--port", "0", "--json", cwd=folder, environment=environment) as server:
+        ready = next_event(server, "ready")
+        yield Place(folder, ready["url"], {"COTERIE_URL": ready["url"]})
+
+
+def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[str, str]) -> None:
+    def run(*words: str, code: int = 0) -> list[dict[str, Any]]:
+        done = coterie(*words, "--json", cwd=place.folder, **place.settings)
+        assert done.code == code, done.err
+        return done.events
+
+    (submitted,) = run("submit", "experiment.py", "--rounds", "2")
+    assert submitted["population"] == "machines"
+    assert submitted["join"].startswith(f"coterie client {place.url} --token ")
+    assert stat_mode(place.folder / ".coterie/keys/researcher.key") == 0o600
+    assert stat_mode(place.folder / ".coterie/server/admin.token") == 0o600
+    join = ("client", place.url, "--token", submitted["token"], "--json")
+
+    (dry,) = run(*join[:-1], "--name", "dry", "--data", "data/site-3.csv", "--dry-run")[-1:]
+    assert dry["event"] == "dry_run"
+    assert {section["name"] for section in dry["sections"]} >= {"delta"}
+    assert dry["total_bytes"] > 0
+    (wrong,) = run(*join[:-1], "--name", "wrong", "--data", "README.md", code=BAD_INPUT)[-1:]
+    assert wrong["code"].startswith("data_")
+    bad = place.folder / "bad.csv"
+    bad.write_text((place.folder / "data/site-1.csv").read_text(encoding="utf-8") + "1,2,x,4,idle\n", encoding="utf-8")
+    (wrong,) = run(*join[:-1], "--name", "wrong", "--data", "bad.csv", code=BAD_INPUT)[-1:]
+    assert wrong["code"] == "data_cell"
+    assert "vibration" in wrong["message"]
+    assert "241" in wrong["message"]
+
+    with (
+        running(*join, "--name", "one", "--data", "data/site-1.csv", cwd=place.folder, environment=environment),
+        running(*join, "--name", "two", "--data", "data/site-2.csv", cwd=place.folder, environment=environment),
+    ):
+        *rounds, finished = run("watch")
+        assert [(row["event"], row["state"]) for row in rounds] == [("round", "committed")] * 2
+        assert finished["rounds"] == 2
+        assert finished["reason"] == "completed"
+        assert {device["state"] for device in run("list", "devices")} == {"active"}
+    assert [row["name"] for row in run("list")] == ["machines"]
+    assert [row["name"] for row in run("list", "populations")] == ["machines"]
+    assert [row["round"] for row in run("models", "list", "machines")] == [0, 1, 2]
+    (written,) = run("models", "download", "machines", "weights.safetensors", "--form", "weights", "--version", "2")
+    assert (place.folder / written["path"]).stat().st_size == written["bytes"]
+    (missing,) = run("models", "download", "machines", "x.onnx", "--version", "77", code=REMOTE)
+    assert missing["code"] == "model_unknown"
+
+    (again,) = run("submit", "experiment.py", "--initial", "weights.safetensors")
+    models = run("models", "list", again["experiment"])
+    assert models[0]["sha256"] == run("models", "list", submitted["experiment"])[2]["sha256"]
+    (stopped,) = run("stop")
+    assert stopped["experiment"] == again["experiment"]
+    assert run("watch", again["experiment"], code=1)[-1]["reason"] == "stopped"
+    (unknown,) = run("watch", "nonsense", code=REMOTE)
+    assert unknown["code"] == "experiment_unknown"
+
+
+def stat_mode(path: Path) -> int:
+    """The permission bits of a file."""
+    return os.stat(path).st_mode & 0o777
+
+
+def test_a_second_coordinator_is_refused(coterie: Coterie, place: Place) -> None:
+    port = place.url.rpartition(":")[2]
+    taken = coterie("server", "--port", port, "--folder", "other", cwd=place.folder)
+    assert taken.code == BAD_INPUT
+    assert "error[port_in_use]" in taken.err
+    locked = coterie("server", "--port", "0", cwd=place.folder)
+    assert locked.code == BAD_INPUT
+    assert "error[folder_in_use]" in locked.err
+
+
+def test_a_public_address_needs_tls(coterie: Coterie) -> None:
+    done = coterie("server", "--host", "0.0.0.0", "--port", "0")
+    assert done.code == BAD_INPUT
+    assert "error[tls_required]" in done.err
+
+
+def test_a_wrong_token_is_refused(coterie: Coterie, place: Place) -> None:
+    done = coterie("list", "--token", "coterie_admin_x_y", cwd=place.folder, **place.settings)
+    assert done.code == REMOTE
+    assert "error[unauthenticated]" in done.err
+
+
+def test_a_coordinator_stops_when_its_standard_input_closes(tmp_path: Path, environment: dict[str, str]) -> None:
+    server = subprocess.Popen(
+        [*PROGRAM, "server", "--port", "0", "--json", "--stop-with-stdin"],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with server:
+        next_event(server, "ready")
+        out, _ = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert json.loads(out.splitlines()[-1]) == {"event": "stopped"}
