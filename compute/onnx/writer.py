@@ -44,8 +44,6 @@ class _Writer:
 
     def op(self, operator: str, *inputs: str, **attributes: Any) -> str:
         output = self.fresh(operator)
-        # The node's name shows where in the user's code it came from, for profiles and for error messages of the
-        # runtime.
         node = helper.make_node(operator, list(inputs), [output], name=output, **attributes)
         if self.source:
             node.doc_string = self.source
@@ -68,8 +66,11 @@ class _Writer:
         return self.constant(np.asarray(list(values), np.int64))
 
 
-def to_onnx(graph: Graph, *, name: str) -> bytes:
+def to_onnx(graph: Graph, *, name: str, sources: bool = False) -> bytes:
     """The bytes of the ONNX file. ``name`` becomes the graph's name.
+
+    sources: note beside every node the file and line of the user's code that it came from, for profiles. Off in plans,
+    whose bytes must not change when a comment is added above the model.
 
     Raises InputError for clashing input and output names and for empty tensors, TraceError for a bad graph.
     """
@@ -82,6 +83,8 @@ def to_onnx(graph: Graph, *, name: str) -> bytes:
     writer = _Writer({*graph.inputs, *graph.outputs})
     names: dict[Value, str] = {value: input_name for input_name, value in graph.inputs.items()}
     for node in graph.nodes:
+        # Without the folders: a file must not carry the layout of the researcher's disk.
+        writer.source = node.source.replace("\\", "/").rpartition("/")[2] if sources else ""
         names[node.output] = _lower(writer, node, [names[value] for value in node.inputs])
     _name_outputs(writer, graph, names)
     inputs = [_value_info(input_name, value.type) for input_name, value in graph.inputs.items()]
@@ -106,8 +109,6 @@ def _lower(writer: _Writer, node: Node, operands: list[str]) -> str:
     if node.primitive == "constant":
         value = node.attributes["value"]
         return writer.constant(value.reshape(carried(value.shape)))
-    # Only the last component of the path: a plan must not carry the layout of the researcher's disk.
-    writer.source = node.source.rpartition("/")[2]
     return PRIMITIVES[node.primitive].lower(writer, node, operands)
 
 

@@ -14,6 +14,8 @@ def fuse_products(graph: Graph) -> Graph:
 def _rule(node: Node, view: View) -> Value | None:
     if node.primitive in ("matmul", "gemm"):
         return _with_transposes(node, view)
+    if node.primitive == "transpose":
+        return _transposed(node, view)
     if node.primitive == "multiply":
         return _scaled(node, view)
     if node.primitive == "add":
@@ -56,6 +58,21 @@ def _product(view: View, value: Value) -> Node | None:
 def _gemm(view: View, product: Node, a: Value, b: Value, *addend: Value) -> Value:
     flips = {flag: product.attributes.get(flag, False) for flag in ("transpose_a", "transpose_b")}
     return view.emit("gemm", a, b, *addend, **flips)
+
+
+def _transposed(node: Node, view: View) -> Value | None:
+    """(a @ b).T = b.T @ a.T: a product takes its operands transposed at no cost."""
+    product = _product(view, node.inputs[0])
+    if product is None or node.attributes["permutation"] != (1, 0):
+        return None
+    a, b = product.inputs
+    return view.emit(
+        "gemm",
+        b,
+        a,
+        transpose_a=not product.attributes.get("transpose_b", False),
+        transpose_b=not product.attributes.get("transpose_a", False),
+    )
 
 
 def _scaled(node: Node, view: View) -> Value | None:

@@ -190,6 +190,16 @@ def test_a_dense_layer_and_its_update_are_one_product_each() -> None:
     assert sum(node.output.type.size == 64 * 32 for node in graph.nodes) == 1
 
 
+def test_a_transposed_weight_costs_no_transposition() -> None:
+    def step(i: GraphInputs) -> dict[str, Array]:
+        gradient = grad(lambda w: cnp.sum(cnp.square(i["x"] @ w.T)))(i["w"])
+        return {"next/w": i["w"] - i["lr"] * gradient}
+
+    graph = optimised(step, x=F((8, 64)), w=F((32, 64)), lr=F((1,)))
+    found = [node for node in graph.nodes if node.primitive in ("matmul", "gemm", "transpose")]
+    assert [(node.primitive, len(node.inputs)) for node in found] == [("gemm", 2), ("gemm", 3)]
+
+
 def test_a_bias_enters_its_convolution() -> None:
     def fn(i: GraphInputs) -> dict[str, Array]:
         return {"y": ops.conv2d(i["x"], i["w"]) + cnp.reshape(i["b"], (1, 3, 1, 1))}

@@ -1,0 +1,23 @@
+"""The public names exist, and asking for one part does not load the others."""
+
+import subprocess
+import sys
+
+import coterie.compute
+import pytest
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in coterie.compute.__all__:
+        assert getattr(coterie.compute, name) is not None
+    with pytest.raises(AttributeError, match="frobnicate"):
+        _ = coterie.compute.frobnicate
+
+
+@pytest.mark.parametrize(
+    "part", ["coterie.compute", "coterie.compute.ops", "coterie.compute.autodiff", "coterie.compute.text"]
+)
+def test_arrays_and_gradients_load_neither_onnx_nor_its_runtime(part: str) -> None:
+    program = f"import {part}, sys; print([name for name in ('onnx', 'onnxruntime') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
