@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
-import coterie.compute
 import pytest
+
+import coterie.compute
 
 
 def test_every_public_name_can_be_had() -> None:
