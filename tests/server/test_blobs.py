@@ -1,0 +1,141 @@
+"""Blobs: what was put is what is got, for ever, in whole or in part; and nothing that is not meant to be had."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from server_kit import Opener, Operator, fleet, sha256, update
+
+from coterie.server.device.blobs import accepts_zstd
+from coterie.server.device.ranges import Unsatisfiable, parse_range
+
+DATA = bytes(range(256)) * 20
+PLAIN = {"Accept-Encoding": "identity"}
+
+
+def with_operator(coordinator: Opener, check: Callable[[Operator], Awaitable[None]], **changes: object) -> None:
+    """Run a check against a fresh coordinator."""
+
+    async def work() -> None:
+        async with coordinator(**changes) as operator:
+            await check(operator)
+
+    asyncio.run(work())
+
+
+def test_a_blob_comes_back_with_its_digest_as_tag(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        url = f"/v1/blobs/{(await operator.put(DATA, 'graph')).sha256}"
+        answer = await operator.http.get(url, headers=PLAIN)
+        assert (answer.content, answer.headers["ETag"]) == (DATA, f'"{sha256(DATA)}"')
+        assert "immutable" in answer.headers["Cache-Control"]
+        head = await operator.http.head(url, headers=PLAIN)
+        assert (head.headers["Content-Length"], head.content) == (str(len(DATA)), b"")
+        known = await operator.http.get(url, headers={"If-None-Match": f'W/"x", "{sha256(DATA)}"'})
+        assert (known.status_code, known.content) == (304, b"")
+
+    with_operator(coordinator, check)
+
+
+def test_ranges(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        url = f"/v1/blobs/{(await operator.put(DATA, 'model')).sha256}"
+        for text, expected in (("bytes=10-19", DATA[10:20]), ("bytes=5000-", DATA[5000:]), ("bytes=-7", DATA[-7:])):
+            answer = await operator.http.get(url, headers={"Range": text})
+            assert (answer.status_code, answer.content) == (206, expected)
+            assert answer.headers["Content-Range"].endswith(f"/{len(DATA)}")
+        beyond = await operator.http.get(url, headers={"Range": f"bytes={len(DATA)}-"})
+        assert (beyond.status_code, beyond.headers["Content-Range"]) == (416, f"bytes */{len(DATA)}")
+        other = await operator.http.get(url, headers={**PLAIN, "Range": "bytes=0-1", "If-Range": '"another"'})
+        assert (other.status_code, other.content) == (200, DATA)
+
+    with_operator(coordinator, check)
+
+
+def test_zstd_where_it_is_accepted_and_pays(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        url = f"/v1/blobs/{(await operator.put(DATA, 'graph')).sha256}"
+        async with operator.http.stream("GET", url, headers={"Accept-Encoding": "gzip, zstd"}) as answer:
+            raw = b"".join([chunk async for chunk in answer.aiter_raw()])
+        assert answer.headers["Content-Encoding"] == "zstd" and len(raw) < len(DATA) / 2
+        assert zstandard.ZstdDecompressor().decompressobj().decompress(raw) == DATA
+        assert answer.headers["ETag"] != f'"{sha256(DATA)}"'
+        noise = b"".join(sha256(bytes([i])).encode() for i in range(64))
+        noise = bytes.fromhex(noise.decode())
+        url = f"/v1/blobs/{(await operator.put(noise, 'model')).sha256}"
+        assert "Content-Encoding" not in (await operator.http.get(url, headers={"Accept-Encoding": "zstd"})).headers
+
+    with_operator(coordinator, check)
+
+
+def test_only_what_is_public_is_served(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        private = await operator.put(b"rows of the coordinator", "evaluation")
+        assert (await operator.http.get(f"/v1/blobs/{private.sha256}")).status_code == 404
+        token = await operator.population()
+        one, _ = await fleet(operator, token, 2)
+        await operator.experiment(rounds=1)
+        task = await one.task()
+        data = update(task)
+        await one.upload(task, data)
+        answer = await operator.http.get(f"/v1/blobs/{sha256(data)}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "blob_unknown")
+
+    with_operator(coordinator, check)
+
+
+def test_a_blob_under_a_wrong_name_or_over_the_limit_is_refused(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        wrong = await operator.call("PUT", f"/v1/blobs/{'0' * 64}?kind=graph", content=DATA)
+        assert (wrong.status_code, wrong.json()["code"]) == (422, "digest_mismatch")
+        large = await operator.call("PUT", f"/v1/blobs/{'0' * 64}?kind=graph", content=bytes(6000))
+        assert (large.status_code, large.json()["code"]) == (413, "too_large")
+        kindless = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}", content=DATA)
+        assert (kindless.status_code, kindless.json()["code"]) == (422, "request_invalid")
+        blobs = operator.app.state.coordinator.blobs
+        assert await blobs.names("blobs") == [] and list(blobs.scratch.iterdir()) == []
+        await operator.put(DATA, "graph")
+        again = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}?kind=graph", content=DATA)
+        assert again.status_code == 200
+
+    with_operator(coordinator, check, blob_limit=5500)
+
+
+@given(st.binary(min_size=1, max_size=50), st.integers(0, 60), st.integers(0, 60))
+def test_a_range_is_what_slicing_gives(data: bytes, first: int, last: int) -> None:
+    try:
+        found = parse_range(f"bytes={first}-{last}", len(data))
+    except Unsatisfiable:
+        assert first >= len(data)
+        return
+    if found is None:
+        assert last < first
+        return
+    assert data[found.start : found.stop] == data[first : last + 1] != b""
+
+
+@given(st.text(max_size=30))
+def test_no_range_header_breaks_the_parser(text: str) -> None:
+    try:
+        found = parse_range(text, 10)
+    except Unsatisfiable:
+        return
+    assert found is None or 0 <= found.start < found.stop <= 10
+
+
+@pytest.mark.parametrize(
+    ("header", "accepted"),
+    [
+        ("zstd", True),
+        ("gzip, zstd;q=0.5", True),
+        ("zstd;q=0", False),
+        ("gzip", False),
+        ("", False),
+        ("identity, ZSTD", True),
+    ],
+)
+def test_accept_encoding(header: str, accepted: bool) -> None:
+    assert accepts_zstd(header) is accepted
