@@ -1,18 +1,21 @@
-"""Many virtual clients in one process."""
+"""Many virtual clients in one process.
+
+No submodule bears the name of a public function: once loaded it would hide the function.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.simulation.partition import dirichlet, iid, split
-    from coterie.simulation.simulate import Simulation, simulate, simulate_full
+    from coterie.simulation.simulation import Simulation, simulate, simulate_full
 
 _HOMES = {
-    "Simulation": "coterie.simulation.simulate",
+    "Simulation": "coterie.simulation.simulation",
     "dirichlet": "coterie.simulation.partition",
     "iid": "coterie.simulation.partition",
-    "simulate": "coterie.simulation.simulate",
-    "simulate_full": "coterie.simulation.simulate",
+    "simulate": "coterie.simulation.simulation",
+    "simulate_full": "coterie.simulation.simulation",
     "split": "coterie.simulation.partition",
 }
 __all__ = ["Simulation", "dirichlet", "iid", "simulate", "simulate_full", "split"]

@@ -72,3 +72,12 @@ def test_importing_coterie_imports_nothing_else() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert {name for name in done.stdout.split() if name.startswith("coterie")} == {"coterie"}
     assert "numpy" not in done.stdout.split()
+
+
+@pytest.mark.parametrize("package", ["coterie", "coterie.simulation", "coterie.client_sdk"])
+def test_no_submodule_hides_a_public_name(package: str) -> None:
+    """A lazily loaded name is looked up only while no submodule of that name has been loaded."""
+    module = import_module(package)
+    folder = Path(str(module.__file__)).parent
+    submodules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert submodules & set(module.__all__) == set()
