@@ -22,7 +22,7 @@ def after(cursor: str | None) -> str | None:
     if cursor is None:
         return None
     try:
-        return base64.urlsafe_b64decode(cursor.encode("ascii")).decode("utf-8")
+        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
         raise InputError(
             "The cursor is not one that this coordinator gave.", hint="Start without a cursor.", code="cursor_invalid"
