@@ -4,6 +4,7 @@ import asyncio
 
 from coterie.protocol.control import ExperimentCreate
 from coterie.server.bell import Bell
+from coterie.server.plans import Plans
 from coterie.server.store import experiments
 from coterie.server.store.engine import Database
 from coterie.server.traffic import Traffic
@@ -12,8 +13,9 @@ from coterie.server.traffic import Traffic
 class Board:
     """The running experiments by population, as of the last commit. A hint: rows decide."""
 
-    def __init__(self, database: Database, traffic: Traffic) -> None:
+    def __init__(self, database: Database, plans: Plans, traffic: Traffic) -> None:
         self._database = database
+        self._plans = plans
         self._traffic = traffic
         self._running: dict[str, str] = {}
 
@@ -30,11 +32,17 @@ class Board:
         """Look at the rows again."""
         async with self._database.read() as session:
             rows = await experiments.running(session)
+            opened = await experiments.open_rounds(session)
         for row in rows:
             if row.id not in self._running:
                 request = ExperimentCreate.model_validate_json(row.request)
                 frozen = [request.frozen.sha256] if request.frozen else []
-                self._traffic.use(row.id, [row.plan, row.model, *frozen])
+                graphs = [graph.sha256 for graph in (await self._plans.manifest(row.plan)).graphs.values()]
+                self._traffic.use(row.id, [row.plan, row.model, *graphs, *frozen])
+        for found in opened:
+            self._traffic.use(
+                found.row.experiment, [sha256 for sha256 in (found.value.base, found.value.version) if sha256]
+            )
         self._running = {row.id: row.population for row in rows}
         self._traffic.forget(self._running)
 

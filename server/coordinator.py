@@ -96,7 +96,8 @@ async def _opened(
     async with database.read() as session:
         orphans = await housekeeping.sweep_orphans(session, blobs)
     rounds = Rounds()
-    board = Board(database, rounds.traffic)
+    plans = Plans(blobs)
+    board = Board(database, plans, rounds.traffic)
     await board.refresh()
     coordinator = Coordinator(
         settings=settings,
@@ -106,7 +107,7 @@ async def _opened(
         key=key,
         nonces=Nonces(os.urandom(32), settings.nonce_window_s),
         devices=DeviceCache(database),
-        plans=Plans(blobs),
+        plans=plans,
         board=board,
         rounds=rounds,
         workers=Workers(attempts=settings.aggregate_attempts, timeout_s=settings.aggregate_timeout_s),
@@ -120,16 +121,17 @@ async def _opened(
             blobs=blobs,
             rounds=rounds,
             workers=coordinator.workers,
-            plans=coordinator.plans,
+            plans=plans,
             bell=bell,
         )
     )
     background = [
-        asyncio.create_task(coordinator.workers.start(), name="warm the worker"),
         asyncio.create_task(driver.run(), name="driver"),
         asyncio.create_task(_tidy(coordinator), name="tidy"),
         asyncio.create_task(board.follow(bell), name="board"),
     ]
+    if settings.prestart:
+        background.append(asyncio.create_task(coordinator.workers.start(), name="warm the worker"))
     log.info("coordinator open", folder=str(settings.folder), orphans=orphans, experiments=board.count)
     try:
         yield coordinator

@@ -92,7 +92,6 @@ async def accept(
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
             return _twice(await own(session, row.id, device.id), sha256)
-        await _tell(here, session, row, EvaluationAccepted(sums.sums) if sums else UpdateAccepted())
         data = {
             "round": row.round,
             "device": device.id,
@@ -102,6 +101,7 @@ async def accept(
             "weight": update.header.weight,
         }
         events.append(session, "update.accepted", data, row.experiment)
+        await _tell(here, session, row, EvaluationAccepted(sums.sums) if sums else UpdateAccepted())
     here.metrics.updates.labels("accepted").inc()
     return "accepted"
 
@@ -124,9 +124,9 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
         }
         if not await tasks.leave(session, row.id, tasks.REFUSED, changes):
             raise refusal((await own(session, row.id, device.id)).state)
-        await _tell(here, session, row, TaskFailed() if row.kind == "train" else EvaluationFailed())
         data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "code": error.reason}
         events.append(session, "update.refused", data, row.experiment)
+        await _tell(here, session, row, TaskFailed() if row.kind == "train" else EvaluationFailed())
 
 
 async def _tell(here: Coordinator, session: AsyncSession, row: TaskRow, event: Event) -> None:

@@ -90,6 +90,7 @@ class Supervisor:
             "retry_idle_s": 0.02,
             "log_level": "error",
             "shutdown_s": 1,
+            "prestart": False,
         }
         ready = self.folder / f"ready-{self.starts}"
         self.pid = self.zygote.ask({"settings": settings, "fault": fault, "ready": str(ready)})["pid"]

@@ -257,7 +257,7 @@ def test_leases_and_rounds_agree_whatever_devices_do(
 ) -> None:
     """The engine's counts are the rows' counts after every request, and no device ever holds two tasks."""
     folder = tmp_path_factory.mktemp("leases")
-    asyncio.run(play(steps, Settings(folder=folder, log_level="error")))
+    asyncio.run(play(steps, Settings(folder=folder, log_level="error", prestart=False)))
 
 
 async def play(steps: list[tuple[int, str]], settings: Settings) -> None:
