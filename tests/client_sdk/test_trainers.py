@@ -200,6 +200,20 @@ def test_a_flower_style_client_is_driven_through_its_lists() -> None:
     assert sums.means() == {"loss": 0.0, "accuracy": 0.5} and sums.examples == 29
 
 
+def test_lists_are_in_the_layouts_order_whatever_the_order_of_the_weights() -> None:
+    compiled = compile_plan(external())
+    shuffled = {name: compiled.initial[name] for name in reversed(compiled.initial)}
+    shapes: list[tuple[int, ...]] = []
+
+    class Looking(Client):
+        def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Any:
+            shapes.extend(parameter.shape for parameter in parameters)
+            return super().fit(parameters, config)
+
+    flower_trainer(Looking(29)).train(compiled.plan, shuffled, {}, TASK, ROWS, {}, TrainOptions())
+    assert shapes == [(4, 3), (3,)]
+
+
 def test_a_factory_makes_a_client_from_the_tasks_rows() -> None:
     def made(task: FitTask) -> Client:
         return Client(len(task.rows["y"]))
