@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny, update
+from server_kit import Device, Operator, Recipe, fleet, measured, planted, prepare, tiny, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
@@ -154,6 +154,7 @@ def free_port() -> int:
 @asynccontextmanager
 async def supervised(zygote: Zygote, folder: Path, fault: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
     """A coordinator that dies at a fault and comes back, and its operator."""
+    prepare(folder / "state")
     supervisor = Supervisor(zygote, folder, free_port())
     supervisor.start(fault)
     watching = asyncio.create_task(supervisor.watch())

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from server_kit import Device, Opener, Operator, fleet, in_process, sha256, update
+from server_kit import Device, Opener, Operator, fleet, in_process, prepare, sha256, update
 from sqlalchemy import create_engine, select
 
 from coterie.errors import ConfigurationError, InternalError, StorageError
@@ -256,7 +256,7 @@ def test_leases_and_rounds_agree_whatever_devices_do(
     steps: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The engine's counts are the rows' counts after every request, and no device ever holds two tasks."""
-    folder = tmp_path_factory.mktemp("leases")
+    folder = prepare(tmp_path_factory.mktemp("leases") / "state")
     asyncio.run(play(steps, Settings(folder=folder, log_level="error", prestart=False)))
 
 
