@@ -1,9 +1,11 @@
 """A client class written for Flower, federated by coterie: softmax regression in plain NumPy on the handwritten digits.
 
-    python examples/flower_numpy_client.py            (needs scikit-learn for the data; Flower is neither needed nor imported)
+    python examples/flower_numpy_client.py            (needs scikit-learn for the data; Flower is neither needed nor
+    imported)
 
-`DigitsClient` is what a Flower user already has: lists of arrays in and out. `flower_trainer` makes a trainer of it, given a
-function that builds the client from a task's rows. `Device(..., trainer=TRAINER)` runs it against a coordinator.
+`DigitsClient` is what a Flower user already has: lists of arrays in and out. `flower_trainer` makes a trainer of it,
+given a function that builds the client from a task's rows. `Device(..., trainer=TRAINER)` runs it against a
+coordinator.
 """
 
 import numpy as np

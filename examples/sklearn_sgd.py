@@ -2,8 +2,8 @@
 
     python examples/sklearn_sgd.py            (needs scikit-learn)
 
-The platform knows the model only as two arrays. What `fit` does with them is its own business; the SDK takes the difference,
-encodes and uploads it. `Device(..., trainer=TRAINER)` runs the same trainer against a coordinator.
+The platform knows the model only as two arrays. What `fit` does with them is its own business; the SDK takes the
+difference, encodes and uploads it. `Device(..., trainer=TRAINER)` runs the same trainer against a coordinator.
 """
 
 import numpy as np

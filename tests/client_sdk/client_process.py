@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.client_sdk.device.agent import Agent, AgentSettings
+from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
+from coterie.client_sdk.device.settings import AgentSettings
 
 
 async def main(url: str, token: str, folder: str, rows: str, wanted: int) -> None:

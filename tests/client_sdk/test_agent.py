@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sdk_kit import RESEARCHER, SCHEMA, Lab, counting, experiment, lab, rows
+from sdk_kit import RESEARCHER, SCHEMA, Lab, counting, experiment, hear, lab, rows
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
-from coterie.errors import ConfigurationError, DataError, InputError
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.errors import ConfigurationError, DataError, InputError, StorageError, Unreachable
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.signing import SigningKey
 
@@ -96,7 +96,7 @@ def test_a_plan_of_a_key_that_was_not_pinned_is_refused_until_the_device_joins_a
     async def work(place: Lab) -> None:
         await place.control.ensure_population("trust", SCHEMA)
         events: Events = []
-        agent = await place.agent("trust", on_event=lambda event: events.append(dict(event)))
+        agent = await place.agent("trust", on_event=hear(events))
         await agent.join()
         await place.submit(experiment("trust"), SigningKey.from_seed(b"n" * 32))
         await agent.cycle()
@@ -124,7 +124,7 @@ def test_the_devices_own_policy_holds_whatever_the_coordinator_asks(
     async def work(place: Lab) -> None:
         view = await place.submit(experiment("policy"))
         events: Events = []
-        agent = await place.agent("policy", policy=policy, on_event=lambda event: events.append(dict(event)))
+        agent = await place.agent("policy", policy=policy, on_event=hear(events))
         await agent.cycle()
         refused = [event for event in events if event["event"] == "refused"]
         assert [event["code"] for event in refused] == [code] and refused[0]["message"]
@@ -207,7 +207,7 @@ def test_a_task_that_the_pinned_coordinator_did_not_sign_is_refused(tmp_path: Pa
     async def work(place: Lab) -> None:
         await place.submit(experiment("forged"))
         events: Events = []
-        agent = await place.agent("forged", on_event=lambda event: events.append(dict(event)))
+        agent = await place.agent("forged", on_event=hear(events))
         await agent.cycle()
         assert [event["code"] for event in events if event["event"] == "refused"] == ["signature_invalid"]
         assert agent.store.history()[0].state == "failed"
@@ -219,7 +219,7 @@ def test_blobs_changed_on_the_way_are_noticed(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         await place.submit(experiment("damaged"))
         events: Events = []
-        agent = await place.agent("damaged", on_event=lambda event: events.append(dict(event)))
+        agent = await place.agent("damaged", on_event=hear(events))
         await agent.cycle()
         assert [event["code"] for event in events if event["event"] == "refused"] == ["digest_mismatch"]
 
@@ -257,7 +257,7 @@ def test_a_trainer_that_fails_gives_the_task_back_and_ends_the_device_the_third_
     async def work(place: Lab) -> None:
         await place.submit(external("broken"))
         events: Events = []
-        agent = await place.agent("broken", trainer=ExternalTrainer(fit), on_event=lambda e: events.append(dict(e)))
+        agent = await place.agent("broken", trainer=ExternalTrainer(fit), on_event=hear(events))
         with pytest.raises(InputError, match="ZeroDivisionError: the rows say 42"):
             await agent.run()
         assert [event["code"] for event in events if event["event"] == "refused"] == ["trainer_failed"] * 3
@@ -296,7 +296,7 @@ def test_a_dry_run_without_a_task_says_so(tmp_path: Path) -> None:
 
 def test_an_unreachable_coordinator_is_waited_out_with_growing_waits(tmp_path: Path) -> None:
     async def work() -> None:
-        from coterie.client_sdk.device.agent import AgentSettings
+        from coterie.client_sdk.device.settings import AgentSettings
 
         events: Events = []
 
@@ -325,6 +325,49 @@ def test_an_unreachable_coordinator_is_waited_out_with_growing_waits(tmp_path: P
     asyncio.run(work())
 
 
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, chunks: object, *, mode: int = 0o644) -> None:
+        raise StorageError(f"Cannot use {path}: No space left on device.", hint="Free space on that disk.")
+
+    async def work(place: Lab) -> None:
+        await place.submit(experiment("full", algorithm=counting()))
+        agent = await place.agent("full")
+        with monkeypatch.context() as patch:
+            patch.setattr("coterie.client_sdk.device.store.write_durably", full)
+            with pytest.raises(StorageError, match="No space left"):
+                await agent.run()
+        await agent.close()
+        place.agents.clear()
+        again = await place.agent("full")
+        assert (await again.run(rounds=2)).counted == 2
+        assert [entry.state for entry in again.store.history()] == ["counted", "counted"]
+
+    run(work, tmp_path)
+
+
+def test_a_stored_update_that_was_damaged_is_not_sent(tmp_path: Path) -> None:
+    async def work(place: Lab) -> None:
+        view = await place.submit(experiment("rotten"))
+        events: Events = []
+        agent = await place.agent("rotten", on_event=hear(events))
+
+        async def broken(*_: Any, **__: Any) -> None:
+            raise Unreachable("Not now.")
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Unreachable):
+            patch.setattr("coterie.client_sdk.device.runner.upload", broken)
+            await agent.cycle()
+        found = agent.store.in_flight()
+        assert found is not None and found.state == "stored"
+        path = agent.store.update_path(found.task)
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+        await agent.cycle()
+        assert [event["code"] for event in events if event["event"] == "refused"] == ["update_damaged"]
+        assert (await place.control.rounds(view.id))[0].accepted == 0
+
+    run(work, tmp_path)
+
+
 def test_a_stopped_device_gives_its_task_back_after_the_current_step(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         view = await place.submit(experiment("stopped", epochs=1_000_000))
@@ -348,7 +391,7 @@ def test_a_task_that_the_coordinator_closes_ends_the_training(tmp_path: Path) ->
         policy = RoundPolicy(rounds=1, cohort=1, evaluate_every=0, lease_s=1.5)
         view = await place.submit(experiment("closing", epochs=1_000_000, rounds=policy))
         events: Events = []
-        agent = await place.agent("closing", on_event=lambda event: events.append(dict(event)))
+        agent = await place.agent("closing", on_event=hear(events))
         running = asyncio.create_task(agent.cycle())
         while agent.store.in_flight() is None:
             await asyncio.sleep(0.01)

@@ -1,7 +1,8 @@
 """A device killed at every point of its work resumes, contributes once, and its client state is right.
 
-Each case kills a real client process with SIGKILL at one row of `coterie.client_sdk.device.faults.POINTS`, starts it again on the same
-folder, and lets it finish a two-round experiment of which it is the only client, on a real coordinator.
+Each case kills a real client process with SIGKILL at one row of `coterie.client_sdk.device.faults.POINTS`, starts it
+again on the same folder, and lets it finish a two-round experiment of which it is the only client, on a real
+coordinator.
 """
 
 import asyncio
@@ -13,9 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
-from sdk_kit import RESEARCHER, Coordinator, clean_environment, counting, experiment, rows
+from sdk_kit import RESEARCHER, Coordinator, clean_environment, counting, experiment, rows, save_rows
 
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.device.faults import POINTS, VARIABLE, Faults
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def strike(coordinator: Coordinator, folder: Path, point: str) -> Outcome:
-    np.savez(folder / "rows.npz", **rows())
+    save_rows(folder / "rows.npz", rows())
     name = f"kill-{point.replace('_', '-')}"
     with Control(coordinator.url, token=coordinator.token) as control:
         run = control.submit(experiment(name, algorithm=counting()), key=RESEARCHER)
@@ -82,7 +82,7 @@ def test_a_client_killed_there_resumes_and_contributes_once(outcomes: dict[str, 
 
 def test_the_killed_clients_update_is_the_one_it_would_have_sent(coordinator: Coordinator, tmp_path: Path) -> None:
     """The bytes stored before the kill are the bytes uploaded after it."""
-    np.savez(tmp_path / "rows.npz", **rows())
+    save_rows(tmp_path / "rows.npz", rows())
     with Control(coordinator.url, token=coordinator.token) as control:
         control.submit(experiment("same-bytes", algorithm=counting()), key=RESEARCHER)
         token = control.enrolment_token("same-bytes").token

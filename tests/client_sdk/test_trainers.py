@@ -27,7 +27,9 @@ def train(compiled: CompiledPlan, task: LocalTask = TASK, **options: Any) -> Loc
     trainer = options.pop("trainer", None) or PlanTrainer()
     state = options.pop("client_state", {})
     chosen = TrainOptions(**options)
-    return trainer.train(compiled.plan, compiled.initial, compiled.frozen, task, options.get("rows", ROWS), state, chosen)
+    return trainer.train(
+        compiled.plan, compiled.initial, compiled.frozen, task, options.get("rows", ROWS), state, chosen
+    )
 
 
 def test_a_task_is_a_function_of_its_arguments_whatever_the_trainer_did_before() -> None:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import onnxruntime
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from numpy.typing import NDArray
 
@@ -70,9 +70,11 @@ def test_the_model_learns_and_every_round_is_told_once() -> None:
     assert values[-1] > 0.9 > values[0] - 0.3
     assert all(record.evaluation == "federated" and record.accepted == 4 for record in result.history.rounds)
     assert all(record.bytes_up > 4 * 4 * 67 and record.bytes_down > 0 for record in result.history.rounds)
-    session = onnxruntime.InferenceSession(result.infer())
+    session = cast(Any, onnxruntime).InferenceSession(result.infer())
     test = rows(200, 77)
-    right = [int(np.argmax(session.run(None, {"batch/x": test["x"][i : i + 1]})[0])) == test["y"][i] for i in range(200)]
+    right = [
+        int(np.argmax(session.run(None, {"batch/x": test["x"][i : i + 1]})[0])) == test["y"][i] for i in range(200)
+    ]
     assert np.mean(right) > 0.85
 
 
@@ -161,7 +163,10 @@ def test_data_that_does_not_fit_names_the_client_and_the_row() -> None:
 
 def test_an_external_model_needs_a_trainer() -> None:
     wanted = Experiment(
-        name="own", model=ExternalModel({"w": (1,)}), schema=SCHEMA, rounds=RoundPolicy(rounds=1, cohort=1, evaluate_every=0)
+        name="own",
+        model=ExternalModel({"w": (1,)}),
+        schema=SCHEMA,
+        rounds=RoundPolicy(rounds=1, cohort=1, evaluate_every=0),
     )
     with pytest.raises(ExperimentError, match="need a trainer"):
         simulate(wanted, CLIENTS)

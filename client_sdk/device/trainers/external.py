@@ -53,7 +53,8 @@ Evaluate: TypeAlias = Callable[[Params, FitTask], EvaluateResult]
 class ExternalTrainer:
     """A trainer around ``fit`` and, where there is one, ``evaluate``.
 
-    fit gets copies, in the order of the plan's layout, which it may change in place. The update is ``new parameters - params``, computed in float32.
+    fit gets copies, in the order of the plan's layout, which it may change in place. The update is ``new parameters -
+    params``, computed in float32.
     Metrics: every metric that the plan names (``loss`` among them), or an empty mapping for none; others are ignored.
     Raises DataError naming the parameter or the metric when what comes back does not fit the plan.
     """

@@ -10,9 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import onnxruntime
 import pytest
-from sdk_kit import Coordinator, clean_environment
+from sdk_kit import Coordinator, clean_environment, infer
 
 from coterie.client_sdk import Device, submit
 from coterie.simulation import dirichlet, simulate_full, split
@@ -43,10 +42,9 @@ def test_twenty_skewed_clients_learn_in_process(example: ModuleType, data_dir: P
     # Guessing gives 0.1, the first round about 0.3.
     assert best_accuracy >= 0.75
     # What is handed out runs on raw pixels in plain ONNX Runtime and is as good as was measured.
-    session = onnxruntime.InferenceSession(result.infer())
+    model = result.infer()
     right = [
-        int(np.argmax(session.run(None, {"batch/image": test["image"][i : i + 1]})[0])) == test["digit"][i]
-        for i in range(500)
+        int(infer(model, {"batch/image": test["image"][i : i + 1]}).argmax()) == test["digit"][i] for i in range(500)
     ]
     assert abs(float(np.mean(right)) - best_accuracy) < 0.005
 
@@ -59,7 +57,10 @@ def test_the_same_experiment_runs_on_a_coordinator(
     wanted = replace(whole, rounds=whole.rounds.model_copy(update={"rounds": 1, "cohort": 2, "min_updates": 2}))
     run = submit(wanted, coordinator.url, token=coordinator.token, key=tmp_path / "key")
     token = run.control.enrolment_token("mnist-fedavg-cnn").token
-    parts = [{name: array[start : start + 32] for name, array in example.rows(file, "train", 64).items()} for start in (0, 32)]
+    parts = [
+        {name: array[start : start + 32] for name, array in example.rows(file, "train", 64).items()}
+        for start in (0, 32)
+    ]
     devices = [
         Device(coordinator.url, data=part, folder=tmp_path / f"d{number}", token=token)
         for number, part in enumerate(parts)
@@ -72,7 +73,9 @@ def test_the_same_experiment_runs_on_a_coordinator(
         thread.join(30)
     for device in devices:
         device.close()
-    assert [(record.state, record.accepted, record.evaluation) for record in history.rounds] == [("committed", 2, "central")]
+    assert [(record.state, record.accepted, record.evaluation) for record in history.rounds] == [
+        ("committed", 2, "central")
+    ]
     # Two int8 updates of 1 663 370 parameters: about a quarter of float32.
     assert 2 * 1_663_370 < history.rounds[0].bytes_up < 2 * 1_663_370 * 1.1
     run.control.close()
@@ -83,5 +86,3 @@ def test_the_example_says_what_is_missing_without_data(tmp_path: Path) -> None:
         command = [sys.executable, str(EXAMPLE), *arguments]
         ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=120)
         assert ended.returncode == 1 and message in ended.stderr and "mnist.npz" in ended.stderr
-
-

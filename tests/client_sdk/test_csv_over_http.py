@@ -5,9 +5,8 @@ import threading
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
-from sdk_kit import RESEARCHER, Coordinator
+from sdk_kit import RESEARCHER, Coordinator, infer
 
 from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk import Control, Device
@@ -20,22 +19,31 @@ from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 COLUMNS = tuple(f"x{number}" for number in range(10))
+CLASSES = ("malignant", "benign")
 SCHEMA = DataSchema(
     (Feature(name="measures", shape=(10,), columns=COLUMNS, low=-20, high=20),),
-    Label(name="benign", classes=("malignant", "benign"), column="diagnosis"),
+    Label(name="diagnosis", classes=CLASSES),
 )
 CLIENTS, HELD_BACK = 4, 120
 
 
-def shared_out(source: Path, folder: Path) -> tuple[list[Path], list[dict[str, str]]]:
-    """Client files skewed by label, with a text label and columns that the schema does not name; and rows nobody has."""
+Row = dict[str, str]
+
+
+def _diagnosis(row: Row) -> str:
+    return row["diagnosis"]
+
+
+def shared_out(source: Path, folder: Path) -> tuple[list[Path], list[Row]]:
+    """Client files skewed by label, with a text label and a column beyond the schema; and rows that nobody has."""
     with source.open(newline="") as file:
-        table = list(csv.DictReader(file))
+        table: list[Row] = [dict(row) for row in csv.DictReader(file)]
     for row in table:
         row["diagnosis"] = "benign" if row.pop("y") == "1" else "malignant"
     order = np.random.Generator(np.random.PCG64(0)).permutation(len(table))
-    held_back, rest = [table[i] for i in order[:HELD_BACK]], [table[i] for i in order[HELD_BACK:]]
-    rest.sort(key=lambda row: row["diagnosis"])
+    shuffled = [table[int(place)] for place in order]
+    held_back, rest = shuffled[:HELD_BACK], shuffled[HELD_BACK:]
+    rest.sort(key=_diagnosis)
     half = len(rest) // 2
     parts = [rest[client * half // CLIENTS : (client + 1) * half // CLIENTS] for client in range(CLIENTS)]
     for place, row in enumerate(rest[half:]):
@@ -84,9 +92,9 @@ def test_hospitals_with_csv_files_train_one_model(coordinator: Coordinator, data
         path = run.download(tmp_path / "infer.onnx", version="latest")
     assert [record.state for record in history.rounds] == ["committed"] * 5
     measures = np.array([[float(row[name]) for name in COLUMNS] for row in held_back], np.float32)
-    (logits,) = onnxruntime.InferenceSession(str(path)).run(None, {"batch/measures": measures})
-    wanted = [row["diagnosis"] == "benign" for row in held_back]
-    assert float(np.mean((np.asarray(logits).argmax(1) == 1) == wanted)) >= 0.88
+    predicted = infer(path, {"batch/measures": measures}).argmax(1).tolist()
+    right = [CLASSES[place] == row["diagnosis"] for place, row in zip(predicted, held_back, strict=True)]
+    assert sum(right) / HELD_BACK >= 0.88
 
 
 def test_a_hospital_whose_file_does_not_fit_never_joins(coordinator: Coordinator, tmp_path: Path) -> None:
