@@ -53,7 +53,7 @@ class RoundTable:
         if sys.stdout.isatty():
             from rich.live import Live
 
-            self._live = Live(self._table(self.rows), auto_refresh=False)
+            self._live = Live(draw(self.title, self.rows), auto_refresh=False)
             self._live.__enter__()
         else:
             self.output.say(self.title)
@@ -64,7 +64,7 @@ class RoundTable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.update(self._table(self.rows))
+            self._live.update(draw(self.title, self.rows))
             self._live.__exit__(kind, error, trace)
             self._live = None
 
@@ -74,28 +74,35 @@ class RoundTable:
         if self.output.json:
             self.output.event("round", **{key: value for key, value in row.items() if key != "event"})
         elif self._live is not None:
-            room = max(1, self._live.console.height - _FRAME)
-            self._live.update(self._table(self.rows[-room:]), refresh=True)
+            shown = in_sight(self.rows, self._live.console.height)
+            self._live.update(draw(self.title, shown), refresh=True)
         else:
             self.output.say(_line(cells(row)))
 
-    def _table(self, rows: Sequence[Mapping[str, Any]]) -> "Table":
-        from rich import box
-        from rich.table import Table
 
-        table = Table(
-            title=self.title,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            collapse_padding=True,
-        )
-        for column in COLUMNS:
-            table.add_column(column, justify="left" if column == "state" else "right", no_wrap=column != "state")
-        for row in rows:
-            table.add_row(*cells(row))
-        return table
+def in_sight(rows: Sequence[Mapping[str, Any]], height: int) -> Sequence[Mapping[str, Any]]:
+    """The newest rounds, as many as a terminal of this height can show below the head of the table."""
+    return rows[-max(1, height - _FRAME) :]
+
+
+def draw(title: str, rows: Sequence[Mapping[str, Any]]) -> "Table":
+    """The rounds as a table of at most 80 columns, but for a long cause."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "state" else "right", no_wrap=column != "state")
+    for row in rows:
+        table.add_row(*cells(row))
+    return table
 
 
 def _line(words: tuple[str, ...]) -> str:
