@@ -14,6 +14,7 @@ import numpy as np
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array, bind, refuse
 from coterie.compute.ir import Graph, Value
+from coterie.compute.passes.algebra import pool_first
 from coterie.compute.primitives.row import Call
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.source import replaying, user_source
@@ -109,7 +110,7 @@ class _Linearised:
     def __init__(self, fn: Callable[..., Any], arguments: Sequence[Any], weights: Sequence[Array]) -> None:
         self.traced: Traced = trace_flat(fn, arguments, weights)
         leaves = [as_array(leaf) for leaf in tree.flatten(tuple(arguments))[0] if _is_data(leaf)]
-        self.graph: Graph = self.traced.graph
+        self.graph: Graph = pool_first(self.traced.graph)
         self.environment = replay(self.graph, [*leaves, *weights, *self.traced.captures])
         self._weights = [self.graph.inputs[f"weight/{index}"] for index in range(len(weights))]
 

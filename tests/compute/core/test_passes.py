@@ -208,6 +208,34 @@ def test_a_bias_enters_its_convolution() -> None:
     assert primitives(graph) == ["conv"]
 
 
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
+def test_pooling_goes_before_relu_with_the_same_values_and_gradients(kernel: int, stride: int, padding: int) -> None:
+    """Also where all of a window is negative, and where several elements are the greatest."""
+
+    def pooled(x: Array, rectified: Array) -> Array:
+        return ops.max_pool2d(rectified, kernel, stride, padding)
+
+    def late(x: Array) -> Array:
+        return cnp.sum(pooled(x, ops.relu(x)) * weight)
+
+    def early(x: Array) -> Array:
+        rectified = ops.relu(x)  # read twice, so it stays where it is
+        return cnp.sum(pooled(x, rectified) * weight) + 0.0 * cnp.sum(rectified)
+
+    x = np.random.default_rng(0).integers(-4, 4, (3, 2, 6, 6)).astype(np.float64)
+    weight = Array(np.random.default_rng(1).normal(size=pooled(Array(x), Array(x)).shape))
+    np.testing.assert_array_equal(late(Array(x)).numpy(), early(Array(x)).numpy())
+    np.testing.assert_array_equal(grad(late)(Array(x)).numpy(), grad(early)(Array(x)).numpy())
+
+    def step(i: GraphInputs) -> dict[str, Array]:
+        return {"value": late(i["x"]), "gradient": grad(late)(i["x"])}
+
+    graph = optimised(step, x=TensorSpec(x.shape, "float64"))
+    np.testing.assert_array_equal(interpret(graph, {"x": x})["gradient"], grad(late)(Array(x)).numpy())
+    (relu,) = [node for node in graph.nodes if node.primitive == "relu"]
+    assert relu.output.type.shape == weight.shape
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
