@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-COLUMNS = ("round", "state", "ok/failed", "loss", "accuracy", "up", "down", "seconds")
+COLUMNS = ("round", "state", "ok/failed", "loss", "accuracy", "up", "down", "sec")
 # Of the plain lines; together with the spaces between them they fit 80 columns.
-_WIDTHS = (5, 16, 9, 7, 8, 8, 8, 7)
+_WIDTHS = (5, 16, 9, 6, 8, 8, 8, 6)
 # Lines of the drawn table that are not rounds.
 _FRAME = 6
 
