@@ -92,7 +92,7 @@ def test_hospitals_with_csv_files_train_one_model(coordinator: Coordinator, data
         path = run.download(tmp_path / "infer.onnx", version="latest")
     assert [record.state for record in history.rounds] == ["committed"] * 5
     measures = np.array([[float(row[name]) for name in COLUMNS] for row in held_back], np.float32)
-    predicted = infer(path, {"batch/measures": measures}).argmax(1).tolist()
+    predicted: list[int] = infer(path, {"batch/measures": measures}).argmax(1).tolist()
     right = [CLASSES[place] == row["diagnosis"] for place, row in zip(predicted, held_back, strict=True)]
     assert sum(right) / HELD_BACK >= 0.88
 
