@@ -286,7 +286,7 @@ def _check_names(graph: str, names: list[str]) -> None:
 
 
 def _in_layout(layout: Layout | None, key: str) -> tuple[str, Shape] | None:
-    return _among(layout.tensors if layout else (), key)
+    return ("float32", layout.shapes[key]) if layout and key in layout.shapes else None
 
 
 def _among(tensors: Collection[Tensor], key: str) -> tuple[str, Shape] | None:

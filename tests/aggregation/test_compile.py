@@ -287,6 +287,28 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"rounds": rounds(best={"metric": "auc"})}, "best"),
     ({"rounds": rounds(hyper_schedule={"beta": (1.0, 2.0)})}, "beta"),
     ({"algorithm": FedProx(), "optimizer": sgd(0.1), "model": ExternalModel({"w": (2,)})}, "ExternalModel"),
+    ({"name": 3}, "name must be text, not '3' \\(int\\)"),
+    ({"name": "two\nlines"}, "printable"),
+    ({"schema": [Feature(name="x")]}, "schema must be a DataSchema"),
+    ({"rounds": 3}, "rounds must be a RoundPolicy"),
+    ({"loss": "cross entropy"}, "loss must be a function"),
+    ({"optimizer": sgd}, "optimizer must be an optimizer"),
+    ({"algorithm": "fedavg"}, "algorithm must be"),
+    ({"server_optimizer": "sgd"}, "server_optimizer must be"),
+    ({"batch_size": 32.0}, "batch_size must be a whole number"),
+    ({"batch_size": "32"}, "batch_size must be a whole number"),
+    ({"batch_size": True}, "batch_size must be a whole number"),
+    ({"epochs": 1.5}, "epochs must be a whole number"),
+    ({"max_steps": 2.5}, "max_steps must be a whole number"),
+    ({"seed": 1.5}, "seed must be a whole number"),
+    ({"holdout": "0.2"}, "holdout must be a number"),
+    ({"codecs": "int8"}, "codecs must be a tuple"),
+    ({"metrics": [mean_squared_error]}, "metrics must be a mapping"),
+    ({"metrics": {"accuracy": 3}}, "a metric must be a function"),
+    # What a device would refuse in the manifest is refused here already.
+    ({"epochs": 1 << 21}, "epochs"),
+    ({"max_steps": 1 << 40}, "max_steps"),
+    ({"holdout": 0.9995}, "holdout"),
 ]
 
 
