@@ -151,11 +151,29 @@ def _max_pool(node: Node, view: View) -> Value | None:
 
 
 def pool_first(graph: Graph) -> Graph:
-    """The graph with pooling before relu. It pays before gradients are taken, because afterwards relu has more readers
-    and stays where it is.
+    """The graph with pooling before relu and before the bias of a convolution. It pays before gradients are taken: the
+    masks and the sum that is the bias's gradient get as few elements as the pooled image.
+
+    The greatest of x + b is the greatest x, plus b, bit for bit, because rounding keeps order. In the gradient,
+    elements that are equal only after rounding no longer share.
     """
-    moved = rewrite(graph, lambda node, view: _max_pool(node, view) if node.primitive == "max_pool" else None)
-    return graph if moved is graph else remove_dead_code(moved)
+
+    def rule(node: Node, view: View) -> Value | None:
+        if node.primitive != "max_pool":
+            return None
+        if pooled := _max_pool(node, view):
+            return pooled
+        conv = view.producer(node.inputs[0], "conv")
+        if conv is None or len(conv.inputs) != 3 or view.uses(node.inputs[0]) != 1:
+            return None
+        x, weights, bias = conv.inputs
+        image = view.emit("max_pool", view.emit("conv", x, weights, **conv.attributes), **node.attributes)
+        return view.emit("add", image, view.emit("reshape", bias, shape=(*bias.type.shape, 1, 1)))
+
+    for _ in range(2):  # relu first, then the bias behind it
+        moved = rewrite(graph, rule)
+        graph = graph if moved is graph else remove_dead_code(moved)
+    return graph
 
 
 def _concat(node: Node, view: View) -> Value | None:

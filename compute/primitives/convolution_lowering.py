@@ -18,9 +18,11 @@ from coterie.compute.primitives.row import Emitter
 # Columns of the result below which examples are interleaved into them: at 14 columns and fewer this takes 0.6 to 0.95
 # of the time, at 16 it makes no difference, from 28 on it is slower.
 _NARROW = 16
-# How many examples: at least the first, where it begins to pay, and at most the second. More gain nothing, and the
-# gradient of the input loses, because the matrix of windows leaves the cache.
+# How many examples: at least the first number, where it begins to pay, and at most the second; more gain nothing.
 _BESIDE = (4, 8)
+# Columns that they may make together in the gradient of the input, whose matrix of windows is written and read again
+# and would leave the cache.
+_TOGETHER = 64
 # The largest dilation that the gradient of weights makes. Not a measurement but a caution: providers for other
 # processors may treat a far reach along a wide image badly.
 _FARTHEST = 512
@@ -47,8 +49,8 @@ def _widened(window: dict[str, Any], columns: int) -> dict[str, Any]:
     }
 
 
-def _beside(node: Node) -> int:
-    """How many examples to interleave into the columns; 1 for none. It divides the batch."""
+def _beside(node: Node, most: int) -> int:
+    """How many examples to interleave into the columns, a divisor of the batch up to ``most``; 1 for none."""
     n, channels = node.inputs[0].type.shape[:2]
     kernel, made = node.inputs[1].type.shape[2:], node.output.type.shape
     if (
@@ -58,8 +60,7 @@ def _beside(node: Node) -> int:
         or made[3] >= _NARROW
     ):
         return 1
-    least, most = _BESIDE
-    return next((count for count in range(most, least - 1, -1) if n % count == 0), 1)
+    return next((count for count in range(most, _BESIDE[0] - 1, -1) if n % count == 0), 1)
 
 
 def _interleaved(emit: Emitter, operator: str, node: Node, names: Sequence[str], beside: int) -> str:
@@ -77,14 +78,15 @@ def _interleaved(emit: Emitter, operator: str, node: Node, names: Sequence[str],
 
 def lower_conv(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     """Conv, with examples beside each other where rows are short."""
-    if (beside := _beside(node)) > 1:
+    if (beside := _beside(node, _BESIDE[1])) > 1:
         return _interleaved(emit, "Conv", node, names, beside)
     return emit.op("Conv", *names, group=node.attributes["groups"], **_window_attributes(node.attributes))
 
 
 def lower_input_gradient(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     """ConvTranspose, with examples beside each other where rows are short."""
-    if (beside := _beside(node)) > 1:
+    most = min(_BESIDE[1], _TOGETHER // node.inputs[0].type.shape[3])
+    if (beside := _beside(node, most)) > 1:
         return _interleaved(emit, "ConvTranspose", node, names, beside)
     g, w = (value.type.shape for value in node.inputs)
     a = node.attributes
@@ -169,8 +171,10 @@ def _swapped_weight(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 def _unrolled_weight(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    """One matrix product of dy [O, N P] with the image windows [kh kw C, N P], which slices lay side by side."""
-    n, c, h, w = node.inputs[0].type.shape
+    """A matrix product of dy [O, P] with the image windows [kh kw C, P] for each example, and their sum. Slices lay the
+    windows side by side.
+    """
+    n, c = node.inputs[0].type.shape[:2]
     o, oh, ow = node.inputs[1].type.shape[1:]
     kh, kw = node.attributes["kernel"]
     (top, bottom), (left, right) = node.attributes["padding"]
@@ -178,18 +182,15 @@ def _unrolled_weight(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     if (top, bottom, left, right) != (0, 0, 0, 0):
         zero = emit.constant(np.zeros((), node.output.type.dtype))
         x = emit.op("Pad", x, emit.integers((0, 0, top, left, 0, 0, bottom, right)), zero, mode="constant")
-    if min(n, c) > 1:
-        x = emit.op("Transpose", x, perm=[1, 0, 2, 3])
-    else:
-        x = emit.op("Reshape", x, emit.integers((c, n, h + top + bottom, w + left + right)))
     # First along columns, then along rows: kh + kw slices instead of kh * kw.
     for axis, kernel, size in ((3, kw, ow), (2, kh, oh)):
         parts = [
             emit.op("Slice", x, emit.integers([i]), emit.integers([i + size]), emit.integers([axis]))
             for i in range(kernel)
         ]
-        x = emit.op("Concat", *parts, axis=0) if kernel > 1 else parts[0]
-    windows = emit.op("Reshape", x, emit.integers((kh * kw * c, n * oh * ow)))
-    rows = emit.op("Reshape", emit.op("Transpose", names[1], perm=[1, 0, 2, 3]), emit.integers((o, n * oh * ow)))
-    product = emit.op("Reshape", emit.op("Gemm", rows, windows, transB=1), emit.integers((o, kh, kw, c)))
-    return emit.op("Transpose", product, perm=[0, 3, 1, 2])
+        x = emit.op("Concat", *parts, axis=1) if kernel > 1 else parts[0]
+    windows = emit.op("Reshape", x, emit.integers((n, kh * kw * c, oh * ow)))
+    dy = emit.op("Reshape", names[1], emit.integers((n, o, oh * ow)))
+    product = emit.op("MatMul", dy, emit.op("Transpose", windows, perm=[0, 2, 1]))
+    total = emit.op("ReduceSum", product, emit.integers([0]), keepdims=0)
+    return emit.op("Transpose", emit.op("Reshape", total, emit.integers((o, kh, kw, c))), perm=[0, 3, 1, 2])

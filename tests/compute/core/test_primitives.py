@@ -377,7 +377,8 @@ FORMS = [
         ("conv", (images(11, 3, 9, 9), images(4, 3, 5, 5)), {}, ("Conv", [1, 1])),
         ("conv", (images(8, 3, 9, 20), images(4, 3, 5, 5)), {}, ("Conv", [1, 1])),
         ("conv", (images(8, 1, 9, 9), images(4, 1, 5, 5)), {}, ("Conv", [1, 1])),
-        ("conv_input_gradient", (images(16, 4, 9, 9), images(4, 3, 5, 5)), {"size": (9, 9)}, ("ConvTranspose", [1, 8])),
+        ("conv_input_gradient", (images(16, 4, 9, 9), images(4, 3, 5, 5)), {"size": (9, 9)}, ("ConvTranspose", [1, 4])),
+        ("conv_input_gradient", (images(16, 4, 8, 8), images(4, 3, 5, 5)), {"size": (8, 8)}, ("ConvTranspose", [1, 8])),
         (
             "conv_input_gradient",
             (images(8, 4, 9, 20), images(4, 3, 5, 5)),
@@ -386,8 +387,8 @@ FORMS = [
         ),
         # The channels in the columns; a single channel unrolled when that is small, an image otherwise.
         ("conv_weight_gradient", (images(8, 10, 9, 9), images(8, 6, 9, 9)), KERNEL, ("Conv", [1, 10])),
-        ("conv_weight_gradient", (images(2, 600, 5, 5), images(2, 3, 5, 5)), KERNEL, ("Gemm", None)),
-        ("conv_weight_gradient", (images(8, 1, 24, 24), images(8, 6, 24, 24)), KERNEL, ("Gemm", None)),
+        ("conv_weight_gradient", (images(2, 600, 5, 5), images(2, 3, 5, 5)), KERNEL, ("MatMul", None)),
+        ("conv_weight_gradient", (images(8, 1, 24, 24), images(8, 6, 24, 24)), KERNEL, ("MatMul", None)),
         ("conv_weight_gradient", (images(8, 1, 80, 80), images(8, 2, 80, 80)), KERNEL, ("Conv", [1, 1])),
     ]
 ]
@@ -400,7 +401,7 @@ def test_convolutions_choose_their_form_by_size_and_agree_with_numpy(
     fn = lambda a, b: bind(name, a, b, **attributes)  # noqa: E731
     traced = trace(fn, *operands).graph
     nodes = onnx.load_from_string(to_onnx(traced, name=name)).graph.node
-    (work,) = [node for node in nodes if node.op_type in ("Conv", "ConvTranspose", "Gemm")]
+    (work,) = [node for node in nodes if node.op_type in ("Conv", "ConvTranspose", "MatMul")]
     reach = [list(field.ints) for field in work.attribute if field.name == "dilations"]
     assert (work.op_type, *reach) == tuple(part for part in how if part is not None)
     expected = interpret(traced, dict(zip("01", operands, strict=True)))["output"]
