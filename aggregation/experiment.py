@@ -34,11 +34,26 @@ class ExternalModel:
     here.
 
     parameters: shapes by name; the order is that of the layout. metrics: what the clients' evaluation reports beside
-    the loss.
+    the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
     """
 
     parameters: Mapping[str, Sequence[int]]
     metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.parameters), Mapping) or isinstance(cast(object, self.metrics), str):
+            raise errors.ExperimentError(
+                "An ExternalModel has a mapping of names to shapes and a tuple of metric names, as in "
+                "ExternalModel({'coef': (3, 4), 'intercept': (3,)}, metrics=('accuracy',)).",
+                code="experiment_invalid",
+            )
+        for name, shape in self.parameters.items():
+            if not is_shape(shape):
+                raise errors.ExperimentError(
+                    f"Parameter {name!r} of the ExternalModel has the shape {shape!r}; it must be one or more whole "
+                    "numbers of at least 1.",
+                    code="experiment_invalid",
+                )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,6 +139,12 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "infer_batch")
+
+
+def is_shape(shape: object) -> bool:
+    """Whether it is a tuple or list of one or more whole numbers of at least 1: what the layout can hold."""
+    sizes = cast(Sequence[object], shape) if isinstance(shape, tuple | list) else ()
+    return bool(sizes) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)
 
 
 def _shown(value: object) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from coterie import errors
+from coterie.aggregation.experiment import is_shape
 from coterie.compute.array import Array, ArrayLike, as_array
 from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.source import source_of, user_source
@@ -75,7 +76,7 @@ def parameters(model: Module) -> Mapping[str, ParameterSpec]:
             )
         rules = (
             (
-                _is_shape(spec.shape),
+                isinstance(cast(object, spec.shape), tuple) and is_shape(spec.shape),
                 f"the shape {spec.shape!r}; it must be a tuple of one or more whole numbers of at least 1",
             ),
             (callable(spec.init), f"an init that cannot be called: {spec.init!r}"),
@@ -94,8 +95,3 @@ def parameters(model: Module) -> Mapping[str, ParameterSpec]:
     if not any(spec.role == "shared" for spec in specs.values()):
         raise errors.ExperimentError("The model has no parameter to train.", code="model_mismatch")
     return specs
-
-
-def _is_shape(shape: object) -> bool:
-    sizes = cast(tuple[object, ...], shape) if isinstance(shape, tuple) else ()
-    return bool(sizes) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)

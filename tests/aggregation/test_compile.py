@@ -318,6 +318,21 @@ def test_an_impossible_experiment_is_refused_when_it_is_made(make_experiment: Ma
         make_experiment(**changes)
 
 
+@pytest.mark.parametrize("parameters", [{"w": 3}, {"w": ()}, {"w": (3, 0)}, {"w": (2.0,)}, {"w": (True,)}, (3, 4)])
+def test_an_external_model_with_impossible_shapes_is_refused(parameters: Any) -> None:
+    with pytest.raises(errors.ExperimentError, match="ExternalModel"):
+        ExternalModel(parameters)
+
+
+def test_what_compiles_is_read_back_as_a_device_reads_it(make_experiment: Make) -> None:
+    """A manifest beyond a device's limits must fail on the researcher's machine, not on every device."""
+    parameters = {f"tensor.{index:06}.{'x' * 180}": (1,) for index in range(20_000)}
+    external: dict[str, Any] = {"model": ExternalModel(parameters), "loss": None, "optimizer": None, "metrics": {}}
+    with pytest.raises(errors.ExperimentError, match="exceeds the limit") as caught:
+        compile_plan(make_experiment(**external))
+    assert caught.value.reason == "plan_inconsistent"
+
+
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_parameters_out_of_range_are_refused(value: float) -> None:
     with pytest.raises(errors.ExperimentError):
