@@ -63,7 +63,7 @@ def compile_plan(experiment: Experiment) -> CompiledPlan:
 
     Guarantees: deterministic bytes; the plan passes `check_plan` once it is signed.
     Raises errors.ExperimentError: ``model_mismatch`` (the model does not take the schema's features), ``loss_shape``,
-    ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, …
+    ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, ``not_deterministic``, …
     """
     return _external(experiment) if isinstance(experiment.model, ExternalModel) else _compiled(experiment)
 
@@ -93,6 +93,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     frozen = {name: tensors[name] for name in builder.frozen}
     graphs = builder.build()
     files = {name: _write(name, graph) for name, graph in graphs.items()}
+    _require_the_same_again(builder, files)
     manifest = replace(
         _manifest(experiment, layout, sections=client.sections(layout)),
         frozen=_frozen(frozen),
@@ -104,6 +105,21 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     )
     _check(manifest)
     return CompiledPlan(Plan(manifest, files), {name: tensors[name] for name in layout.names}, frozen)
+
+
+def _require_the_same_again(builder: GraphBuilder, files: Mapping[str, bytes]) -> None:
+    """Trace once more: numbers that a model draws or counts by itself would be constants of the plan, alike at every
+    step and on every device, without a word.
+    """
+    for name, graph in builder.build().items():
+        if _bytes(name, graph) != files[name]:
+            raise errors.ExperimentError(
+                f"The {name} graph of experiment {builder.experiment.name!r} comes out differently when traced again, "
+                "so the model, the loss or a metric uses something that changes from call to call.",
+                hint="Take no numbers from np.random, the clock or a counter: they would stay as they were at this "
+                "moment. For dropout use nn.Dropout, whose masks are drawn anew at every step.",
+                code="not_deterministic",
+            )
 
 
 def _check(manifest: Manifest) -> None:
@@ -142,10 +158,14 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
     )
 
 
-def _write(name: GraphName, graph: Graph) -> bytes:
+def _bytes(name: GraphName, graph: Graph) -> bytes:
     # Nodes remember the user's file and line for error messages; a plan is sent to devices and must not carry them.
     bare = Graph(graph.inputs, tuple(replace(node, source="") for node in graph.nodes), graph.outputs)
-    data = to_onnx(bare, name=name)
+    return to_onnx(bare, name=name)
+
+
+def _write(name: GraphName, graph: Graph) -> bytes:
+    data = _bytes(name, graph)
     try:
         check_graph(data)
     except errors.GraphRefused as error:
