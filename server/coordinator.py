@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -54,7 +55,8 @@ class Coordinator:
     first_token: Token | None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     fleet: Fleet = field(default_factory=Fleet)
-    uploads: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
+    uploads: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary[str, asyncio.Lock])
+    """One lock per task while parts of its update are coming in."""
 
 
 @asynccontextmanager
@@ -150,7 +152,6 @@ async def _tidy(coordinator: Coordinator) -> None:
     while True:
         try:
             await housekeeping.tidy(coordinator.database, coordinator.fleet.take_unwritten())
-            coordinator.uploads.clear()
         except Exception as error:
             log.error("housekeeping failed", exc_info=error)
         await asyncio.sleep(TIDY_EVERY_S)
