@@ -17,6 +17,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from server_kit import Device, Opener, Operator, fleet, in_process, prepare, sha256, update
 from sqlalchemy import create_engine, select
+from sqlalchemy import text as sql
+from sqlalchemy.exc import DBAPIError
 
 from coterie.errors import ConfigurationError, InternalError, StorageError
 from coterie.protocol.device import Task
@@ -166,6 +168,17 @@ def test_the_database_is_durable_and_writes_do_not_fail_for_locks(coordinator: O
                 assert (await connection.exec_driver_sql(f"PRAGMA {pragma}")).scalar() == value
         made = await asyncio.gather(*(operator.population(f"people-{number}") for number in range(20)))
         assert len(set(made)) == 20
+
+    with_operator(coordinator, check)
+
+
+def test_an_error_of_the_database_tells_no_parameter(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        database = operator.app.state.coordinator.database
+        with pytest.raises(DBAPIError) as caught:
+            async with database.read() as session:
+                await session.execute(sql("SELECT * FROM nowhere WHERE x = :x"), {"x": "the-secret-of-the-house"})
+        assert "nowhere" in str(caught.value) and "the-secret" not in str(caught.value)
 
     with_operator(coordinator, check)
 
