@@ -1,6 +1,7 @@
 """The control plane: created once, checked whole, listed in pages, told as events, written down in the audit trail."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -261,6 +262,55 @@ def test_an_unexpected_error_tells_a_trace_id_and_nothing_else(
         answer = await operator.call("GET", "/v1/audit")
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "secret" not in answer.text and answer.json()["trace_id"]
+
+    with_operator(coordinator, check)
+
+
+def cursor(text: str) -> str:
+    """A cursor that no page gave."""
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize("text", ["9" * 30, "--5", "-1", "٣", "²", ""])
+def test_a_made_up_number_is_no_cursor(text: str, coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        answer = await operator.call("GET", "/v1/audit", params={"cursor": cursor(text)})
+        assert (answer.status_code, answer.json()["code"]) == (422, "cursor_invalid")
+
+    with_operator(coordinator, check)
+
+
+def test_an_event_number_that_no_stream_sent_is_refused_before_the_stream_begins(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        for last in ("9" * 31, "-1", "x", ""):
+            answer = await operator.call("GET", "/v1/events", headers={"Last-Event-ID": last})
+            assert (answer.status_code, answer.json()["code"]) == (422, "cursor_invalid")
+        answer = await operator.call("GET", "/v1/events", params={"after": "9" * 31})
+        assert (answer.status_code, answer.json()["code"]) == (422, "request_invalid")
+
+    with_operator(coordinator, check)
+
+
+@pytest.mark.parametrize("body", [b"[" * 200_000, b'{"name":' + b"9" * 5000 + b"}", b'{"name":"\xff"}'])
+def test_a_body_that_is_no_sensible_json_is_told_so(body: bytes, coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        headers = {"Content-Type": "application/json"}
+        answer = await operator.call("POST", "/v1/populations", content=body, headers=headers)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (400, "request_invalid")
+        assert "JSON" in problem["detail"] and problem["hint"]
+
+    with_operator(coordinator, check)
+
+
+def test_no_stranger_fills_the_memory_or_the_answer(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        for number in range(20):
+            await operator.http.request(f"METHOD{number}", "/nothing")
+        text = (await operator.http.get("/metrics")).text
+        assert "METHOD" not in text and 'method="other",route="unmatched",status="404"} 20.0' in text
+        answer = await operator.http.get("/" + "a" * 20_000)
+        assert answer.status_code == 404 and len(answer.content) < 2000
 
     with_operator(coordinator, check)
 
