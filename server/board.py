@@ -2,12 +2,17 @@
 
 import asyncio
 
+import structlog
+
 from coterie.protocol.control import ExperimentCreate
 from coterie.server.bell import Bell
 from coterie.server.plans import Plans
 from coterie.server.store import experiments
 from coterie.server.store.engine import Database
 from coterie.server.traffic import Traffic
+
+RETRY_S = 1.0
+log = structlog.get_logger("coterie.server")
 
 
 class Board:
@@ -47,9 +52,16 @@ class Board:
         self._traffic.forget(self._running)
 
     async def follow(self, bell: Bell) -> None:
-        """Refresh after every change, at most ten times a second."""
+        """Refresh after every change, at most ten times a second. A database that does not answer is asked again a
+        little later: a board that stood still would leave devices idle while there is work.
+        """
         while True:
             ring = bell.next_ring()
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception as error:
+                log.error("the board is out of date", exc_info=error)
+                await asyncio.sleep(RETRY_S)
+                continue
             await ring.wait()
             await asyncio.sleep(0.1)

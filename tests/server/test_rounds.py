@@ -2,16 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from server_kit import SCHEMA, Opener, Operator, fleet, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.protocol.tensors import decode_tensors
+from coterie.server import board
 from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
 from coterie.server.device.pace import window
+from coterie.server.store import experiments
+from coterie.server.store.tables import ExperimentRow
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -158,6 +163,27 @@ def test_a_restart_in_the_middle_of_a_round_goes_on_with_it(coordinator: Opener)
             (entry,) = await operator.rounds(experiment)
             assert (entry["state"], entry["accepted"]) == ("committed", 2)
             assert np.allclose(await weights(operator, entry["model"]), 2.0)
+
+    run(work())
+
+
+def test_a_database_that_fails_once_leaves_no_device_idle(coordinator: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            running, failures = experiments.running, [True]
+
+            async def fails_once(session: AsyncSession) -> Sequence[ExperimentRow]:
+                if failures:
+                    failures.clear()
+                    raise OSError("disk I/O error")
+                return await running(session)
+
+            monkeypatch.setattr(experiments, "running", fails_once)
+            monkeypatch.setattr(board, "RETRY_S", 0.05)
+            await operator.experiment(rounds=1, cohort=1)
+            assert await device.task(5)
+            assert not failures
 
     run(work())
 
