@@ -1,14 +1,12 @@
-"""The coordinator as a process: its address, its TLS, its signals, its worker, and a disk that is really full."""
+"""The coordinator as a process: its address, its signals, its worker, and a disk that is really full."""
 
 import asyncio
 import contextlib
-import datetime
 import json
 import os
 import resource
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -19,10 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from server_kit import Operator, fleet, sha256, update
 
 from coterie.errors import ConfigurationError
@@ -91,6 +85,16 @@ def test_a_public_address_without_tls_is_refused(host: str, tmp_path: Path) -> N
     check_exposure(Settings(folder=tmp_path, host=host, insecure=True))
 
 
+@pytest.mark.parametrize("content", ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_files_that_are_no_identity_are_refused_by_name(content: str, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_text(content)
+    key.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"cert\.pem.*key\.pem.*cannot be used") as caught:
+        check_exposure(Settings(folder=tmp_path, tls_cert=certificate, tls_key=key))
+    assert caught.value.hint is not None and "PEM" in caught.value.hint
+
+
 def test_half_an_identity_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="both"):
         check_exposure(Settings(folder=tmp_path, tls_cert=tmp_path / "c"))
@@ -124,35 +128,6 @@ def test_start_serve_refuse_a_second_one_and_end_on_sigterm_with_a_stream_open(t
         assert time.monotonic() - started < 5
     with process({"folder": folder}) as (_, (_, again)):
         assert again is None  # the token is made once
-
-
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for the loopback address."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    until = now + datetime.timedelta(1)
-    built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, until)
-    built = built.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-    certificate = folder / "cert.pem"
-    certificate.write_bytes(built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    secret = folder / "key.pem"
-    secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, secret
-
-
-def test_tls(tmp_path: Path) -> None:
-    certificate, secret = make_certificate(tmp_path)
-    settings = {"folder": str(tmp_path / "state"), "tls_cert": str(certificate), "tls_key": str(secret)}
-    with process(settings) as (_, (url, _token)):
-        assert url.startswith("https://127.0.0.1:")
-        trust = ssl.create_default_context(cafile=str(certificate))
-        answer = httpx.get(url.replace("127.0.0.1", "localhost") + "/healthz", verify=trust)
-        assert answer.json() == {"status": "ok"}
-        with pytest.raises(httpx.TransportError):
-            httpx.get(url.replace("https", "http") + "/healthz")
 
 
 def test_a_disk_that_is_really_full_loses_nothing(tmp_path: Path) -> None:
