@@ -156,15 +156,16 @@ def ready(started):
     token = started.admin_token_file.read_text().strip()
     print(json.dumps({"url": started.url, "token": token}), flush=True)
 
-serve(Settings(folder=Path(sys.argv[1]), port=0, retry_floor_s=0.02, retry_idle_s=0.02, log_level="error"), ready)
+settings = {"port": 0, "retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "error", **json.loads(sys.argv[2])}
+serve(Settings(folder=Path(sys.argv[1]), **settings), ready)
 """
 
 
 @contextmanager
-def coordinator_process(folder: Path) -> Generator[Coordinator, None, None]:
+def coordinator_process(folder: Path, **settings: str) -> Generator[Coordinator, None, None]:
     """Start a coordinator on a port of the system's choice, and end it."""
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(folder / "server")],
+        [sys.executable, "-c", _SERVE, str(folder / "server"), json.dumps(settings)],
         stdout=subprocess.PIPE,
         text=True,
         env=clean_environment(),
