@@ -201,14 +201,14 @@ class Operator:
         """Its model versions."""
         return (await self.ok("GET", f"/v1/experiments/{experiment}/models"))["items"]
 
-    async def finished(self, experiment: str, seconds: float = 20) -> dict[str, Any]:
+    async def finished(self, experiment: str, seconds: float = 60) -> dict[str, Any]:
         """Wait until the experiment is over."""
         async with asyncio.timeout(seconds):
             while (view := await self.state(experiment))["state"] == "running":
                 await asyncio.sleep(0.02)
         return view
 
-    async def until_round(self, experiment: str, number: int, state: str, seconds: float = 20) -> dict[str, Any]:
+    async def until_round(self, experiment: str, number: int, state: str, seconds: float = 60) -> dict[str, Any]:
         """Wait until a round is in a state."""
         async with asyncio.timeout(seconds):
             while True:
@@ -285,7 +285,7 @@ class Device:
         assert answer.is_success, answer.text
         return answer.json()
 
-    async def task(self, seconds: float = 20) -> Task:
+    async def task(self, seconds: float = 60) -> Task:
         """Check in until there is a task."""
         async with asyncio.timeout(seconds):
             while (found := (await self.check_in())["task"]) is None:
