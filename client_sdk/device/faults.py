@@ -6,13 +6,10 @@ there.
 of its work.
 """
 
-import os
-import signal
-from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, final
 
-from coterie.errors import ConfigurationError, InternalError
+from coterie.faults import FaultHook
 
 VARIABLE: Final = "COTERIE_CLIENT_FAULT"
 
@@ -34,42 +31,9 @@ POINTS: Final[Mapping[str, str]] = {
 }
 
 
-def kill_self() -> None:
-    """End this process at once, as a power cut would: nothing is flushed, nothing is caught."""
-    os.kill(os.getpid(), signal.SIGKILL)
+@final
+class Faults(FaultHook):
+    """The points of a device."""
 
-
-class Faults:
-    """Counts the points that this process reaches, and strikes at the one that was asked for."""
-
-    def __init__(self, point: str | None = None, nth: int = 1, strike: Callable[[], None] = kill_self) -> None:
-        if point is not None and point not in POINTS:
-            raise ConfigurationError(
-                f"There is no fault point {point!r}.",
-                hint=f"{VARIABLE} takes <point>:<nth> with one of {', '.join(POINTS)}.",
-            )
-        self._point = point
-        self._nth = nth
-        self._strike = strike
-        self.reached: Counter[str] = Counter()
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Faults":
-        """The fault that ``COTERIE_CLIENT_FAULT`` names, or none."""
-        text = (os.environ if environment is None else environment).get(VARIABLE, "")
-        if not text:
-            return cls()
-        point, _, nth = text.partition(":")
-        if not (nth or "1").isdecimal() or int(nth or "1") < 1:
-            raise ConfigurationError(
-                f"{VARIABLE}={text!r} does not say which time.", hint="Write <point>:<nth>, for example trained:1."
-            )
-        return cls(point, int(nth or "1"))
-
-    def reach(self, point: str) -> None:
-        """Say that the process is at a point; does not return from the one that strikes."""
-        if point not in POINTS:
-            raise InternalError(f"The fault point {point!r} is missing from POINTS.")
-        self.reached[point] += 1
-        if point == self._point and self.reached[point] == self._nth:
-            self._strike()
+    points = POINTS
+    variable = VARIABLE

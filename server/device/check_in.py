@@ -40,7 +40,8 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
             offers = await candidates(here, session, asker) if held is None and busy else []
         if held is not None and held.lease_until > now_ms():
             task = repeat(here, held)
-        for experiment, kind in offers[:1]:
+        elif offers:
+            experiment, kind = offers[0]
             task = await lease(here, asker, experiment, kind)
     again = window(here, busy=busy, now=now_ms())
     return CheckInResponse.model_validate(

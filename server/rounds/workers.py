@@ -31,10 +31,12 @@ class Workers:
 
     async def start(self) -> None:
         """Start the process and let it import what it needs, so that the first job does not wait."""
-        async with self._turn:
-            process = await self._running()
-            await self._send(process, "warm", {})
-            await self._answer(process)
+        try:
+            async with self._turn:
+                await self._attempt("warm", {})
+        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError) as error:
+            log.warning("worker lost", job="warm", why=type(error).__name__)
+            await self._discard()
 
     async def run(self, job: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a job. Raises JobFailed: at once when the job itself refuses, else after the last attempt."""

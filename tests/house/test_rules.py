@@ -110,6 +110,7 @@ def _lint_imports(root: Path, folder: str, source: str) -> subprocess.CompletedP
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "errors.py").touch()
+    (package / "faults.py").touch()
     for name in FOLDERS:
         (package / name).mkdir()
         (package / name / "__init__.py").touch()
