@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = ("round", "state", "ok/failed", "loss", "accuracy", "up", "down", "sec")
+# What a narrow terminal goes without, the first first: cut cells would say less than absent ones.
+_SPARE = ("down", "up", "sec")
 # Of the plain lines; together with the spaces between them they fit 80 columns.
 _WIDTHS = (5, 16, 9, 6, 8, 8, 8, 6)
 # Lines of the drawn table that are not rounds.
@@ -53,18 +55,18 @@ class RoundTable:
         if sys.stdout.isatty():
             from rich.live import Live
 
-            self._live = Live(draw(self.title, self.rows), auto_refresh=False)
+            self._live = Live(auto_refresh=False)
+            self._live.update(draw(self.title, self.rows, self._live.console.width))
             self._live.__enter__()
         else:
             self.output.say(self.title)
-            self.output.say(_line(COLUMNS))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.update(draw(self.title, self.rows))
+            self._live.update(draw(self.title, self.rows, self._live.console.width))
             self._live.__exit__(kind, error, trace)
             self._live = None
 
@@ -75,8 +77,10 @@ class RoundTable:
             self.output.event("round", **{key: value for key, value in row.items() if key != "event"})
         elif self._live is not None:
             shown = in_sight(self.rows, self._live.console.height)
-            self._live.update(draw(self.title, shown), refresh=True)
+            self._live.update(draw(self.title, shown, self._live.console.width), refresh=True)
         else:
+            if len(self.rows) == 1:
+                self.output.say(_line(COLUMNS))
             self.output.say(_line(cells(row)))
 
 
@@ -85,8 +89,21 @@ def in_sight(rows: Sequence[Mapping[str, Any]], height: int) -> Sequence[Mapping
     return rows[-max(1, height - _FRAME) :]
 
 
-def draw(title: str, rows: Sequence[Mapping[str, Any]]) -> "Table":
-    """The rounds as a table of at most 80 columns, but for a long cause."""
+def columns_for(rows: Sequence[Mapping[str, Any]], width: int) -> tuple[str, ...]:
+    """The columns that fit a terminal of this width, whole."""
+    widest = {name: len(name) for name in COLUMNS}
+    for row in rows:
+        widest |= {name: max(widest[name], len(cell)) for name, cell in zip(COLUMNS, cells(row), strict=True)}
+    shown = list(COLUMNS)
+    for name in _SPARE:
+        if sum(widest[column] + 2 for column in shown) - 2 <= width:
+            break
+        shown.remove(name)
+    return tuple(shown)
+
+
+def draw(title: str, rows: Sequence[Mapping[str, Any]], width: int = 80) -> "Table":
+    """The rounds as a table for a terminal of this width: at most 80 columns wide, but for a long cause."""
     from rich import box
     from rich.table import Table
 
@@ -98,10 +115,11 @@ def draw(title: str, rows: Sequence[Mapping[str, Any]]) -> "Table":
         pad_edge=False,
         collapse_padding=True,
     )
-    for column in COLUMNS:
+    shown = columns_for(rows, width)
+    for column in shown:
         table.add_column(column, justify="left" if column == "state" else "right", no_wrap=column != "state")
     for row in rows:
-        table.add_row(*cells(row))
+        table.add_row(*(cell for name, cell in zip(COLUMNS, cells(row), strict=True) if name in shown))
     return table
 
 

@@ -1,5 +1,8 @@
 """`coterie watch`: the rounds of an experiment as they end."""
 
+import sys
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -8,13 +11,17 @@ from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
 from coterie.cli.rounds import RoundTable
-from coterie.errors import NotFound
+from coterie.errors import CoterieError, NotFound, Unreachable
 
 if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control, Run
+    from coterie.protocol.control import Event
 
 ROUND_EVENTS = ("round.committed", "round.abandoned")
 FINISHED = "experiment.finished"
+# How long a coordinator that has answered before may be away: time for its operator to start it again.
+PATIENCE_S = 600.0
+ASK_AGAIN_S = 1.0
 
 
 def watch(
@@ -33,14 +40,43 @@ def chosen(control: "Control", name: str | None) -> "Run":
     if not views:
         raise NotFound("This coordinator has no experiment.", hint="Start one: coterie submit experiment.py")
     named = [view for view in views if name is None or view.name == name]
-    return control.run(named[0].id if named or name is None else name)
+    if named:
+        return control.run(named[0].id)
+    try:
+        return control.run(str(name))
+    except CoterieError as error:
+        if error.reason != "experiment_unknown":
+            raise
+        raise NotFound(error.message, hint="`coterie list` shows those there are.", code=error.reason) from error
+
+
+def patiently(run: "Run") -> "Iterator[Event]":
+    """The experiment's events, also over a restart of the coordinator: once it has answered it is waited for."""
+    last: str | None = None
+    silent_since: float | None = None
+    while True:
+        try:
+            for event in run.watch(after=last):
+                last, silent_since = str(event.id), None
+                yield event
+            return
+        except Unreachable:
+            now = time.monotonic()
+            if last is None:
+                raise
+            if silent_since is None:
+                silent_since = now
+                print("The coordinator does not answer; waiting for it. Ctrl-C leaves.", file=sys.stderr, flush=True)
+            if now - silent_since > PATIENCE_S:
+                raise
+            time.sleep(ASK_AGAIN_S)
 
 
 def follow_run(output: Output, run: "Run") -> None:
     """Show every round, those that have ended too; ends with the experiment, and exits 1 when it trained nothing."""
     ending: dict[str, Any] = {}
     with RoundTable(output, f"{run.name} ({run.id})") as table:
-        for event in run.watch():
+        for event in patiently(run):
             if event.type in ROUND_EVENTS:
                 table.add(event.data)
             elif event.type == FINISHED:

@@ -1,13 +1,18 @@
 """The table of rounds, in the three forms in which it is read."""
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from coterie.cli.output import Output, figure, short_id, size
-from coterie.cli.rounds import RoundTable, draw, in_sight
+from coterie.cli.rounds import COLUMNS, RoundTable, columns_for, draw, in_sight
+from coterie.cli.watch import patiently
+from coterie.client_sdk.control.control import Run
+from coterie.errors import Unreachable
+from coterie.protocol.control import Event
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -58,6 +63,55 @@ def test_on_a_terminal_the_newest_rounds_stay_in_sight() -> None:
     assert lines[-1].split()[0] == "30"
     assert all(len(line.rstrip()) <= 80 and "…" not in line for line in lines)
     assert len(in_sight(rows, 3)) == 1
+
+
+@pytest.mark.parametrize("width", [52, 60, 72, 80, 200])
+def test_a_narrow_terminal_goes_without_columns_rather_than_without_their_words(width: int) -> None:
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(draw("a title", ROWS, width))
+    lines = captured.get().splitlines()
+    assert all(len(line.rstrip()) <= width for line in lines)
+    assert not any("…" in line for line in lines)
+    assert any("committed" in line for line in lines)
+    assert columns_for(ROWS, 80) == COLUMNS
+    assert {"round", "state", "loss", "accuracy"} <= {*columns_for(ROWS, width)}
+
+
+def test_no_head_stands_over_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with RoundTable(Output(json=False), "a title"):
+        pass
+    assert capsys.readouterr().out == "a title\n"
+
+
+class Restarted:
+    """A run whose coordinator goes away after every event, and is started again."""
+
+    name = id = "run"
+
+    def __init__(self, events: int, *, silent_first: bool = False) -> None:
+        self.events = events
+        self.silent_first = silent_first
+        self.asked: list[str | None] = []
+
+    def watch(self, *, after: str | None = None) -> Iterator[Event]:
+        self.asked.append(after)
+        if not self.silent_first:
+            yield Event(id=int(after or 0) + 1, type="round.committed", data=ROWS[0])
+        if int(after or 0) + 1 < self.events:
+            raise Unreachable("No answer.")
+
+
+def test_who_watches_outlasts_restarts_and_misses_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.cli.watch.ASK_AGAIN_S", 0.0)
+    run = Restarted(3)
+    assert [event.id for event in patiently(cast(Run, run))] == [1, 2, 3]
+    assert run.asked == [None, "1", "2"]
+
+
+def test_a_coordinator_that_never_answered_is_not_waited_for() -> None:
+    with pytest.raises(Unreachable):
+        list(patiently(cast(Run, Restarted(3, silent_first=True))))
 
 
 @pytest.mark.parametrize(
