@@ -35,7 +35,9 @@ class Finding:
 
 
 def doctor(
-    port: Annotated[int, typer.Option(envvar="COTERIE_PORT", help="The port that a coordinator would bind.")] = PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, envvar="COTERIE_PORT", help="The port that a coordinator would bind.")
+    ] = PORT,
     json: Json = False,
 ) -> None:
     """Check versions, execution providers, write access, port, clock and extras."""

@@ -41,7 +41,9 @@ def judge(error: object) -> tuple[CoterieError, int]:
         return error, next(code for kind, code in EXIT_CODES if isinstance(error, kind))
     if isinstance(error, UsageProblem):
         hint = "See `coterie --help`, or --help after the command."
-        return InputError(error.format_message(), hint=hint, code="usage"), USAGE
+        # What a validator says is a sentence already; the name of its exception is not for people.
+        message = error.format_message().replace("Value error, ", "")
+        return InputError(message, hint=hint, code="usage"), USAGE
     if isinstance(error, OSError) and error.filename is not None:
         hint = "Check the path, its permissions and the space left."
         return InputError(f"{error.filename}: {error.strerror}.", hint=hint, code="file_unusable"), BAD_INPUT

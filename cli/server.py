@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def server(
     host: Annotated[str, typer.Option(envvar="COTERIE_HOST", help="The address to bind.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(envvar="COTERIE_PORT", help="The port to bind; 0 takes a free one.")] = PORT,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, envvar="COTERIE_PORT", help="The port to bind; 0 takes a free one.")
+    ] = PORT,
     folder: Annotated[
         Path, typer.Option(envvar="COTERIE_FOLDER", help="Where the coordinator keeps everything.")
     ] = HOME / "server",
@@ -33,7 +35,8 @@ def server(
         ),
     ] = False,
     log_level: Annotated[
-        str, typer.Option(envvar="COTERIE_LOG_LEVEL", help="debug, info, warning or error; logs are JSON on stderr.")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(envvar="COTERIE_LOG_LEVEL", help="The least that is logged; logs are JSON on stderr."),
     ] = "warning",
     stop_with_stdin: Annotated[
         bool,
