@@ -10,7 +10,7 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from coterie.errors import ConfigurationError, CoterieError, ExperimentError
+from coterie.errors import ConfigurationError, CoterieError, ExperimentError, InputError
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
@@ -88,7 +88,14 @@ def _in_users_code(path: Path, run: Callable[[], Any]) -> Any:
     except CoterieError:
         raise
     except SyntaxError as error:
-        raise ExperimentError(f"{path}, line {error.lineno}: {error.msg}.", code="experiment_file") from error
+        # Also that of a file which the researcher's own imports.
+        file = path if error.filename is None or Path(error.filename) == path.resolve() else error.filename
+        line = (error.text or "").strip()
+        raise ExperimentError(
+            f"{file}, line {error.lineno}: {error.msg}{f': {line}' if line else '.'}",
+            hint="Mend that line; it is not Python yet.",
+            code="experiment_file",
+        ) from error
     except Exception as error:
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
         where = f"{path}, line {lines[-1]}" if lines else str(path)
@@ -139,5 +146,12 @@ def override(
     if initial is not None:
         from coterie.protocol.tensors import read_file
 
-        changes["initial"] = read_file(initial)
+        try:
+            changes["initial"] = read_file(initial)
+        except InputError as error:
+            raise InputError(
+                f"{initial} holds no weights: {error.message}",
+                hint="`coterie models download RUN weights.safetensors --form weights` writes such a file.",
+                code=error.reason,
+            ) from error
     return replace(experiment, **changes) if changes else experiment

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from coterie.cli.output import Json, Output, figure, size
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token, file_to_write
 
 app = typer.Typer(help="List and download the models of an experiment.")
 
@@ -61,6 +61,6 @@ def download(
 
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:
-        written = chosen(control, run).download(path, version=version, form=form)
+        written = chosen(control, run).download(file_to_write(path), version=version, form=form)
     output.event("downloaded", path=written, version=version, form=form, bytes=written.stat().st_size)
     output.say(f"{written}: {size(written.stat().st_size)}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.errors import ConfigurationError
+from coterie.errors import ConfigurationError, InputError
 
 HOME = Path(".coterie")
 PORT = 8765
@@ -30,6 +30,20 @@ RunArgument = Annotated[
 DEFAULT_URL = f"http://127.0.0.1:{PORT}"
 
 
+def file_to_write(path: Path) -> Path:
+    """The path, when a file can be made there: known before the work whose result it is to hold."""
+    folder = next(place for place in path.absolute().parents if place.exists())
+    if path.is_dir():
+        what, hint = f"{path} is a folder.", f"Name a file, as in {path / 'infer.onnx'}."
+    elif not folder.is_dir():
+        what, hint = f"{path} cannot be made: {folder} is not a folder.", "Name another place."
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        what, hint = f"{path} cannot be made: {folder} is not writable.", "Name another place, or change the rights."
+    else:
+        return path
+    raise InputError(what, hint=hint, code="file_unusable")
+
+
 def admin_token(given: str | None) -> str:
     """The administrator's token: the given one, else the one that a coordinator started here has left."""
     if given:
@@ -40,6 +54,6 @@ def admin_token(given: str | None) -> str:
     except FileNotFoundError:
         raise ConfigurationError(
             f"No administrator's token: none was given and there is no {path}.",
-            hint="Run the command in the folder where the coordinator was started, or set COTERIE_TOKEN.",
+            hint="Run the command in the folder where `coterie server` was started, or set COTERIE_TOKEN.",
             code="token_missing",
         ) from None

@@ -9,7 +9,7 @@ import typer
 
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
-from coterie.cli.places import HOME
+from coterie.cli.places import HOME, file_to_write
 from coterie.cli.rounds import RoundTable
 
 
@@ -38,6 +38,7 @@ def simulate(
     experiment = override(experiment, rounds=rounds, seed=seed)
     shards = call(module, split_target(target)[0], clients)
     folder = HOME / "simulations" / slug(experiment.name)
+    model = file_to_write(out or folder / "infer.onnx")
     title = f"{experiment.name}: {len(shards)} clients in this process"
     with RoundTable(output, title) as table:
         result = simulate_full(
@@ -46,7 +47,7 @@ def simulate(
     committed = [row for row in table.rows if row["state"] == "committed"]
     path: Path | None = None
     if committed:
-        path = result.save_infer(out or folder / "infer.onnx")
+        path = result.save_infer(model)
     output.event(
         "summary",
         rounds=len(committed),

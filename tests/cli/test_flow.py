@@ -120,6 +120,11 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
     assert run("watch", again["experiment"], code=1)[-1]["reason"] == "stopped"
     (unknown,) = run("watch", "nonsense", code=REMOTE)
     assert unknown["code"] == "experiment_unknown"
+    assert "coterie list" in unknown["hint"]
+    (folder,) = run("models", "download", "machines", "data", code=BAD_INPUT)
+    assert folder["code"] == "file_unusable"
+    (no_weights,) = run("submit", "experiment.py", "--initial", "experiment.py", code=BAD_INPUT)
+    assert no_weights["message"].startswith("experiment.py holds no weights: ")
 
 
 def stat_mode(path: Path) -> int:

@@ -66,3 +66,11 @@ def test_a_wrong_entry_point_is_named(entry: str) -> None:
         entry_point(entry)
     assert caught.value.reason == "entry_point"
     assert entry.partition(":")[0] in str(caught.value)
+
+
+def test_a_neighbour_that_is_not_python_is_named_itself(tmp_path: Path) -> None:
+    (tmp_path / "a_broken_neighbour.py").write_text("fine = 1\nsize = = 3\n", encoding="utf-8")
+    with pytest.raises(ExperimentError) as caught:
+        load_module(_file(tmp_path, "import a_broken_neighbour\n"))
+    assert "a_broken_neighbour.py, line 2: invalid syntax: size = = 3" in caught.value.message
+    assert caught.value.hint
