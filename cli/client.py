@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,7 +66,7 @@ def client(
         trainer=own,
         policy=DevicePolicy(threads=threads, memory_bytes=None if memory_mb is None else memory_mb * MEBIBYTE),
         ca=ca,
-        on_event=lambda event: tell(output, event),
+        on_event=Teller(output),
     )
     with device:
         if dry_run:
@@ -78,6 +79,23 @@ def client(
         f"Trained {summary['trained']} tasks, {summary['counted']} counted; "
         f"sent {size(summary['bytes_up'])}, received {size(summary['bytes_down'])}."
     )
+
+
+@dataclass
+class Teller:
+    """Says what the device does; the same failure again is no news until something else has happened."""
+
+    output: Output
+    _failure: object = None
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        failed = event["event"] == "error"
+        if self.output.json or not failed or event["message"] != self._failure:
+            tell(self.output, event)
+        if failed:
+            self._failure = event["message"]
+        elif event["event"] != "waiting":
+            self._failure = None
 
 
 def tell(output: Output, event: Mapping[str, Any]) -> None:

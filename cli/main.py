@@ -69,6 +69,11 @@ def run(words: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as leaving:
+        # Typer leaves with 1 when the reader of our output has left, as `head` does; that is no failure.
+        if isinstance(leaving.__context__, BrokenPipeError):
+            return report(leaving.__context__, as_json=False)
+        raise
     except Exception as error:
         return report(error, as_json="--json" in words)
     return code if isinstance(code, int) else 0

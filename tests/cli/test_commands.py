@@ -1,13 +1,17 @@
 """Laws over every command, and how the program fails."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coterie.cli.client import Teller
 from coterie.cli.failures import BAD_INPUT, BUG, FAILED, REMOTE, USAGE, judge
+from coterie.cli.output import Output
 from coterie.errors import (
     ConfigurationError,
     CoterieError,
@@ -62,12 +66,23 @@ def test_an_unknown_command_names_the_nearest(coterie: Coterie) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("new",), ("new", "a", "b"), ("simulate", "x.py", "--rounds", "0"), ("list", "apples"), ("doctor", "--nope")],
+    [
+        ("new",),
+        ("new", "a", "b"),
+        ("simulate", "x.py", "--rounds", "0"),
+        ("list", "apples"),
+        ("doctor", "--nope"),
+        ("doctor", "--port", "99999"),
+        ("server", "--port", "99999"),
+        ("server", "--port", "-1"),
+        ("server", "--log-level", "loud"),
+    ],
 )
 def test_a_wrong_command_line_is_a_usage_error(coterie: Coterie, words: tuple[str, ...]) -> None:
     done = coterie(*words)
     assert done.code == USAGE
     assert done.err.startswith("error[usage]: ")
+    assert "Value error" not in done.err
 
 
 def test_an_error_is_one_json_line_and_one_text(coterie: Coterie, tmp_path: Path) -> None:
@@ -79,6 +94,41 @@ def test_an_error_is_one_json_line_and_one_text(coterie: Coterie, tmp_path: Path
     assert line["exit"] == BAD_INPUT
     assert line["hint"] in done.err
     assert line["doc"] == "docs/errors.md#experiment-file"
+
+
+def test_a_place_that_cannot_hold_the_model_is_refused_before_training(coterie: Coterie, tmp_path: Path) -> None:
+    assert coterie("new", "project").code == 0
+    (tmp_path / "project/file").touch()
+    for out in ("data", "file/infer.onnx", "/proc/nowhere/infer.onnx"):
+        done = coterie("simulate", "experiment.py", "--out", out, cwd=tmp_path / "project")
+        assert done.code == BAD_INPUT, out
+        if not out.startswith("/proc"):
+            assert "error[file_unusable]" in done.err
+            assert "  fix:  Name " in done.err
+            assert done.out == ""
+
+
+def test_a_reader_that_leaves_early_is_no_failure(
+    coterie: Coterie, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    assert coterie("new", "project").code == 0
+    command = f"'{sys.executable}' -m coterie.cli.main simulate experiment.py --json | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path / "project", env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert json.loads(done.stdout)["event"] == "round"
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_a_client_tells_a_failure_once_until_something_else_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = Teller(Output(json=False))
+    failure = {"event": "error", "code": "unreachable", "message": "No answer.", "hint": None}
+    waiting = {"event": "waiting", "seconds": 6.0}
+    for event in (failure, failure, waiting, failure, {"event": "settled", "outcome": "counted"}, failure):
+        tell(event)
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == ["error[unreachable]:", "asking", "settled:", "error[unreachable]:"]
 
 
 def test_without_a_token_the_researchers_commands_say_where_it_lies(coterie: Coterie) -> None:
