@@ -51,10 +51,10 @@ def choose(models: list[ModelView], version: str, best: str | None) -> ModelView
         found = [model for model in models if model.sha256.startswith(version)]
     if len({model.sha256 for model in found}) == 1:
         return found[0]
-    rounds = ", ".join(str(model.round) for model in models) or "none"
+    rounds = f"{models[0].round} to {models[-1].round}" if models else "(there is none yet)"
     raise NotFound(
         f"{'No' if not found else 'More than one'} model version is called {version!r}.",
-        hint=f"Say best, latest, a SHA-256 of at least {SHORTEST_PREFIX} digits, or one of the rounds {rounds}.",
+        hint=f"Say best, latest, a SHA-256 of at least {SHORTEST_PREFIX} digits, or a round: {rounds}.",
         code="model_unknown",
     )
 
