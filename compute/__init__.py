@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from coterie.compute.autodiff import grad as grad
     from coterie.compute.autodiff import value_and_grad as value_and_grad
     from coterie.compute.autodiff import vjp as vjp
+    from coterie.compute.batching import vmap as vmap
     from coterie.compute.interpret import interpret as interpret
     from coterie.compute.jit import jit as jit
     from coterie.compute.onnx.writer import to_onnx as to_onnx
@@ -39,6 +40,7 @@ _HOMES = {
     "value_and_grad": "autodiff",
     "verify": "verify",
     "vjp": "autodiff",
+    "vmap": "batching",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import Attributes, NDArray, Node, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch_convolution, rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
 from coterie.errors import ShapeError
 
@@ -261,6 +261,7 @@ ROWS = (
             lambda call, g: _to_weight(call, call.inputs[0], g, call.inputs[1]),
             lambda call, g: rules.sum_over(g, (0, 2, 3)),
         ),
+        batch=batch_convolution.product,
         lower=_conv_lower,
     ),
     Primitive(
@@ -271,6 +272,7 @@ ROWS = (
             lambda call, g: _forward(call, g, call.inputs[1]),
             lambda call, g: _to_weight(call, g, call.inputs[0], call.inputs[1]),
         ),
+        batch=batch_convolution.product,
         lower=_input_lower,
     ),
     Primitive(
@@ -281,6 +283,7 @@ ROWS = (
             lambda call, g: _to_input(call, call.inputs[1], g, call.inputs[0]),
             lambda call, g: _forward(call, call.inputs[0], g),
         ),
+        batch=batch_convolution.weight_gradient,
         lower=_weight_lower,
     ),
 )
