@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from coterie.compute.autodiff import value_and_grad as value_and_grad
     from coterie.compute.autodiff import vjp as vjp
     from coterie.compute.batching import vmap as vmap
+    from coterie.compute.control.derived import checkpoint as checkpoint
+    from coterie.compute.control.derived import custom_vjp as custom_vjp
+    from coterie.compute.control.functions import cond as cond
+    from coterie.compute.control.functions import scan as scan
+    from coterie.compute.control.functions import while_loop as while_loop
     from coterie.compute.interpret import interpret as interpret
     from coterie.compute.jit import jit as jit
     from coterie.compute.onnx.writer import to_onnx as to_onnx
@@ -28,11 +33,15 @@ _HOMES = {
     "Array": "array",
     "GraphInputs": "trace",
     "TensorSpec": "trace",
+    "checkpoint": "control.derived",
+    "cond": "control.functions",
+    "custom_vjp": "control.derived",
     "grad": "autodiff",
     "interpret": "interpret",
     "jit": "jit",
     "optimise": "passes",
     "parse": "text",
+    "scan": "control.functions",
     "to_onnx": "onnx.writer",
     "to_text": "text",
     "trace": "trace",
@@ -41,6 +50,7 @@ _HOMES = {
     "verify": "verify",
     "vjp": "autodiff",
     "vmap": "batching",
+    "while_loop": "control.functions",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list

@@ -10,11 +10,16 @@ from typing import Any, TypeAlias, cast
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array, bind, refuse
-from coterie.compute.ir import Graph, Value
+from coterie.compute.control import row as control
+from coterie.compute.control.bind import bind_structured
+from coterie.compute.control.row import STEPS
+from coterie.compute.control.table import STRUCTURED
+from coterie.compute.ir import Graph, Node, Type, Value
 from coterie.compute.numpy import manipulation
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Batched
 from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.replay import build
 from coterie.compute.source import replaying, user_source
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
 from coterie.errors import InputError, InternalError, ShapeError
@@ -90,11 +95,15 @@ def replay_batched(graph: Graph, inputs: Sequence[Lane], size: int) -> Mapping[V
                 environment[node.output] = Lane(Array(node.attributes["value"]), False)
                 continue
             lanes = [environment[value] for value in node.inputs]
+            if node.primitive in STRUCTURED:
+                environment.update(zip(node.outputs, _apply_structured(node, lanes, size), strict=True))
+                continue
             environment[node.output] = _apply(node.primitive, lanes, size, node.attributes)
-            expected = (*((size,) if environment[node.output].mapped else ()), *node.output.type.shape)
-            if environment[node.output].array.shape != expected:
+            lane = environment[node.output]
+            expected = (size, *node.output.type.shape)
+            if lane.mapped and lane.array.shape != expected and STEPS not in expected:
                 raise InternalError(
-                    f"The batch rule of {node.primitive} makes {environment[node.output].array.type}, not {expected}."
+                    f"The batch rule of {node.primitive} makes {lane.array.type} of {node.output.type}."
                 )
     return environment
 
@@ -104,6 +113,35 @@ def _apply(primitive: str, lanes: Sequence[Lane], size: int, attributes: Mapping
     if not any(mapped):
         return Lane(bind(primitive, *arrays, **attributes), False)
     return Lane(PRIMITIVES[primitive].batch(Batched(primitive, arrays, mapped, size, attributes)), True)
+
+
+def _apply_structured(node: Node, lanes: Sequence[Lane], size: int) -> list[Lane]:
+    arrays, mapped = tuple(lane.array for lane in lanes), tuple(lane.mapped for lane in lanes)
+    if not any(mapped):
+        return [Lane(array, False) for array in bind_structured(node.primitive, arrays, node.attributes)]
+    call = control.Batched(arrays, mapped, size, node.attributes, batch_graph)
+    return [Lane(array, is_mapped) for array, is_mapped in STRUCTURED[node.primitive].batch(call)]
+
+
+def batch_graph(graph: Graph, mapped: Sequence[bool], size: int, wanted: Sequence[bool]) -> tuple[Graph, list[bool]]:
+    """The graph of all examples, and which outputs are mapped: those that must be, and the wanted ones."""
+    types = [
+        Type(value.type.dtype, (size, *value.type.shape)) if is_mapped else value.type
+        for value, is_mapped in zip(graph.inputs.values(), mapped, strict=True)
+    ]
+    flags: list[bool] = []
+
+    def batched(arrays: list[Array]) -> list[Array]:
+        lanes = [Lane(array, is_mapped) for array, is_mapped in zip(arrays, mapped, strict=True)]
+        environment = replay_batched(graph, lanes, size)
+        results = [environment[value] for value in graph.outputs.values()]
+        flags.extend(lane.mapped or want for lane, want in zip(results, wanted, strict=True))
+        return [
+            rules.broadcast_to(lane.array, (size, *lane.array.shape)) if want and not lane.mapped else lane.array
+            for lane, want in zip(results, wanted, strict=True)
+        ]
+
+    return build(types, batched), flags
 
 
 def _spread(what: str, axes: Axes, structure: tree.Structure) -> list[int | None]:

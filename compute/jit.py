@@ -76,7 +76,7 @@ class Compiled:
             graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()}
         )
         return _Compiled(
-            executable=Executable(to_onnx(renamed, name=str(getattr(self._fn, "__name__", "function")))),
+            executable=Executable(to_onnx(renamed, name=str(getattr(self._fn, "__name__", "function")), target="cpu")),
             out_structure=traced.out_structure,
             outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),
         )

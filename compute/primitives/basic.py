@@ -53,6 +53,11 @@ def _identity_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return names[0]
 
 
+def _barrier_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    # A Reshape to the same shape copies nothing, and no runtime takes its result for its operand.
+    return emit.op("Reshape", names[0], emit.integers(rules.carried(node.output.type.shape)))
+
+
 ROWS = (
     Primitive(
         name="constant",
@@ -79,5 +84,14 @@ ROWS = (
         gradient=no_gradient,
         batch=batch.unary,
         lower=_identity_lower,
+    ),
+    # The operand, which no pass may take for the operand itself: what is computed from it is computed again.
+    Primitive(
+        name="barrier",
+        infer=_identity_infer,
+        evaluate=np.asarray,
+        gradient=per_input(lambda call, g: g),
+        batch=batch.unary,
+        lower=_barrier_lower,
     ),
 )

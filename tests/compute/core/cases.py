@@ -77,6 +77,7 @@ CASES: dict[str, list[Case]] = {
         case(A > 0, dtype="float32"),
     ],
     "stop_gradient": [case(A), case(NUMBER)],
+    "barrier": [case(A), case(NUMBER)],
     "negative": [case(A), case(NUMBER), case(ints(1, -2))],
     **dict.fromkeys(("add", "subtract", "multiply", "maximum", "minimum"), BROADCASTS),
     "divide": positive(BROADCASTS),
