@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from coterie.compute.control.functions import while_loop as while_loop
     from coterie.compute.interpret import interpret as interpret
     from coterie.compute.jit import jit as jit
+    from coterie.compute.mode import get_mode as get_mode
+    from coterie.compute.mode import set_mode as set_mode
+    from coterie.compute.mode import use_mode as use_mode
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
     from coterie.compute.text import parse as parse
@@ -36,16 +39,19 @@ _HOMES = {
     "checkpoint": "control.derived",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
+    "get_mode": "mode",
     "grad": "autodiff",
     "interpret": "interpret",
     "jit": "jit",
     "optimise": "passes",
     "parse": "text",
     "scan": "control.functions",
+    "set_mode": "mode",
     "to_onnx": "onnx.writer",
     "to_text": "text",
     "trace": "trace",
     "trace_named": "trace",
+    "use_mode": "mode",
     "value_and_grad": "autodiff",
     "verify": "verify",
     "vjp": "autodiff",

@@ -26,23 +26,31 @@ from coterie.compute.trace import Traced, is_array, trace_flat
 from coterie.errors import DTypeError, InputError, InternalError, ShapeError
 
 Position: TypeAlias = int | tuple[int, ...] | None
+Weights: TypeAlias = Sequence[Array] | Mapping[str, Array] | None
 
 
 def grad(
-    fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False
+    fn: Callable[..., Any],
+    grad_position: Position = 0,
+    weights: Weights = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
 ) -> Callable[..., Any]:
     """A function that returns the gradient of the scalar that ``fn`` returns.
 
     grad_position: the argument to differentiate (a pytree of float arrays), or a tuple of them; None with ``weights``.
-    weights: arrays that ``fn`` holds by closure, to differentiate too.
+    weights: arrays that ``fn`` holds by closure, to differentiate too; in a mapping they have names.
     has_aux: ``fn`` returns (scalar, aux, ...); only the scalar is differentiated and the result is (gradients, (aux,
     ...)). Without it several scalars are summed.
+    return_ids: every gradient becomes (id, gradient). The id is the position of an argument, the name of a weight of a
+    mapping, or the number of a weight of a sequence.
 
-    An int position gives one gradient, a tuple gives a tuple; weights alone give a tuple; both give (gradients of
-    positions, gradients of weights). Raises InputError for a position that is not an argument, ShapeError for a result
-    that is not a scalar, DTypeError for an argument that is not a float.
+    An int position gives one gradient, a tuple gives a tuple; weights alone give a tuple in their order; both give
+    (gradients of positions, gradients of weights). Raises InputError for a position that is not an argument and for a
+    result that has_aux does not fit, ShapeError for a result that is not a scalar, DTypeError for an argument that is
+    not a float.
     """
-    both = value_and_grad(fn, grad_position, weights, has_aux)
+    both = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
 
     def gradient(*arguments: Any) -> Any:
         value, gradients = both(*arguments)
@@ -52,11 +60,16 @@ def grad(
 
 
 def value_and_grad(
-    fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False
+    fn: Callable[..., Any],
+    grad_position: Position = 0,
+    weights: Weights = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
 ) -> Callable[..., Any]:
     """As :func:`grad`, but the function returns (value, gradients); with has_aux ((scalar, aux, ...), gradients)."""
     positions = _positions(grad_position, weights)
-    held = tuple(weights or ())
+    names = list(weights) if isinstance(weights, Mapping) else range(len(weights or ()))
+    held = list(weights.values()) if isinstance(weights, Mapping) else list(weights or ())
 
     def both(*arguments: Any) -> Any:
         for position in positions:
@@ -68,9 +81,17 @@ def value_and_grad(
         prepared = [_with_arrays(a) if i in positions else a for i, a in enumerate(arguments)]
         linear = _Linearised(fn, prepared, positions, held)
         result = linear.result()
-        scalars = [result[0]] if has_aux else tree.flatten(result)[0]
+        if has_aux and not (isinstance(result, tuple) and result):
+            raise InputError(
+                f"{user_source()}: has_aux needs a function that returns a tuple (loss, aux, ...).",
+                hint="Return a tuple, or leave has_aux out.",
+            )
+        scalars = tree.flatten(result[0] if has_aux else result)[0]
         ones = zip(linear.graph.outputs.values(), map(_one, scalars), strict=False)  # aux outputs have no seed
         inputs, gradients = linear.pull(ones)
+        if return_ids:
+            inputs = list(zip(positions, inputs, strict=True))
+            gradients = tuple(zip(names, gradients, strict=True))
         return result, _arrange(grad_position, tuple(inputs), gradients, weights is not None)
 
     return both
@@ -257,7 +278,7 @@ def _one(scalar: Array) -> Array:
     )
 
 
-def _positions(grad_position: Any, weights: Sequence[Array] | None) -> tuple[int, ...]:
+def _positions(grad_position: Any, weights: Weights) -> tuple[int, ...]:
     if grad_position is None:
         if weights is None:
             raise InputError(
@@ -273,7 +294,7 @@ def _positions(grad_position: Any, weights: Sequence[Array] | None) -> tuple[int
     return positions
 
 
-def _arrange(grad_position: Position, inputs: tuple[Any, ...], weights: tuple[Array, ...], with_weights: bool) -> Any:
+def _arrange(grad_position: Position, inputs: tuple[Any, ...], weights: tuple[Any, ...], with_weights: bool) -> Any:
     if grad_position is None:
         return weights
     gradients = inputs if isinstance(grad_position, tuple) else inputs[0]

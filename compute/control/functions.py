@@ -20,8 +20,8 @@ from coterie.errors import InputError, ShapeError, TraceError
 
 
 def cond(pred: ArrayLike, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *operands: Any) -> Any:
-    """``true_fn(*operands)`` where the bool holds, else ``false_fn(*operands)``; only the chosen one is computed, but for
-    what depends on known numbers alone, which is computed when the functions are traced.
+    """``true_fn(*operands)`` where the bool holds, else ``false_fn(*operands)``; only the chosen one is computed, but
+    for what depends on known numbers alone, which is computed when the functions are traced.
 
     Both return trees of arrays of the same structure, shapes and dtypes; raises TraceError and its kinds otherwise.
     """

@@ -57,7 +57,8 @@ def test_a_custom_gradient_is_differentiated_again(order: int) -> None:
             fn = (lambda f: lambda x: cnp.sum(grad(lambda z: cnp.sum(f(z)))(x)))(fn)
         return fn
 
-    for run in (lambda f: f, jit):
+    ways: tuple[Any, Any] = (lambda f: f, jit)
+    for run in ways:
         ours, theirs = run(derivative(sigmoid))(X), derivative(plain_sigmoid)(X)
         assert ours.item() == pytest.approx(theirs.item(), rel=1e-9)
 
