@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
+from coterie.compute.frontend.rewrite import rewrite
 from coterie.compute.ir import Type
 from coterie.compute.mode import get_mode
 from coterie.compute.onnx.writer import to_onnx
@@ -18,6 +19,7 @@ from coterie.compute.trace import TensorSpec, is_array, trace
 from coterie.errors import DTypeError, InputError, ShapeError, TraceError
 
 Function: TypeAlias = Callable[..., Any]
+Capture: TypeAlias = Literal["ast", "trace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,9 @@ class Compiled:
     arrays, the values of everything else.
     """
 
-    def __init__(self, fn: Function, *, fullgraph: bool = False) -> None:
+    def __init__(self, fn: Function, *, fullgraph: bool = False, capture_mode: Capture = "ast") -> None:
         self._fn = fn
+        self._traceable = rewrite(fn) if capture_mode == "ast" else fn
         self._fullgraph = fullgraph
         self._signatures: dict[Any, _Program | TraceError] = {}
         update_wrapper(self, fn)
@@ -61,8 +64,10 @@ class Compiled:
         return tuple(str(found) for found in self._signatures.values() if isinstance(found, TraceError))
 
     def __call__(self, *arguments: Any) -> Any:
-        """The result of the function, as arrays. Inside a trace and in eager mode the function is simply called."""
-        if RECORDER.get() is not None or get_mode() == "eager":
+        """The result of the function, as arrays. Inside a trace it becomes part of that, in eager mode it is called."""
+        if RECORDER.get() is not None:
+            return self._traceable(*arguments)
+        if get_mode() == "eager":
             return self._fn(*arguments)
         leaves, structure = tree.flatten(arguments)
         arrays = [as_array(leaf) if is_array(leaf) else None for leaf in leaves]
@@ -81,7 +86,7 @@ class Compiled:
             for leaf, array in zip(leaves, arrays, strict=True)
         ]
         try:
-            traced = trace(self._fn, *tree.unflatten(structure, specs))
+            traced = trace(self._traceable, *tree.unflatten(structure, specs))
         except (ShapeError, DTypeError):
             raise  # a mistake in any mode
         except TraceError as error:
@@ -121,18 +126,28 @@ def _signature(structure: tree.Structure, leaves: Sequence[Any], arrays: Sequenc
 
 
 @overload
-def jit(fn: Function, *, fullgraph: bool = False) -> Compiled: ...
+def jit(fn: Function, *, fullgraph: bool = False, capture_mode: Capture = "ast") -> Compiled: ...
 @overload
-def jit(fn: None = None, *, fullgraph: bool = False) -> Callable[[Function], Compiled]: ...
-def jit(fn: Function | None = None, *, fullgraph: bool = False) -> Compiled | Callable[[Function], Compiled]:
+def jit(
+    fn: None = None, *, fullgraph: bool = False, capture_mode: Capture = "ast"
+) -> Callable[[Function], Compiled]: ...
+def jit(
+    fn: Function | None = None, *, fullgraph: bool = False, capture_mode: Capture = "ast"
+) -> Compiled | Callable[[Function], Compiled]:
     """Compile a function of pytrees of arrays; leaves that are not arrays are static and must be hashable. Also a
     decorator, with or without arguments.
 
-    fullgraph: raise TraceError where the Python cannot be a graph. Otherwise such a function runs on the host, line by
-    line, and ``fallbacks`` tells why; it cannot be exported, since an export is a trace, which raises.
+    capture_mode: "ast" rewrites the function's own if, while and for, and those of functions defined in it, so that
+    they may decide on arrays (functions that it calls are rewritten when they are under ``jit`` themselves); "trace"
+    takes the function as it is. fullgraph: raise TraceError where the Python cannot be a graph. Otherwise such a
+    function runs on the host, line by line, and ``fallbacks`` tells why; it cannot be exported, since an export is a
+    trace, which raises.
 
     Arrays that the function holds by closure are constants of the compiled graph, as they are when it is compiled.
+    Raises InputError for a capture mode that does not exist.
     """
+    if capture_mode not in ("ast", "trace"):
+        raise InputError(f"There is no capture mode {capture_mode!r}.", hint="Choose ast or trace.")
     if fn is None:
-        return lambda inner: Compiled(inner, fullgraph=fullgraph)
-    return Compiled(fn, fullgraph=fullgraph)
+        return lambda inner: Compiled(inner, fullgraph=fullgraph, capture_mode=capture_mode)
+    return Compiled(fn, fullgraph=fullgraph, capture_mode=capture_mode)
