@@ -34,5 +34,5 @@ $(BIN)/python:
 # One stamp per set of extras; a stamp older than pyproject.toml is installed again.
 .venv/installed-%: pyproject.toml | $(BIN)/python
 	@echo "installing coterie[$*] into .venv (the first time takes about a minute)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable ".[$*]"
 	@touch $@

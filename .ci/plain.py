@@ -29,7 +29,8 @@ def run(*words, code=0, **environment):
     )
     if done.returncode != code:
         sys.exit(f"coterie {' '.join(words)}: exit {done.returncode}, not {code}\n{done.stdout}{done.stderr}")
-    print("ok  coterie", *words)
+    shown = ["…" if before == "--token" else word for before, word in zip(("", *words), words, strict=False)]
+    print("ok  coterie", *shown)
     return [json.loads(line) for line in done.stdout.splitlines()] if "--json" in words else []
 
 

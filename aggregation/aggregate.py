@@ -19,7 +19,7 @@ from coterie.aggregation.horizontal.algorithm import Aggregates
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
-from coterie.protocol.files import storage_error
+from coterie.protocol.files import make_folder, storage_error
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
@@ -78,7 +78,8 @@ def aggregate_updates(
     weight_cap: the most that one update may weigh; a larger claim counts as the cap.
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
     a slice that no update covers keeps the base's weights and the optimizer's state; the files are whole or absent.
-    Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow).
+    Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow); and
+    errors.StorageError.
     """
     layout = manifest.layout
     usable, rejected = _check(manifest, _digest(base), updates, weight_cap)
@@ -97,7 +98,7 @@ def aggregate_updates(
             hint="The training diverged: lower the clients' or the server's learning rate.",
             code="not_finite",
         )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_file(out / WEIGHTS_FILE, layout.unflatten(new))
     if kept:
         write_file(out / STATE_FILE, kept)

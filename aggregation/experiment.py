@@ -3,15 +3,15 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from types import MappingProxyType, NoneType
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.horizontal import Algorithm, FedAvg
-from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
+from coterie.aggregation.plan.manifest import MOST_EPOCHS, MOST_HOLDOUT, MOST_ROWS, MOST_STEPS, SAMPLE_WEIGHT
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.compute.array import Array
 from coterie.compute.nn.module import Module
@@ -34,11 +34,26 @@ class ExternalModel:
     here.
 
     parameters: shapes by name; the order is that of the layout. metrics: what the clients' evaluation reports beside
-    the loss.
+    the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
     """
 
     parameters: Mapping[str, Sequence[int]]
     metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.parameters), Mapping) or isinstance(cast(object, self.metrics), str):
+            raise errors.ExperimentError(
+                "An ExternalModel has a mapping of names to shapes and a tuple of metric names, as in "
+                "ExternalModel({'coef': (3, 4), 'intercept': (3,)}, metrics=('accuracy',)).",
+                code="experiment_invalid",
+            )
+        for name, shape in self.parameters.items():
+            if not is_shape(shape):
+                raise errors.ExperimentError(
+                    f"Parameter {name!r} of the ExternalModel has the shape {shape!r}; it must be one or more whole "
+                    "numbers of at least 1.",
+                    code="experiment_invalid",
+                )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,11 +90,19 @@ class Experiment:
     infer_batch: int = 1
 
     def __post_init__(self) -> None:
+        for name, (kinds, wanted) in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or (isinstance(value, bool) and name in _WHOLE):
+                raise errors.ExperimentError(
+                    f"Experiment {str(self.name)[:64]!r}: {name} must be {wanted}, not {_shown(value)}.",
+                    code="experiment_invalid",
+                )
         for code, rules in (("experiment_invalid", _numbers(self)), ("experiment_combination", _combinations(self))):
             for holds, message in rules:
                 if not holds:
                     raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+        object.__setattr__(self, "codecs", tuple(self.codecs))
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -92,17 +115,56 @@ class Experiment:
         return None if self.evaluation is None else self.schema.check(self.evaluation, "evaluation")
 
 
+# What each field must be, since a type checker is not there to say it. The model is judged when it is compiled.
+_KINDS: Mapping[str, tuple[Any, str]] = cast(
+    Any,
+    {
+        "name": (str, "text"),
+        "schema": (DataSchema, "a DataSchema(features, label)"),
+        "rounds": (RoundPolicy, "a RoundPolicy(rounds=..., cohort=...)"),
+        "loss": ((Callable, NoneType), "a function of (prediction, label)"),
+        "optimizer": ((Optimizer, NoneType), "an optimizer, for example optim.sgd(0.1)"),
+        "algorithm": (Algorithm, "an algorithm, for example FedAvg()"),
+        "batch_size": (int, "a whole number"),
+        "epochs": (int, "a whole number"),
+        "max_steps": ((int, NoneType), "a whole number or None"),
+        "holdout": ((float, int), "a number"),
+        "metrics": (Mapping, "a mapping of names to functions of (prediction, label)"),
+        "server_optimizer": (ServerOptimizer, "a server optimizer, for example server_sgd()"),
+        "codecs": ((tuple, list), "a tuple of codec names"),
+        "seed": (int, "a whole number"),
+        "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
+        "evaluation": ((Mapping, NoneType), "a mapping of names to arrays"),
+        "infer_batch": (int, "a whole number"),
+    },
+)
+_WHOLE = ("batch_size", "epochs", "max_steps", "seed", "infer_batch")
+
+
+def is_shape(shape: object) -> bool:
+    """Whether it is a tuple or list of one or more whole numbers of at least 1: what the layout can hold."""
+    sizes = cast(Sequence[object], shape) if isinstance(shape, tuple | list) else ()
+    return bool(sizes) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)
+
+
+def _shown(value: object) -> str:
+    return f"{str(value)[:64]!r} ({type(value).__name__})"
+
+
 def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     """Each field by itself."""
     e = experiment
     fit = sorted(set(CODECS) - EXTRA_ONLY)
     unfit = sorted(set(e.codecs) - set(fit))
     return (
-        (0 < len(e.name) <= 128, "its name needs 1 to 128 characters"),
-        (1 <= e.batch_size <= 1 << 20, f"batch_size must be at least 1, not {e.batch_size}"),
-        (e.epochs >= 1, f"epochs must be at least 1, not {e.epochs}"),
-        (e.max_steps is None or e.max_steps >= 1, f"max_steps must be at least 1 or None, not {e.max_steps}"),
-        (0 <= e.holdout < 1, f"holdout must be in [0, 1), not {e.holdout}"),
+        (0 < len(e.name) <= 128 and e.name.isprintable(), "its name needs 1 to 128 printable characters"),
+        (1 <= e.batch_size <= MOST_ROWS, f"batch_size must be in 1..{MOST_ROWS}, not {e.batch_size}"),
+        (1 <= e.epochs <= MOST_EPOCHS, f"epochs must be in 1..{MOST_EPOCHS}, not {e.epochs}"),
+        (
+            e.max_steps is None or 1 <= e.max_steps <= MOST_STEPS,
+            f"max_steps must be in 1..{MOST_STEPS} or None, not {e.max_steps}",
+        ),
+        (0 <= e.holdout <= MOST_HOLDOUT, f"holdout must be in 0..{MOST_HOLDOUT}, not {e.holdout}"),
         (e.infer_batch >= 1, f"infer_batch must be at least 1, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
@@ -113,9 +175,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             f"metrics {', '.join(RESERVED_METRICS)} are added by coterie",
         ),
         (
-            all(name.isidentifier() and len(name) <= 64 for name in e.metric_names),
+            all(str(name).isidentifier() and len(name) <= 64 for name in e.metric_names),
             "a metric's name must be a Python identifier of at most 64 characters",
         ),
+        (all(callable(metric) for metric in e.metrics.values()), "a metric must be a function of (prediction, label)"),
         (
             all(math.isfinite(value) for value in e.algorithm.parameters.values()),
             "an algorithm's parameters must be finite",
@@ -188,11 +251,17 @@ def initial_tensors(
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     for name, shape in shapes.items():
         array = np.asarray(given[name])
-        if array.shape != shape or array.dtype.kind != "f" or not np.isfinite(array).all():
+        if array.shape != shape or array.dtype.kind != "f":
             raise errors.ExperimentError(
-                f"Initial tensor {name!r} must be finite floats {list(shape)}; got {array.dtype} {list(array.shape)}.",
+                f"Initial tensor {name!r} must be floats {list(shape)}; got {array.dtype} {list(array.shape)}.",
                 code="initial_mismatch",
             )
-        # Adding 0 turns −0 into +0, which keeps the padding laws exact.
-        tensors[name] = np.ascontiguousarray(array, np.float32) + np.float32(0)
+        with np.errstate(over="ignore"):
+            # Adding 0 turns −0 into +0, which keeps the padding laws exact.
+            tensors[name] = np.ascontiguousarray(array, np.float32) + np.float32(0)
+        if not np.isfinite(tensors[name]).all():
+            raise errors.ExperimentError(
+                f"Initial tensor {name!r} must be finite in float32; it holds {array[~np.isfinite(tensors[name])][0]}.",
+                code="initial_mismatch",
+            )
     return tensors

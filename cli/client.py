@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from coterie.client_sdk.device.trainers.base import Trainer
 
 MEBIBYTE = 1024 * 1024
+# A shorter wait is not worth a line.
+LONG_WAIT_S = 5.0
 
 
 def client(
@@ -94,6 +96,8 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"  sent {size(facts['bytes'])}: {facts['state']}")
         case "settled":
             output.say(f"  settled: {facts['outcome']}")
+        case "waiting" if facts["seconds"] >= LONG_WAIT_S:
+            output.say(f"  asking again in {facts['seconds']:.0f} s")
         case "refused" | "error":
             output.say(f"  {kind}[{facts['code']}]: {facts['message']} {facts.get('hint') or ''}".rstrip())
         case _:

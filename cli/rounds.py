@@ -1,7 +1,7 @@
 """The live table of rounds, the same for a demo, a simulation and a run on a coordinator."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-COLUMNS = ("round", "state", "accepted", "failed", "loss", "accuracy", "up", "down", "seconds")
-_WIDTHS = (5, 12, 8, 6, 8, 8, 9, 9, 7)
+COLUMNS = ("round", "state", "ok/failed", "loss", "accuracy", "up", "down", "sec")
+# Of the plain lines; together with the spaces between them they fit 80 columns.
+_WIDTHS = (5, 16, 9, 6, 8, 8, 8, 6)
+# Lines of the drawn table that are not rounds.
+_FRAME = 6
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -22,8 +25,7 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         str(row["round"]),
         state,
-        str(row.get("accepted", 0)),
-        str(row.get("failed", 0)),
+        f"{row.get('accepted', 0)}/{row.get('failed', 0)}",
         figure(row.get("loss")),
         figure(row.get("accuracy")),
         size(row.get("bytes_up")),
@@ -51,7 +53,7 @@ class RoundTable:
         if sys.stdout.isatty():
             from rich.live import Live
 
-            self._live = Live(self._table(), auto_refresh=False)
+            self._live = Live(draw(self.title, self.rows), auto_refresh=False)
             self._live.__enter__()
         else:
             self.output.say(self.title)
@@ -62,6 +64,7 @@ class RoundTable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
+            self._live.update(draw(self.title, self.rows))
             self._live.__exit__(kind, error, trace)
             self._live = None
 
@@ -71,20 +74,35 @@ class RoundTable:
         if self.output.json:
             self.output.event("round", **{key: value for key, value in row.items() if key != "event"})
         elif self._live is not None:
-            self._live.update(self._table(), refresh=True)
+            shown = in_sight(self.rows, self._live.console.height)
+            self._live.update(draw(self.title, shown), refresh=True)
         else:
             self.output.say(_line(cells(row)))
 
-    def _table(self) -> "Table":
-        from rich import box
-        from rich.table import Table
 
-        table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in COLUMNS:
-            table.add_column(column, justify="left" if column == "state" else "right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*cells(row))
-        return table
+def in_sight(rows: Sequence[Mapping[str, Any]], height: int) -> Sequence[Mapping[str, Any]]:
+    """The newest rounds, as many as a terminal of this height can show below the head of the table."""
+    return rows[-max(1, height - _FRAME) :]
+
+
+def draw(title: str, rows: Sequence[Mapping[str, Any]]) -> "Table":
+    """The rounds as a table of at most 80 columns, but for a long cause."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "state" else "right", no_wrap=column != "state")
+    for row in rows:
+        table.add_row(*cells(row))
+    return table
 
 
 def _line(words: tuple[str, ...]) -> str:

@@ -19,6 +19,11 @@ from coterie.protocol.canonical import canonical_json
 JSON: Final = "application/json"
 NONCE: Final = "Coterie-Nonce"
 LONGEST_PROBLEM: Final = 64 << 10
+UNREACHABLE_HINT: Final = "Check that it runs, that the address is right, and that this machine may reach it."
+UNTRUSTED_HINT: Final = (
+    "This machine does not trust the coordinator's certificate: check the address, or give the PEM file of the "
+    "authority that signed it (ca=, --ca)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +126,10 @@ class Link:
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         what = str(error).strip() or type(error).__name__
+        untrusted = "CERTIFICATE_VERIFY_FAILED" in what
         return Unreachable(
             f"The coordinator at {self.url} did not answer: {what.rstrip('.')}.",
-            hint="Check that it runs, that the address is right, and that this machine may reach it.",
+            hint=UNTRUSTED_HINT if untrusted else UNREACHABLE_HINT,
             url=self.url,
         )
 

@@ -17,6 +17,7 @@ from coterie.compute.control import row as control
 from coterie.compute.control.bind import bind_structured
 from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, Node, Value
+from coterie.compute.passes.algebra import pool_first
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Call
 from coterie.compute.primitives.table import PRIMITIVES
@@ -129,7 +130,7 @@ class _Linearised:
     ) -> None:
         self.traced: Traced = trace_flat(fn, arguments, weights)
         leaves = [as_array(leaf) for leaf in tree.flatten(tuple(arguments))[0] if is_array(leaf)]
-        self.graph: Graph = self.traced.graph
+        self.graph: Graph = pool_first(self.traced.graph)
         inputs = [*leaves, *weights, *self.traced.captures]
         given = dict(zip(self.graph.inputs.values(), inputs, strict=True))
         self.structures = [self.traced.in_structure.children[position] for position in positions]

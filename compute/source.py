@@ -4,6 +4,8 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from traceback import walk_tb
+from types import FrameType
 
 # Frames of these packages are never the user's: a line of ours, or of a library that merely called back into us.
 _OURS = ("coterie", "numpy", "contextlib", "functools", "dataclasses", "importlib")
@@ -20,8 +22,7 @@ def user_source() -> str:
         return replayed
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  the only way to a caller's line that costs microseconds
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in _OURS:
+        if _package(frame) not in _OURS:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -35,3 +36,17 @@ def replaying(source: str) -> Generator[None]:
         yield
     finally:
         _replayed.reset(token)
+
+
+def source_of(error: BaseException) -> str:
+    """The innermost line outside coterie that an error passed on its way up, as "file:line"; "" when there is none."""
+    lines = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in walk_tb(error.__traceback__)
+        if _package(frame) not in _OURS
+    ]
+    return lines[-1] if lines else ""
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

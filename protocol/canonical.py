@@ -16,7 +16,7 @@ A language whose JSON library follows RFC 8785 needs nothing else; ``vectors/can
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import isfinite
 from typing import Any, TypeAlias, cast
@@ -45,6 +45,16 @@ def sha256_hex(data: bytes | bytearray | memoryview) -> str:
 def digest_of(value: object) -> str:
     """SHA-256 of the canonical bytes of a JSON value."""
     return sha256_hex(canonical_json(value))
+
+
+def first_repeated(names: Iterable[str]) -> str | None:
+    """The first name that stands there a second time. One pass: a hostile list may hold hundreds of thousands."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def parse_json(data: bytes | bytearray | memoryview, *, limit: int = 1 << 20) -> Json:
@@ -143,8 +153,8 @@ def _number(value: float) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(n for n in names if names.count(n) > 1)[:64]!r} occurs twice")
+        name = first_repeated(name for name, _ in pairs)
+        raise ValueError(f"key {str(name)[:64]!r} occurs twice")
     return value
 
 

@@ -185,7 +185,7 @@ class CheckInResponse(Response):
 
 
 class Progress(Request):
-    """A device tells where it is with a task; it extends no lease."""
+    """A device tells where it is with a task; the task's lease starts anew, its round's deadline does not move."""
 
     phase: Phase
 

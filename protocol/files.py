@@ -33,6 +33,14 @@ def create_durably(path: Path, chunks: Iterable[Chunk] | Chunk, *, mode: int = 0
     return True
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder and its parents, if absent. Raises errors.StorageError (a file in the way, no permission)."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(folder, error) from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries durable (a no-op where the system has no such call)."""
     if not hasattr(os, "O_DIRECTORY"):

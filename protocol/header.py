@@ -22,9 +22,8 @@ class SectionEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateHeader:
-    """task and plan.
-
-    Ids; base: SHA-256 of the model version trained from; weight: examples that count; steps: local steps done.
+    """Who made an update from what. task, plan: ids; base: SHA-256 of the model version trained from; weight: examples
+    that count; steps: local steps done. Raises errors.UpdateRefused (``bad_weight``, ``bad_steps``).
     """
 
     task: str

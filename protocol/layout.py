@@ -1,6 +1,7 @@
 """The global layout: which named tensor lies where in the one flat vector that updates are slices of."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.protocol.canonical import digest_of
+from coterie.protocol.canonical import digest_of, first_repeated
 
 LARGEST_SIZE = 1 << 40
 LONGEST_NAME = 256
@@ -53,8 +54,8 @@ class Layout:
         names = [tensor.name for tensor in self.tensors]
         if not names:
             raise _invalid("A layout needs at least one tensor.")
-        if len(set(names)) != len(names):
-            raise _invalid(f"Tensor {next(n for n in names if names.count(n) > 1)!r} occurs twice in the layout.")
+        if (twice := first_repeated(names)) is not None:
+            raise _invalid(f"Tensor {twice!r} occurs twice in the layout.")
         if self.size > LARGEST_SIZE:
             raise _invalid(f"A layout holds at most {LARGEST_SIZE} elements; got {self.size}.")
 
@@ -78,6 +79,11 @@ class Layout:
             start += tensor.size
         return result
 
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Name → shape, in layout order."""
+        return {tensor.name: tensor.shape for tensor in self.tensors}
+
     @property
     def offsets(self) -> Mapping[str, int]:
         """Name → first element in the vector, in layout order."""
@@ -100,12 +106,15 @@ class Layout:
         """
         if slices is None:
             return tuple(tensor.size for tensor in self.tensors)
+        edges = [stop for _, stop in self.slices.values()]
         lengths: list[int] = []
         for start, stop in slices:
-            for low, high in self.slices.values():
-                overlap = min(stop, high) - max(start, low)
-                if overlap > 0:
-                    lengths.append(overlap)
+            low, last = max(start, 0), min(stop, self.size)
+            at = bisect_right(edges, low)
+            while low < last:
+                high = min(edges[at], last)
+                lengths.append(high - low)
+                low, at = high, at + 1
         return tuple(lengths)
 
     def flatten(self, tensors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:

@@ -1,16 +1,34 @@
 """How an experiment's rounds run: cohort, deadlines, evaluation, and when to stop."""
 
 from math import ceil
-from typing import Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from coterie.protocol.wire import Number, Request, Seconds, Token
+from coterie.protocol.wire import Number, Request, Seconds, Token, message_error
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 
 
-class Target(Request):
+class ByHand(Request):
+    """A message that a researcher makes in Python: what is wrong with it is said as by any other part of coterie.
+
+    Raises errors.InputError (``message_invalid``).
+    """
+
+    if not TYPE_CHECKING:  # a type checker goes by the fields
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                self.__pydantic_validator__.validate_python(fields, self_instance=self)
+            except ValidationError as error:
+                raise message_error(type(self), error) from None
+
+        # Messages that are read from JSON, or stand inside others, are not made through here.
+        __init__.__pydantic_base_init__ = True
+
+
+class Target(ByHand):
     """Finish when the metric's mean reaches `value` (from below with mode ``max``, from above with ``min``)."""
 
     metric: Token
@@ -18,14 +36,14 @@ class Target(Request):
     mode: Literal["min", "max"] = "max"
 
 
-class Best(Request):
+class Best(ByHand):
     """Which version counts as the best: the one whose metric is lowest (``min``) or highest (``max``)."""
 
     metric: Token = "loss"
     mode: Literal["min", "max"] = "min"
 
 
-class RoundPolicy(Request):
+class RoundPolicy(ByHand):
     """How rounds run. Frozen, checked whole when made; ``min_updates`` is the cohort when not given.
 
     rounds: how many to run at most. cohort: updates wanted per round. over_selection: ceil(cohort * over_selection)
@@ -39,7 +57,7 @@ class RoundPolicy(Request):
     rounds: Count
     cohort: Count
     over_selection: Annotated[float, Field(strict=True, ge=1, le=10, allow_inf_nan=False)] = 1.0
-    min_updates: Count = Field(default_factory=lambda: 1)  # never used: _defaults puts the cohort here
+    min_updates: Count = Field(default_factory=lambda made: made.get("cohort", 1))
     deadline_s: Seconds = 600.0
     lease_s: Seconds = 300.0
     evaluate_every: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 1
@@ -50,14 +68,6 @@ class RoundPolicy(Request):
     patience: Count | None = None
     best: Best = Best()
     hyper_schedule: Annotated[dict[Token, tuple[Number, ...]], Field(max_length=64)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _defaults(cls, value: object) -> object:
-        if not isinstance(value, dict):
-            return value
-        fields = cast(dict[str, Any], value)
-        return fields if fields.get("min_updates") is not None else {**fields, "min_updates": fields.get("cohort")}
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -2,9 +2,10 @@
 
 Casts that are done, none of which changes a value except the first:
 
-    to float32   from float16, float32, float64 (rounded to nearest), from whole numbers up to ±2**24, from text that
-    is a number to int32     from whole numbers and booleans in range, from floats and text that are whole to uint8
-    the same, 0 to 255
+- to float32 from float16, float32, float64 (rounded to nearest), from whole numbers up to ±2**24, from text that is a
+  number;
+- to int32 from whole numbers and booleans in range, from floats and text that are whole;
+- to uint8 from the same, 0 to 255.
 
 Everything else (dates, complex numbers, mixed objects, missing cells, NaN, infinity) is refused.
 """

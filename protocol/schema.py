@@ -121,6 +121,12 @@ class DataSchema:
     label: Label
 
     def __post_init__(self) -> None:
+        features = cast(object, self.features)
+        listed = cast(tuple[object, ...], features) if isinstance(features, tuple) else (None,)
+        if not all(isinstance(feature, Feature) for feature in listed) or not isinstance(
+            cast(object, self.label), Label
+        ):
+            raise _invalid("Parts in the data schema: it has a tuple of Features, (Feature(...),), and one Label.")
         names = [*(feature.name for feature in self.features), self.label.name]
         sources = list(self.sources)
         _require(
@@ -285,9 +291,8 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 2**53
-    )
+    # Neither NaN nor an infinity is below the bound; asking isfinite of a huge whole number would overflow.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
 
 
 def _is_range(low: object, high: object) -> bool:

@@ -131,7 +131,7 @@ class SectionSpec:
                 denominator=fields["denominator"],
                 value_range=_range(fields["value_range"]),
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise errors.InputError(
                 f"A section's fields do not have the right types: {error}.", code="section_invalid"
             ) from None

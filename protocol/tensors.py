@@ -224,6 +224,9 @@ def _info(name: str, entry: object, base: int, limits: TensorLimits) -> TensorIn
         raise _refused(
             "offsets_invalid", f"Tensor {shown!r} must have data_offsets [start, stop] with 0 ≤ start ≤ stop"
         )
+    # An empty tensor may state any sizes beside its 0, but of some no array can be made.
+    if 0 in shape and math.prod(n for n in shape if n) > LARGEST_INTEGER // 8:
+        raise _refused("header_invalid", f"Tensor {shown!r} has a shape whose sizes no array can have")
     size = math.prod(shape) * DTYPES[code].itemsize
     if offsets[1] - offsets[0] != size:
         raise _refused(

@@ -83,12 +83,21 @@ def read_message(kind: type[AnyMessage], data: bytes | dict[str, Any], *, limit:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        faults = message_faults(error)
-        first = f"{faults[0]['pointer'] or '/'}: {faults[0]['detail']}"
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise errors.InputError(
-            f"This is not a valid {kind.__name__}: {first}{more}.", code="message_invalid", errors=faults
-        ) from None
+        raise message_error(kind, error) from None
+
+
+def message_error(kind: type[BaseModel], error: ValidationError) -> errors.InputError:
+    """pydantic's exception as coterie says it: ``message_invalid`` with the first fault in words and all in details."""
+    faults = message_faults(error)
+    first = f"{faults[0]['pointer'] or '/'}: {faults[0]['detail']}"
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return errors.InputError(
+        f"This is not a valid {kind.__name__}: {first}{more}.", code="message_invalid", errors=faults
+    )
+
+
+# A default that could not be worked out because another field is wrong: that field's own fault says enough.
+_CONSEQUENCES = frozenset(("default_factory_not_called",))
 
 
 def message_faults(error: ValidationError) -> list[dict[str, str]]:
@@ -96,7 +105,7 @@ def message_faults(error: ValidationError) -> list[dict[str, str]]:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [
         {"pointer": _pointer(fault["loc"]), "detail": fault["msg"].removeprefix("Value error, ")}
-        for fault in found[:32]
+        for fault in [fault for fault in found if fault["type"] not in _CONSEQUENCES][:32]
     ]
 
 

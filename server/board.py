@@ -2,18 +2,25 @@
 
 import asyncio
 
+import structlog
+
 from coterie.protocol.control import ExperimentCreate
 from coterie.server.bell import Bell
+from coterie.server.plans import Plans
 from coterie.server.store import experiments
 from coterie.server.store.engine import Database
 from coterie.server.traffic import Traffic
+
+RETRY_S = 1.0
+log = structlog.get_logger("coterie.server")
 
 
 class Board:
     """The running experiments by population, as of the last commit. A hint: rows decide."""
 
-    def __init__(self, database: Database, traffic: Traffic) -> None:
+    def __init__(self, database: Database, plans: Plans, traffic: Traffic) -> None:
         self._database = database
+        self._plans = plans
         self._traffic = traffic
         self._running: dict[str, str] = {}
 
@@ -30,18 +37,31 @@ class Board:
         """Look at the rows again."""
         async with self._database.read() as session:
             rows = await experiments.running(session)
+            opened = await experiments.open_rounds(session)
         for row in rows:
             if row.id not in self._running:
                 request = ExperimentCreate.model_validate_json(row.request)
                 frozen = [request.frozen.sha256] if request.frozen else []
-                self._traffic.use(row.id, [row.plan, row.model, *frozen])
+                graphs = [graph.sha256 for graph in (await self._plans.manifest(row.plan)).graphs.values()]
+                self._traffic.use(row.id, [row.plan, row.model, *graphs, *frozen])
+        for found in opened:
+            self._traffic.use(
+                found.row.experiment, [sha256 for sha256 in (found.value.base, found.value.version) if sha256]
+            )
         self._running = {row.id: row.population for row in rows}
         self._traffic.forget(self._running)
 
     async def follow(self, bell: Bell) -> None:
-        """Refresh after every change, at most ten times a second."""
+        """Refresh after every change, at most ten times a second. A database that does not answer is asked again a
+        little later: a board that stood still would leave devices idle while there is work.
+        """
         while True:
             ring = bell.next_ring()
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception as error:
+                log.error("the board is out of date", exc_info=error)
+                await asyncio.sleep(RETRY_S)
+                continue
             await ring.wait()
             await asyncio.sleep(0.1)

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -54,7 +55,8 @@ class Coordinator:
     first_token: Token | None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     fleet: Fleet = field(default_factory=Fleet)
-    uploads: dict[str, asyncio.Lock] = field(default_factory=dict[str, asyncio.Lock])
+    uploads: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary[str, asyncio.Lock])
+    """One lock per task while parts of its update are coming in."""
 
 
 @asynccontextmanager
@@ -96,7 +98,8 @@ async def _opened(
     async with database.read() as session:
         orphans = await housekeeping.sweep_orphans(session, blobs)
     rounds = Rounds()
-    board = Board(database, rounds.traffic)
+    plans = Plans(blobs)
+    board = Board(database, plans, rounds.traffic)
     await board.refresh()
     coordinator = Coordinator(
         settings=settings,
@@ -106,7 +109,7 @@ async def _opened(
         key=key,
         nonces=Nonces(os.urandom(32), settings.nonce_window_s),
         devices=DeviceCache(database),
-        plans=Plans(blobs),
+        plans=plans,
         board=board,
         rounds=rounds,
         workers=Workers(attempts=settings.aggregate_attempts, timeout_s=settings.aggregate_timeout_s),
@@ -120,16 +123,17 @@ async def _opened(
             blobs=blobs,
             rounds=rounds,
             workers=coordinator.workers,
-            plans=coordinator.plans,
+            plans=plans,
             bell=bell,
         )
     )
     background = [
-        asyncio.create_task(coordinator.workers.start(), name="warm the worker"),
         asyncio.create_task(driver.run(), name="driver"),
         asyncio.create_task(_tidy(coordinator), name="tidy"),
         asyncio.create_task(board.follow(bell), name="board"),
     ]
+    if settings.prestart:
+        background.append(asyncio.create_task(coordinator.workers.start(), name="warm the worker"))
     log.info("coordinator open", folder=str(settings.folder), orphans=orphans, experiments=board.count)
     try:
         yield coordinator
@@ -148,7 +152,6 @@ async def _tidy(coordinator: Coordinator) -> None:
     while True:
         try:
             await housekeeping.tidy(coordinator.database, coordinator.fleet.take_unwritten())
-            coordinator.uploads.clear()
         except Exception as error:
             log.error("housekeeping failed", exc_info=error)
         await asyncio.sleep(TIDY_EVERY_S)

@@ -1,5 +1,5 @@
-"""Logging: one JSON object per line on standard error. What must stay secret is never passed to a logger; this cuts it
-out all the same.
+"""Logging: one JSON object per line on standard error, also for what libraries log. What must stay secret is never
+passed to a logger; this cuts it out all the same.
 """
 
 import logging
@@ -9,6 +9,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
+from structlog.typing import Processor
 
 _SECRET = re.compile(r"(coterie_(?:admin|enrol)_[0-9a-f]{32}_)[A-Za-z0-9-]+")
 
@@ -21,15 +22,21 @@ def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mutab
 def configure(level: str) -> None:
     """Log from this level on: debug, info, warning or error."""
     number = logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+    stamp: tuple[Processor, ...] = (
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    )
+    write: tuple[Processor, ...] = (structlog.processors.format_exc_info, redact, structlog.processors.JSONRenderer())
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            redact,
-            structlog.processors.JSONRenderer(),
-        ],
+        processors=[*stamp, *write],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+    libraries = logging.StreamHandler(sys.stderr)
+    libraries.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=stamp, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *write]
+        )
+    )
+    logging.basicConfig(handlers=[libraries], level=max(number, logging.WARNING))

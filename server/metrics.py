@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
@@ -23,8 +24,10 @@ class Metrics:
         self.running = Gauge("coterie_experiments_running", "Experiments that are running.", registry=self.registry)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answered request."""
-        self._requests.labels(method, route, str(status)).inc()
+        """Count one answered request. Methods that no route has count as one: a label for each would let a stranger
+        fill the memory.
+        """
+        self._requests.labels(method if method in METHODS else "other", route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def render(self) -> bytes:

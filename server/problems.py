@@ -34,6 +34,7 @@ TITLES = {
     507: "Storage full",
 }
 CODES = {404: "not_found", 413: "too_large", 405: "method_not_allowed", 416: "range_not_satisfiable"}
+LONGEST_PATH = 400
 log = structlog.get_logger("coterie.server")
 
 
@@ -59,7 +60,7 @@ def problem(
         "title": TITLES.get(status, "Error"),
         "status": status,
         "detail": detail,
-        "instance": request.url.path,
+        "instance": _path(request),
         "code": code,
         "hint": hint,
         "doc": f"{DOCUMENTATION}#{code.replace('_', '-')}",
@@ -67,6 +68,12 @@ def problem(
     }
     taken = {name: value for name, value in (extra or {}).items() if name not in body}
     return ProblemResponse({**body, **taken}, status_code=status, headers={**(headers or {}), "Coterie-Problem": code})
+
+
+def _path(request: Request) -> str:
+    """The path, cut where a stranger made it long: an answer is no larger than it needs to be."""
+    path = request.url.path
+    return path if len(path) <= LONGEST_PATH else path[:LONGEST_PATH] + "…"
 
 
 def _json_safe(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,10 +117,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     error = cast(HTTPException, error)
     code = CODES.get(error.status_code, "request_refused")
-    detail = (
-        f"There is no {request.method} {request.url.path}." if error.status_code in (404, 405) else str(error.detail)
-    )
-    hint = "The routes are listed at /docs." if error.status_code in (404, 405) else None
+    detail, hint = str(error.detail).rstrip(".") + ".", "Compare the request with /v1/openapi.json."
+    if error.status_code in (404, 405):
+        detail, hint = f"There is no {request.method} {_path(request)}.", "The routes are listed at /docs."
+    elif error.status_code == 413:
+        hint = "Send less."
+    elif isinstance(error.__cause__, ValueError | RecursionError):
+        code, detail = "request_invalid", "The body is not JSON in UTF-8 of a sensible depth."
     return problem(request, status=error.status_code, code=code, detail=detail, hint=hint, headers=error.headers)
 
 

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -61,12 +62,25 @@ def check_exposure(settings: Settings) -> None:
     for path in (settings.tls_cert, settings.tls_key):
         if path is not None and not os.access(path, os.R_OK):
             raise ConfigurationError(f"The TLS file {path} cannot be read.", hint="Check the path and its permissions.")
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        _check_identity(settings.tls_cert, settings.tls_key)
     if not (_is_loopback(settings.host) or settings.tls or settings.insecure):
         raise ConfigurationError(
             f"Binding {settings.host} without TLS would send tokens and models in clear.",
             hint="Give --tls-cert and --tls-key; or, behind a proxy that ends TLS, set COTERIE_INSECURE=1.",
             code="tls_required",
         )
+
+
+def _check_identity(certificate: Path, key: Path) -> None:
+    try:
+        # The empty password keeps OpenSSL from asking for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except OSError as error:
+        raise ConfigurationError(
+            f"The TLS files {certificate} and {key} cannot be used: {error.args[-1]}.",
+            hint="Give a certificate chain and its own unencrypted key, both as PEM.",
+        ) from error
 
 
 def _is_loopback(host: str) -> bool:

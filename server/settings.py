@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     nonce_window_s: float = Field(default=300.0, gt=0, description="How long a nonce stays valid after it was issued.")
     check_in_rate: float = Field(default=200.0, gt=0, description="Check-ins per second to steer the fleet towards.")
     retry_floor_s: float = Field(
-        default=0.25, gt=0, description="The shortest mean wait between two check-ins while an experiment runs."
+        default=0.2, gt=0, description="The shortest mean wait between two check-ins while an experiment runs."
     )
     retry_idle_s: float = Field(
         default=1.0, gt=0, description="The shortest mean wait between two check-ins while none runs."
@@ -46,6 +46,7 @@ class Settings(BaseSettings):
         default=3, ge=1, description="How often a numeric job is tried before its round is abandoned."
     )
     aggregate_timeout_s: float = Field(default=3600.0, gt=0, description="How long one numeric job may take.")
+    prestart: bool = Field(default=True, description="Start the worker process before the first numeric job needs it.")
     shutdown_s: float = Field(default=5.0, gt=0, description="How long open requests may take to end on shutdown.")
 
     @property

@@ -51,6 +51,7 @@ class Rounds:
     trainer: Trainer
     threads: int
     folder: Path
+    scratch: Path
     progress: Progress
     rows: Mapping[str, NDArray[Any]] | None
     server_state: Path | None = None
@@ -66,6 +67,7 @@ class Rounds:
         trainer: Trainer | None,
         threads: int,
         folder: Path,
+        scratch: Path,
     ) -> "Rounds":
         """Compile the plan and check everything before the first round."""
         if isinstance(experiment.model, ExternalModel) and trainer is None:
@@ -93,6 +95,7 @@ class Rounds:
             trainer=trainer or PlanTrainer(),
             threads=threads,
             folder=folder,
+            scratch=scratch,
             progress=Progress(current=digest),
             rows=experiment.evaluation_rows(),
         )
@@ -166,7 +169,7 @@ class Rounds:
 
     def _train(self, round: engine.Round, assignment: Assignment, pool: ThreadPoolExecutor) -> list[engine.Event]:
         chosen = self._choose(self.clients, round.config.cohort, round.number, "train")
-        folder = self.folder / "updates"
+        folder = self.scratch / "updates"
         folder.mkdir(exist_ok=True)
         answers = _together(pool, lambda c: train(c, self.plan, self.trainer, assignment, folder), chosen)
         self.pending = {client.number: answer for client, answer in zip(chosen, answers, strict=True)}
@@ -192,7 +195,7 @@ class Rounds:
         return events if len(chosen) == round.config.evaluation_cohort else [*events, engine.DeadlinePassed("evaluate")]
 
     def _aggregate(self, round: engine.Round) -> engine.Event:
-        out = self.folder / "result"
+        out = self.scratch / "result"
         try:
             result = aggregate_updates(
                 self.plan.manifest,
@@ -225,8 +228,8 @@ class Rounds:
             for number, answer in self.pending.items():
                 self.clients[number] = self.clients[number].with_state(answer.state)
             if self._next_state.exists():
-                self._next_state.replace(self.folder / "server_state.safetensors")
-                self.server_state = self.folder / "server_state.safetensors"
+                self._next_state.replace(self.scratch / "server_state.safetensors")
+                self.server_state = self.scratch / "server_state.safetensors"
         for answer in self.pending.values():
             answer.path.unlink(missing_ok=True)
         self.pending = {}
@@ -248,7 +251,7 @@ class Rounds:
 
     @property
     def _next_state(self) -> Path:
-        return self.folder / "next_state.safetensors"
+        return self.scratch / "next_state.safetensors"
 
 
 def _together(

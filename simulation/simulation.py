@@ -102,8 +102,8 @@ def simulate_full(
     if threads < 1:
         raise ExperimentError(f"threads must be at least 1, got {threads}.", code="threads")
     begun = time.monotonic()
-    with _folder(folder) as place:
-        rounds = Rounds.of(experiment, clients, trainer=trainer, threads=threads, folder=place)
+    with _folders(folder) as (place, scratch):
+        rounds = Rounds.of(experiment, clients, trainer=trainer, threads=threads, folder=place, scratch=scratch)
         history = rounds.run(lambda record: on_event(record.to_dict()))
         on_event(
             {"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun}
@@ -118,10 +118,9 @@ def simulate_full(
 
 
 @contextmanager
-def _folder(folder: Path | None) -> Generator[Path]:
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="coterie-simulation-") as temporary:
-            yield Path(temporary)
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
+def _folders(folder: Path | None) -> Generator[tuple[Path, Path]]:
+    """Where versions are kept, and a folder on the same disk for what is only needed meanwhile."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".coterie-simulation-", dir=folder) as temporary:
+        yield folder or Path(temporary), Path(temporary)

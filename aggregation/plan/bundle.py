@@ -6,9 +6,9 @@ from pathlib import Path
 
 from coterie import errors
 from coterie.aggregation.plan.manifest import MANIFEST_BYTES, Manifest
-from coterie.aggregation.plan.reading import Fields
+from coterie.aggregation.plan.reading import Fields, refused
 from coterie.protocol.canonical import canonical_json, parse_json
-from coterie.protocol.files import write_durably
+from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.signing import SigningKey, sign_plan
 
 MANIFEST_FILE = "manifest.json"
@@ -42,7 +42,7 @@ class Plan:
 
         The manifest comes last, so a folder that has one is whole. Raises errors.StorageError.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name, data in self.graphs.items():
             write_durably(folder / f"{name}.onnx", data)
         if self.signature is not None and self.signer is not None:
@@ -64,11 +64,16 @@ class Bundle:
 def load(folder: Path) -> Bundle:
     """The files of a saved plan, unchecked.
 
-    Raises errors.PlanRefused (``plan_incomplete``) naming a file that is absent, or too large to be one of a plan's.
+    Raises errors.PlanRefused: ``plan_incomplete`` naming a file that is absent, or too large to be one of a plan's;
+    ``plan_manifest`` for a manifest or signature file that cannot be read as one.
     """
     signature, signer = None, None
     if (folder / SIGNATURE_FILE).exists():
-        fields = Fields(parse_json(_read(folder / SIGNATURE_FILE, 4096)), SIGNATURE_FILE, ("signature", "signer"))
+        try:
+            value = parse_json(_read(folder / SIGNATURE_FILE, 4096))
+        except errors.InputError as error:
+            raise refused(f"{folder / SIGNATURE_FILE} is unreadable: {error.message}") from error
+        fields = Fields(value, SIGNATURE_FILE, ("signature", "signer"))
         signature, signer = fields.text("signature"), fields.text("signer")
     data = _read(folder / MANIFEST_FILE, MANIFEST_BYTES)
     graphs = {

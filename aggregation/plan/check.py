@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from coterie import errors
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.graph import GRAPHS, NEXT, GraphInput, GraphManifest, GraphName, Role, Source, role_of
-from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, SAMPLE_WEIGHT, Manifest
+from coterie.aggregation.plan.manifest import DELTA, MANIFEST_BYTES, METRIC_RANGE, METRICS, SAMPLE_WEIGHT, Manifest
 from coterie.compute.onnx.checker import GraphLimits, check_graph
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.protocol.canonical import sha256_hex
@@ -42,7 +42,7 @@ class PlanLimits:
     that stay on a device between rounds.
     """
 
-    manifest_bytes: int = 4 * 2**20
+    manifest_bytes: int = MANIFEST_BYTES
     parameters: int = 1 << 30
     state: int = 1 << 30
     graph: GraphLimits = field(default_factory=GraphLimits)
@@ -286,7 +286,7 @@ def _check_names(graph: str, names: list[str]) -> None:
 
 
 def _in_layout(layout: Layout | None, key: str) -> tuple[str, Shape] | None:
-    return _among(layout.tensors if layout else (), key)
+    return ("float32", layout.shapes[key]) if layout and key in layout.shapes else None
 
 
 def _among(tensors: Collection[Tensor], key: str) -> tuple[str, Shape] | None:

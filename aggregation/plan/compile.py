@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, ExternalModel, initial_tensors
+from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.graph import (
@@ -62,7 +63,7 @@ def compile_plan(experiment: Experiment) -> CompiledPlan:
 
     Guarantees: deterministic bytes; the plan passes `check_plan` once it is signed.
     Raises errors.ExperimentError: ``model_mismatch`` (the model does not take the schema's features), ``loss_shape``,
-    ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, …
+    ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, ``not_deterministic``, …
     """
     return _external(experiment) if isinstance(experiment.model, ExternalModel) else _compiled(experiment)
 
@@ -71,11 +72,10 @@ def _external(experiment: Experiment) -> CompiledPlan:
     if not isinstance(experiment.model, ExternalModel):
         raise errors.InternalError("Only an ExternalModel makes an external plan.")
     layout = Layout.of(experiment.model.parameters)
-    shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
-    zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    initial = initial_tensors(zeros if experiment.initial is None else experiment.initial, shapes)
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in layout.shapes.items()}
+    initial = initial_tensors(zeros if experiment.initial is None else experiment.initial, layout.shapes)
     manifest = _manifest(experiment, layout, sections=(SectionSpec.over(DELTA, layout),))
-    check_manifest(manifest)
+    _check(manifest)
     return CompiledPlan(Plan(manifest, {}), initial, {})
 
 
@@ -83,11 +83,17 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
     layout, client = builder.layout, experiment.algorithm.client
     shapes = {name: spec.shape for name, spec in builder.specs.items()}
-    first = builder.model.init(experiment.seed) if experiment.initial is None else experiment.initial
+    first = experiment.initial
+    if first is None:
+        seed = experiment.seed
+        first = researcher.ask(
+            "The model's init", builder.model.init, seed, given=f"seed {seed}", code="model_mismatch"
+        )
     tensors = initial_tensors(first, shapes)
     frozen = {name: tensors[name] for name in builder.frozen}
     graphs = builder.build()
     files = {name: _write(name, graph) for name, graph in graphs.items()}
+    _require_the_same_again(builder, files)
     manifest = replace(
         _manifest(experiment, layout, sections=client.sections(layout)),
         frozen=_frozen(frozen),
@@ -97,15 +103,35 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
         optimizer=Named(builder.optimizer.name, _floats(builder.optimizer.hyper)),
         graphs={name: _describe(name, graph, files[name], builder.zeroed) for name, graph in graphs.items()},
     )
+    _check(manifest)
+    return CompiledPlan(Plan(manifest, files), {name: tensors[name] for name in layout.names}, frozen)
+
+
+def _require_the_same_again(builder: GraphBuilder, files: Mapping[str, bytes]) -> None:
+    """Trace once more: numbers that a model draws or counts by itself would be constants of the plan, alike at every
+    step and on every device, without a word.
+    """
+    for name, graph in builder.build().items():
+        if _bytes(name, graph) != files[name]:
+            raise errors.ExperimentError(
+                f"The {name} graph of experiment {builder.experiment.name!r} comes out differently when traced again, "
+                "so the model, the loss or a metric uses something that changes from call to call.",
+                hint="Take no numbers from np.random, the clock or a counter: they would stay as they were at this "
+                "moment. For dropout use nn.Dropout, whose masks are drawn anew at every step.",
+                code="not_deterministic",
+            )
+
+
+def _check(manifest: Manifest) -> None:
+    """Read the manifest back as a device does, so that nobody signs a plan that every device refuses."""
     try:
-        check_manifest(manifest)
-    except errors.PlanRefused as error:
+        check_manifest(Manifest.from_bytes(manifest.data))
+    except errors.InputError as error:
         raise errors.ExperimentError(
-            f"Experiment {experiment.name!r} does not compile to a plan that devices accept: {error.message}",
-            hint="Check the algorithm's sections and states.",
+            f"Experiment {manifest.name!r} does not compile to a plan that devices accept: {error.message}",
+            hint="Change what the message names; for a method of your own, check its sections and states.",
             code="plan_inconsistent",
         ) from error
-    return CompiledPlan(Plan(manifest, files), {name: tensors[name] for name in layout.names}, frozen)
 
 
 def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[SectionSpec, ...]) -> Manifest:
@@ -132,10 +158,14 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
     )
 
 
-def _write(name: GraphName, graph: Graph) -> bytes:
+def _bytes(name: GraphName, graph: Graph) -> bytes:
     # Nodes remember the user's file and line for error messages; a plan is sent to devices and must not carry them.
     bare = Graph(graph.inputs, tuple(replace(node, source="") for node in graph.nodes), graph.outputs)
-    data = to_onnx(bare, name=name)
+    return to_onnx(bare, name=name)
+
+
+def _write(name: GraphName, graph: Graph) -> bytes:
+    data = _bytes(name, graph)
     try:
         check_graph(data)
     except errors.GraphRefused as error:

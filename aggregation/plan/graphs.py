@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import floor
 from typing import Any
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, PerExample
 from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Finish, Step
+from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.graph import NEXT, GraphName
 from coterie.aggregation.plan.manifest import METRICS, SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
@@ -14,11 +16,13 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
+from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module, ParameterSpec
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
+from coterie.protocol.schema import Label
 from coterie.protocol.sections import SectionSpec
 
 Arrays = Mapping[str, Array]
@@ -73,13 +77,14 @@ class GraphBuilder:
         """The builder of an experiment with a model of coterie's. Raises errors.ExperimentError."""
         model, loss, optimizer = experiment.model, experiment.loss, experiment.optimizer
         if not isinstance(model, Module) or loss is None or optimizer is None:
+            found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise errors.ExperimentError(
-                f"The model of experiment {experiment.name!r} is a {type(model).__name__}, not a module of compute.nn.",
-                hint="Write it as an nn.Module, or use ExternalModel and a trainer of your own.",
+                f"The model of experiment {experiment.name!r} is {found}, not a module of compute.nn.",
+                hint="Write it as an nn.Module and give a value of it, or use ExternalModel and a trainer of your own.",
                 code="model_mismatch",
             )
-        specs, client = model.specs(), experiment.algorithm.client
-        _check_specs(specs)
+        client = experiment.algorithm.client
+        specs = researcher.parameters(model)
         layout = Layout.of({name: spec.shape for name, spec in specs.items() if spec.role == "shared"})
         state = _traced_state(optimizer, layout)
         return GraphBuilder(
@@ -100,7 +105,7 @@ class GraphBuilder:
     def build(self) -> dict[GraphName, Graph]:
         """All five, optimised."""
         batch, infer = self.experiment.batch_size, self.experiment.infer_batch
-        weights = {f"shared/{name}": TensorSpec(shape) for name, shape in self._shapes.items()}
+        weights = {f"shared/{name}": TensorSpec(shape) for name, shape in self.layout.shapes.items()}
         state = weights | {f"optimizer/{name}": TensorSpec(shape) for name, shape in self.optimizer_state.items()}
         constants = {f"round_input/begin/{name}": TensorSpec(shape) for name, shape in self.constants.items()}
         sums = {f"metric/{name}": TensorSpec((1,)) for name in self.experiment.metric_names}
@@ -114,10 +119,6 @@ class GraphBuilder:
             "infer": (self._infer, weights | self._features(infer)),
         }
         return {name: optimise(trace_named(function, inputs)) for name, (function, inputs) in traces.items()}
-
-    @property
-    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {tensor.name: tensor.shape for tensor in self.layout.tensors}
 
     # The five functions: named arrays → named arrays.
 
@@ -146,7 +147,7 @@ class GraphBuilder:
         (_, losses, prediction), gradient = value_and_grad(objective, has_aux=True)(params)
         step = Step(
             params=params,
-            base=Requested(inputs, "base", self._shapes),
+            base=Requested(inputs, "base", self.layout.shapes),
             constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
             hyper=hyper,
         )
@@ -156,7 +157,7 @@ class GraphBuilder:
         return outputs | self._sums(inputs, losses, prediction, weight, active)
 
     def _finish(self, inputs: GraphInputs) -> Outputs:
-        base = Requested(inputs, "base", self._shapes)
+        base = Requested(inputs, "base", self.layout.shapes)
         finished = self.client.finish(
             Finish(
                 base=base,
@@ -221,44 +222,51 @@ class GraphBuilder:
         """The model's output for the batch, normalised as the schema says."""
         features = {f.name: inputs[f"batch/{f.name}"] for f in self.experiment.schema.features}
         frozen = Requested(inputs, "frozen", {name: self.specs[name].shape for name in self.frozen})
-        x: Any = {f.name: _normalised(features[f.name], f) for f in self.experiment.schema.features}
-        try:
-            return self.model(
-                {**trained, **{name: frozen[name] for name in frozen}},
-                x if len(x) > 1 else next(iter(x.values())),
-                mode,
-            )
-        except errors.InputError as error:
-            taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
-            raise errors.ExperimentError(
-                f"The model does not take the schema's features ({taken}): {error.message}",
-                hint=error.hint or "Make the schema's shapes and dtypes those of the model's first layer.",
-                code="model_mismatch",
-            ) from error
+        x = {f.name: _normalised(features[f.name], f) for f in self.experiment.schema.features}
+        taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
+        prediction = researcher.ask(
+            "The model",
+            self.model,
+            researcher.Named("parameter", {**trained, **{name: frozen[name] for name in frozen}}),
+            researcher.Named("feature", x) if len(x) > 1 else next(iter(x.values())),
+            mode,
+            given=f"the schema's features ({taken})",
+            hint="Make the schema's shapes and dtypes those of the model's first layer.",
+            code="model_mismatch",
+        )
+        return researcher.array("The model", prediction, code="model_mismatch")
 
     def _loss(self, prediction: Array, label: Array) -> Array:
+        highest = _highest_class(self.experiment.schema.label)
+        if self.loss is softmax_cross_entropy and prediction.ndim == 2 and highest >= prediction.shape[1]:
+            # A label without a logit would train without a word, on the wrong loss.
+            raise errors.ExperimentError(
+                f"The schema's label goes up to class {highest}, but the model gives {prediction.shape[1]} logits: "
+                f"class 0 to {prediction.shape[1] - 1}.",
+                hint=f"Let the last layer have {highest + 1} outputs, or correct the label's classes or range.",
+                code="loss_mismatch",
+            )
         return self._per_example("loss", self.loss, prediction, label)
 
     def _per_example(self, name: str, function: PerExample, prediction: Array, label: Array) -> Array:
         """One float32 value per example, or a refusal that names what came instead."""
         kind = "loss" if name == "loss" else "metric"
         given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
-        try:
-            values = function(prediction, label)
-        except errors.InputError as error:
-            raise errors.ExperimentError(
-                f"The {kind} {name!r} does not take {given}: {error.message}", hint=error.hint, code=f"{kind}_mismatch"
-            ) from error
+        what = f"The {kind} {name!r}"
+        result = researcher.ask(what, function, prediction, label, given=given, code=f"{kind}_mismatch")
+        values = researcher.array(what, result, code=f"{kind}_shape")
         if values.shape != label.shape[:1]:
             raise errors.ExperimentError(
-                f"The {kind} {name!r} must return one value per example, [{label.shape[0]}]; it returned "
+                f"{what} must return one value per example, [{label.shape[0]}]; it returned "
                 f"{list(values.shape)} for {given}.",
                 hint="Leave out the mean over the batch: coterie weighs and averages." if not values.shape else None,
                 code=f"{kind}_shape",
             )
         if values.dtype.name != "float32":
             raise errors.ExperimentError(
-                f"The {kind} {name!r} must return float32; it returned {values.dtype}.", code=f"{kind}_dtype"
+                f"{what} must return float32; it returned {values.dtype}.",
+                hint='Convert it with astype(x, "float32"); random numbers of NumPy are float64 unless told otherwise.',
+                code=f"{kind}_dtype",
             )
         return values
 
@@ -304,21 +312,11 @@ def _normalised(x: Array, feature: Any) -> Array:
     return values * scale if (scale != 1).any() else values
 
 
-def _check_specs(specs: Mapping[str, ParameterSpec]) -> None:
-    buffers = [name for name, spec in specs.items() if spec.role == "buffer"]
-    if buffers:
-        raise errors.ExperimentError(
-            f"The model has the buffer {buffers[0]!r}; plans cannot carry buffers yet.",
-            hint="Use LayerNorm in place of a layer that keeps running statistics.",
-            code="model_buffer",
-        )
-    scalars = [name for name, spec in specs.items() if not spec.shape]
-    if scalars:
-        raise errors.ExperimentError(
-            f"Parameter {scalars[0]!r} has shape []; give it shape [1].", code="model_mismatch"
-        )
-    if not any(spec.role == "shared" for spec in specs.values()):
-        raise errors.ExperimentError("The model has no parameter to train.", code="model_mismatch")
+def _highest_class(label: Label) -> int:
+    """The greatest class index that the schema lets pass; -1 where it sets no bound."""
+    if label.classes is not None:
+        return len(label.classes) - 1
+    return -1 if label.high is None or label.dtype != "int32" else floor(label.high)
 
 
 def _traced_state(optimizer: Optimizer, layout: Layout) -> Graph:

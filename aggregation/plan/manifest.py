@@ -22,7 +22,11 @@ FORMAT = "coterie-plan-1"
 DELTA = "delta"
 METRICS = "metrics"
 SAMPLE_WEIGHT = "sample_weight"
-MANIFEST_BYTES = 8 * 2**20
+MANIFEST_BYTES = 4 * 2**20
+MOST_ROWS = 1 << 20
+MOST_EPOCHS = 1 << 20
+MOST_STEPS = 1 << 31
+MOST_HOLDOUT = 0.999
 METRIC_RANGE = (-1e30, 1e30)
 """Bounds of one metric sum, so that no sum over clients can overflow because of one of them."""
 
@@ -212,10 +216,10 @@ _FIELDS = (
 def _read_training(value: object) -> Training:
     fields = Fields(value, "manifest.training", ("batch_size", "epochs", "max_steps", "holdout"))
     return Training(
-        batch_size=fields.integer("batch_size", 1, 1 << 20),
-        epochs=fields.integer("epochs", 1, 1 << 20),
-        max_steps=None if fields.raw("max_steps") is None else fields.integer("max_steps", 1, 1 << 31),
-        holdout=fields.number("holdout", 0.0, 0.999),
+        batch_size=fields.integer("batch_size", 1, MOST_ROWS),
+        epochs=fields.integer("epochs", 1, MOST_EPOCHS),
+        max_steps=None if fields.raw("max_steps") is None else fields.integer("max_steps", 1, MOST_STEPS),
+        holdout=fields.number("holdout", 0.0, MOST_HOLDOUT),
     )
 
 

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from coterie.aggregation.history import History, RoundRecord
 from coterie.client_sdk.control.sse import messages
 from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
-from coterie.errors import ExperimentError, RemoteError, Unreachable
+from coterie.errors import CoterieError, ExperimentError, RemoteError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import (
     DeviceView,
@@ -37,7 +37,9 @@ View = TypeVar("View", bound=BaseModel)
 Result = TypeVar("Result")
 
 FINISHED: Final = frozenset(("finished", "stopped", "failed"))
+FINAL_EVENT: Final = "experiment.finished"
 ATTEMPTS: Final = 4
+SILENCE_S: Final = 2.0
 
 
 class ControlClient:
@@ -151,31 +153,59 @@ class ControlClient:
 
         A broken connection is taken up again where it broke, so no event is missed and none comes twice.
         """
-        last, failures = after, 0
+        last, failures, over = after, 0, False
         while True:
             try:
                 async for event in self._follow(experiment, last):
-                    last, failures = str(event.id), 0
+                    failures = 0
+                    if event is None:
+                        # Silence: perhaps the last event was ``after``. Over before the silence began means no more.
+                        if over:
+                            return
+                        over = await self._is_over(experiment)
+                        continue
+                    last, over = str(event.id), False
                     yield event
-                    if event.type == "experiment.finished":
+                    if event.type == FINAL_EVENT:
                         return
             except RemoteError as error:
                 if not is_transient(error):
                     raise
                 failures += 1
-                if failures >= ATTEMPTS and isinstance(error, Unreachable):
+                if failures >= ATTEMPTS:
                     raise
-            if last is not None and (await self._is_over(experiment)):
-                # Finished before ``after``: nothing more will come.
-                return
-            await asyncio.sleep(min(0.25 * 2**failures, 5.0))
+            await asyncio.sleep(0.25 * 2**failures)
 
-    async def _follow(self, experiment: str, last: str | None) -> AsyncIterator[Event]:
+    async def _follow(self, experiment: str, last: str | None) -> AsyncGenerator[Event | None]:
+        """One connection's events; None after each `SILENCE_S` without any, and when it ends."""
         headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
         target = f"/v1/events?experiment={experiment}"
-        async with self.link.stream("GET", target, headers=headers, patient=True) as response:
-            async for message in messages(response.aiter_lines()):
-                yield read_message(Event, message.data.encode())
+        arrived: asyncio.Queue[Event | CoterieError | None] = asyncio.Queue()
+
+        async def receive() -> None:
+            try:
+                async with self.link.stream("GET", target, headers=headers, patient=True) as response:
+                    async for message in messages(response.aiter_lines()):
+                        arrived.put_nowait(read_message(Event, message.data.encode()))
+                arrived.put_nowait(None)
+            except CoterieError as error:
+                arrived.put_nowait(error)
+
+        receiver = asyncio.create_task(receive())
+        try:
+            while True:
+                try:
+                    item = await asyncio.wait_for(arrived.get(), SILENCE_S)
+                except TimeoutError:
+                    yield None
+                    continue
+                if isinstance(item, CoterieError):
+                    raise item
+                yield item
+                if item is None:
+                    return
+        finally:
+            receiver.cancel()
 
     async def _is_over(self, experiment: str) -> bool:
         try:

@@ -6,7 +6,17 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.initialisers import fan_in_uniform
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, pair, require
+from coterie.compute.nn.module import (
+    Module,
+    Parameters,
+    ParameterSpec,
+    check_input,
+    check_padding,
+    check_positive,
+    check_window,
+    pair,
+    require,
+)
 from coterie.errors import InputError
 
 
@@ -31,6 +41,8 @@ class Conv2d(Module):
 
     def __post_init__(self) -> None:
         check_positive(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)
+        check_window(self, kernel=self.kernel, stride=self.stride, dilation=self.dilation)
+        check_padding(self, self.padding)
         if self.inputs % self.groups or self.outputs % self.groups:
             raise InputError(
                 f"Conv2d: {self.groups} groups must divide inputs {self.inputs} and outputs {self.outputs}."

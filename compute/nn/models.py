@@ -1,6 +1,7 @@
 """A few whole models."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from coterie.compute.nn.activations import ReLU
 from coterie.compute.nn.convolution import Conv2d
@@ -16,8 +17,8 @@ def mlp(sizes: Sequence[int]) -> Sequential:
     """Linear layers with ReLU between them: x[B, sizes[0]] → [B, sizes[-1]]. Raises InputError for fewer than two
     sizes.
     """
-    if len(sizes) < 2:
-        raise InputError(f"mlp needs the sizes of its input and its output at least, got {list(sizes)}.")
+    if not isinstance(cast(object, sizes), Sequence) or len(sizes) < 2:
+        raise InputError(f"mlp needs the sizes of its input and its output at least, as in (4, 16, 3); got {sizes!r}.")
     layers: list[Module] = [Linear(sizes[0], sizes[1])]
     for inputs, outputs in zip(sizes[1:], sizes[2:], strict=False):
         layers += [ReLU(), Linear(inputs, outputs)]

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias, cast, final
 
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
@@ -82,13 +82,39 @@ def check_input(x: Array, shape: tuple[int | str, ...], module: Module) -> None:
         raise ShapeError(f"{module} takes [{', '.join(map(str, shape))}], got {list(x.shape)}.")
 
 
+def check_window(module: Module, **sizes: int | tuple[int, int] | None) -> None:
+    """Require every size to be a whole number of at least 1 or two of them; None passes. Raises InputError."""
+    for name, size in sizes.items():
+        if size is not None and not (_whole(size, 1) or _two_whole(size, 1)):
+            raise InputError(
+                f"{type(module).__name__}: {name} must be whole, at least 1, or (height, width), got {size!r}."
+            )
+
+
+def check_padding(module: Module, padding: int | tuple[int, int]) -> None:
+    """Require a whole number of at least 0, or two of them. Raises InputError."""
+    if not (_whole(padding, 0) or _two_whole(padding, 0)):
+        raise InputError(
+            f"{type(module).__name__}: padding must be whole, at least 0, or (height, width), got {padding!r}."
+        )
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _two_whole(value: object, least: int) -> bool:
+    items = cast(tuple[object, ...], value) if isinstance(value, tuple) else ()
+    return len(items) == 2 and all(_whole(item, least) for item in items)
+
+
 def pair(value: int | tuple[int, int]) -> tuple[int, int]:
     """(height, width) from one number for both or from two."""
     return (value, value) if isinstance(value, int) else value
 
 
 def check_positive(module: Module, **sizes: int) -> None:
-    """Require every size to be at least 1. Raises InputError naming the first that is not."""
+    """Require every size to be a whole number of at least 1. Raises InputError naming the first that is not."""
     for name, size in sizes.items():
-        if size < 1:
-            raise InputError(f"{type(module).__name__}: {name} must be at least 1, got {size}.")
+        if not _whole(size, 1):
+            raise InputError(f"{type(module).__name__}: {name} must be a whole number of at least 1, got {size!r}.")

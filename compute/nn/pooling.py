@@ -6,7 +6,7 @@ from coterie.compute import numpy as xp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, pair
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_padding, check_window, pair
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class MaxPool2d(Module):
     kernel: int | tuple[int, int]
     stride: int | tuple[int, int] | None = None
     padding: int | tuple[int, int] = 0
+
+    def __post_init__(self) -> None:
+        check_window(self, kernel=self.kernel, stride=self.stride)
+        check_padding(self, self.padding)
 
     def specs(self) -> dict[str, ParameterSpec]:
         return {}
@@ -37,6 +41,9 @@ class AvgPool2d(Module):
 
     kernel: int | tuple[int, int]
     stride: int | tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        check_window(self, kernel=self.kernel, stride=self.stride)
 
     def specs(self) -> dict[str, ParameterSpec]:
         return {}

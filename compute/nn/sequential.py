@@ -2,21 +2,31 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, part
-from coterie.errors import ShapeError
+from coterie.errors import InputError, ShapeError
 
 
 @dataclass(frozen=True, init=False)
 class Sequential(Module):
-    """Calls its layers in order. The parameters of layer i are named "i.<name>"."""
+    """Calls its layers in order. The parameters of layer i are named "i.<name>". Raises InputError for what is no
+    layer.
+    """
 
     layers: tuple[Module, ...]
 
     def __init__(self, *layers: Module) -> None:
+        for index, layer in enumerate(cast(tuple[object, ...], layers)):
+            if not isinstance(layer, Module):
+                found = f"the class {layer.__name__}" if isinstance(layer, type) else f"a {type(layer).__name__}"
+                raise InputError(
+                    f"Sequential: layer {index} is {found}, not a layer.",
+                    hint="Give layers one after another: Sequential(Linear(4, 3), ReLU()).",
+                )
         object.__setattr__(self, "layers", layers)
 
     def specs(self) -> dict[str, ParameterSpec]:

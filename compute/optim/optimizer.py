@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -61,7 +61,7 @@ def zeros_like(params: Arrays, what: str) -> dict[str, Array]:
 
 
 def check_range(optimizer: str, low: float, high: float, **values: float) -> None:
-    """Require low <= value < high. Raises InputError naming the first that is not."""
+    """Require numbers in low <= value < high. Raises InputError naming the first that is none."""
     for name, value in values.items():
-        if not low <= value < high:
+        if not isinstance(cast(object, value), int | float) or not low <= value < high:
             raise InputError(f"{optimizer}: {name} must be at least {low:g} and below {high:g}, got {value!r}.")

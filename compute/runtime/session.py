@@ -66,6 +66,11 @@ class Session(Protocol):
     def end_profiling(self) -> str: ...
 
 
+# Blocked channels are for convolutions with constant weights. Here weights are inputs, so only the pooling around them
+# would be blocked, at the cost of reordering its images there and back.
+_DISABLED = ["NchwcTransformer"]
+
+
 def open_session(
     data: bytes,
     *,
@@ -101,7 +106,8 @@ def open_session(
         options.profile_file_prefix = profile_prefix
     providers = [provider] if provider == CPU or not fallback else [provider, CPU]
     try:
-        return cast(Session, runtime.InferenceSession(data, options, providers=providers))
+        session = runtime.InferenceSession(data, options, providers=providers, disabled_optimizers=_DISABLED)
+        return cast(Session, session)
     except (
         Exception
     ) as error:  # the binding raises classes of its own, one per status code, with no common base but Exception

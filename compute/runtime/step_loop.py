@@ -1,5 +1,6 @@
 """Stepping a graph whose outputs are its next inputs, without copying state and without allocating."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -137,8 +138,7 @@ class StepLoop:
 
 
 def _check_carry(executable: Executable, carry: Mapping[str, str]) -> None:
-    targets = list(carry.values())
-    doubled = sorted({name for name in targets if targets.count(name) > 1})
+    doubled = sorted(name for name, count in Counter(carry.values()).items() if count > 1)
     if doubled:
         raise InputError(f"step loop: input {', '.join(doubled)} is carried from more than one output.")
     for source, target in carry.items():

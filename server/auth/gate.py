@@ -44,6 +44,7 @@ class SignedDevice:
     nonce: str
     nonce_expires: int
     signature: str
+    revoked: bool
 
     def verify(self, request: Request, digest: str) -> None:
         """Return only if this device signed this request with a body of this SHA-256, and nobody used the nonce
@@ -52,7 +53,11 @@ class SignedDevice:
         query = request.url.query
         target = request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else "")
         verify_request(self.public, request.method, target, digest, self.nonce, self.signature)
-        coordinator_of(request).nonces.spend(self.nonce, self.nonce_expires)
+        coordinator = coordinator_of(request)
+        coordinator.nonces.spend(self.nonce, self.nonce_expires)
+        if self.revoked:
+            raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
+        coordinator.fleet.saw(self.id, now_ms())
 
 
 def coordinator_of(request: Request) -> Coordinator:
@@ -128,17 +133,11 @@ async def _device(request: Request, *, streamed: bool) -> SignedDevice:
         nonce=nonce,
         nonce_expires=expires,
         signature=signature,
+        revoked=device.revoked,
     )
     if not streamed:
         signed.verify(request, sha256_hex(await request.body()))
-        _refuse_revoked(device.revoked)
-        coordinator.fleet.saw(device.id, now_ms())
     return signed
-
-
-def _refuse_revoked(revoked: bool) -> None:
-    if revoked:
-        raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
 
 
 async def gate(request: Request, access: Access) -> None:

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from coterie.errors import InputError
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.bell import wait
-from coterie.server.control.paging import instant
+from coterie.server.control.paging import NUMBER, instant
 from coterie.server.coordinator import Coordinator
 from coterie.server.store import events
 from coterie.server.store.events import StoredEvent
@@ -63,13 +63,17 @@ async def follow(here: Coordinator, last: int, experiment: str | None) -> AsyncI
 async def stream(
     here: Here,
     experiment: Annotated[str | None, Query(max_length=64)] = None,
-    after: Annotated[int | None, Query(ge=0)] = None,
+    after: Annotated[int | None, Query(ge=0, lt=10**18)] = None,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> EventStream:
     """Starts after ``Last-Event-ID``, else after ``after``, else at the first event; with ``experiment``, only that
     experiment's.
     """
-    if last_event_id is not None and not last_event_id.isdecimal():
-        raise InputError("Last-Event-ID must be a number that this stream sent.", code="cursor_invalid")
+    if last_event_id is not None and NUMBER.fullmatch(last_event_id) is None:
+        raise InputError(
+            "Last-Event-ID must be a number that this stream sent.",
+            hint="Leave it out to begin at the first event.",
+            code="cursor_invalid",
+        )
     last = int(last_event_id) if last_event_id is not None else after or 0
     return EventStream(follow(here, last, experiment), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})

@@ -83,8 +83,6 @@ async def create(
             progress=Progress(current=body.initial.sha256).to_json(),
             round=0,
             model=body.initial.sha256,
-            stop_requested=False,
-            version=0,
             created_at=now_ms(),
         )
         session.add(row)

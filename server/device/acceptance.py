@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import EvaluationAccepted, EvaluationFailed, Event, TaskFailed, UpdateAccepted
 from coterie.aggregation.evaluate import check_metrics
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.errors import UpdateRefused
+from coterie.errors import CoterieError, UpdateRefused
 from coterie.protocol.codecs import CODECS
 from coterie.protocol.device import Task
 from coterie.protocol.metrics import MetricSums
@@ -55,6 +55,7 @@ async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, messa
     async with here.database.write("part") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.progress(session, row.id, size, max(row.lease_until, now_ms() + message.lease_ms)):
+            here.blobs.scratch_file(row.id).unlink(missing_ok=True)
             raise refusal((await own(session, row.id, device.id)).state)
 
 
@@ -73,7 +74,6 @@ async def accept(
     except UpdateRefused as error:
         here.metrics.updates.labels(error.reason).inc()
         await _refuse(here, device, row, error, size)
-        whole.unlink(missing_ok=True)
         raise
     total = whole.stat().st_size
     if message.kind == "train":
@@ -88,22 +88,36 @@ async def accept(
         "finished_at": now_ms(),
         "verdict": tasks.COUNTED if sums else None,
     }
-    async with here.database.write("accept") as session:
-        await nonces.spend(session, device.nonce, device.nonce_expires)
-        if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
-            return _twice(await own(session, row.id, device.id), sha256)
-        await _tell(here, session, row, EvaluationAccepted(sums.sums) if sums else UpdateAccepted())
-        data = {
-            "round": row.round,
-            "device": device.id,
-            "task": row.id,
-            "kind": row.kind,
-            "size": total,
-            "weight": update.header.weight,
-        }
-        events.append(session, "update.accepted", data, row.experiment)
+    data = {
+        "round": row.round,
+        "device": device.id,
+        "task": row.id,
+        "kind": row.kind,
+        "size": total,
+        "weight": update.header.weight,
+    }
+    try:
+        async with here.database.write("accept") as session:
+            await nonces.spend(session, device.nonce, device.nonce_expires)
+            if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
+                return _twice(await own(session, row.id, device.id), sha256)
+            events.append(session, "update.accepted", data, row.experiment)
+            await _tell(here, session, row, EvaluationAccepted(sums.sums) if sums else UpdateAccepted())
+    except CoterieError:
+        await _drop_unmentioned(here, device, row, sha256)
+        raise
     here.metrics.updates.labels("accepted").inc()
     return "accepted"
+
+
+async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRow, sha256: str) -> None:
+    """Delete an update file that was made durable while its round ended; nobody else's update has these bytes, since
+    they hold the task's id.
+    """
+    async with here.database.read() as session:
+        mentioned = (await own(session, row.id, device.id)).upload == sha256
+    if row.kind == "train" and not mentioned:
+        await here.blobs.remove("updates", sha256)
 
 
 def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
@@ -124,9 +138,9 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
         }
         if not await tasks.leave(session, row.id, tasks.REFUSED, changes):
             raise refusal((await own(session, row.id, device.id)).state)
-        await _tell(here, session, row, TaskFailed() if row.kind == "train" else EvaluationFailed())
         data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "code": error.reason}
         events.append(session, "update.refused", data, row.experiment)
+        await _tell(here, session, row, TaskFailed() if row.kind == "train" else EvaluationFailed())
 
 
 async def _tell(here: Coordinator, session: AsyncSession, row: TaskRow, event: Event) -> None:

@@ -49,9 +49,6 @@ async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None
         changes = {"code": body.code, "detail": body.detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
         if not await tasks.leave(session, row.id, tasks.ABORTED, changes):
             raise refusal(tasks.CLOSED)
-        opened = await experiments.open_round(session, row.experiment)
-        if opened is not None and opened.row.number == row.round:
-            await here.rounds.apply(session, opened, TaskFailed() if row.kind == "train" else EvaluationFailed())
         data = {
             "round": row.round,
             "task": row.id,
@@ -61,4 +58,7 @@ async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None
             "code": body.code,
         }
         events.append(session, "task.aborted", data, row.experiment)
+        opened = await experiments.open_round(session, row.experiment)
+        if opened is not None and opened.row.number == row.round:
+            await here.rounds.apply(session, opened, TaskFailed() if row.kind == "train" else EvaluationFailed())
     here.blobs.scratch_file(task).unlink(missing_ok=True)

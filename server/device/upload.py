@@ -54,6 +54,12 @@ def _part(offset: int, length: int, digest: str) -> Part:
             f"{DIGEST_HEADER} must be sha-256=:<base64 of 32 bytes>:, the digest of the whole update.",
             code="digest_missing",
         )
+    if offset > length:
+        raise InputError(
+            f"The part starts at byte {offset} of an update of {length} bytes.",
+            hint=f"Send {UPLOAD_OFFSET_HEADER} where the part starts and {UPLOAD_LENGTH_HEADER} of the whole update.",
+            code="request_invalid",
+        )
     try:
         return Part(offset, length, base64.b64decode(match[1], validate=True).hex())
     except binascii.Error:
@@ -92,18 +98,20 @@ async def upload(
 ) -> Response:
     """The same bytes again are answered with ``already``."""
     part = _part(upload_offset, upload_length, repr_digest)
-    lock = here.uploads.setdefault(task, asyncio.Lock())
     async with here.database.read() as session:
         row = await own(session, task, device.id)
     message = Task.model_validate_json(row.message)
     limit = min(message.upload_limit, here.settings.update_limit)
     if part.length > limit:
         raise too_large(limit)
-    body, digest, size = await here.blobs.receive(_body(request), limit=max(part.length - part.offset, 0))
+    body, digest, size = await here.blobs.receive(_body(request), limit=part.length - part.offset)
     try:
         device.verify(request, digest)
         here.metrics.received.inc(size)
-        async with lock:
+        async with here.uploads.setdefault(task, asyncio.Lock()):
+            # Another part may have finished the task while this body came in.
+            async with here.database.read() as session:
+                row = await own(session, task, device.id)
             return await _take(here, device, row, message, part, body, size)
     finally:
         body.unlink(missing_ok=True)
@@ -137,17 +145,17 @@ async def _take(
     if part.offset + size < part.length:
         await acceptance.keep_part(here, device, row, message, size)
         return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + size)})
-    if await asyncio.to_thread(sha256_file, whole) != part.sha256:
+    try:
+        if await asyncio.to_thread(sha256_file, whole) != part.sha256:
+            raise UpdateRefused(
+                f"The {part.length} bytes received do not have the digest that {DIGEST_HEADER} promised.",
+                hint="Send the whole update again, from offset 0.",
+                code="digest_mismatch",
+                headers={UPLOAD_OFFSET_HEADER: "0"},
+            )
+        return _receipt(await acceptance.accept(here, device, row, message, whole, part.sha256, size), part.sha256)
+    finally:
         whole.unlink(missing_ok=True)
-        raise UpdateRefused(
-            f"The {part.length} bytes received do not have the digest that {DIGEST_HEADER} promised.",
-            hint="Send the whole update again, from offset 0.",
-            code="digest_mismatch",
-            headers={UPLOAD_OFFSET_HEADER: "0"},
-        )
-    state = await acceptance.accept(here, device, row, message, whole, part.sha256, size)
-    whole.unlink(missing_ok=True)
-    return _receipt(state, part.sha256)
 
 
 def _receipt(state: str, sha256: str) -> Response:

@@ -8,7 +8,7 @@ it; doing it again after a crash is harmless.
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from coterie.server.store import blob_rows, events, experiments, tasks
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
-from coterie.server.store.tables import ExperimentRow, TaskRow
+from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 
 LONGEST_SLEEP_S = 60.0
 RETRY_S = 1.0
@@ -89,11 +89,19 @@ class Driver:
         now = now_ms()
         for found in opened:
             if found.row.deadline_at is not None and found.row.deadline_at <= now:
-                await self._deadline(found)
+                await self._guarded(found.row, self._deadline(found))
             else:
                 self._work(found)
         for row in uncleaned:
-            await self._clean(row.experiment, row.number)
+            await self._guarded(row, self._clean(row.experiment, row.number))
+
+    async def _guarded(self, row: RoundRow, work: Coroutine[Any, Any, None]) -> None:
+        """Let the trouble of one experiment be no other's; what is due stays due, and is tried again a little later."""
+        try:
+            await work
+        except Exception as error:
+            log.error("round cannot go on yet", experiment=row.experiment, round=row.number, exc_info=error)
+            asyncio.get_running_loop().call_later(RETRY_S, self._parts.bell.ring)
 
     async def _until_next(self) -> float:
         async with self._parts.database.read() as session:
@@ -113,12 +121,12 @@ class Driver:
                     await self._report_lost(session, task)
 
     async def _report_lost(self, session: AsyncSession, task: TaskRow) -> None:
+        data = {"round": task.round, "task": task.id, "device": task.device, "kind": task.kind}
+        events.append(session, "task.expired", data, task.experiment)
         opened = await experiments.open_round(session, task.experiment)
         if opened is not None and opened.row.number == task.round:
             event = TaskFailed() if task.kind == "train" else EvaluationFailed()
             await self._parts.rounds.apply(session, opened, event)
-        data = {"round": task.round, "task": task.id, "device": task.device, "kind": task.kind}
-        events.append(session, "task.expired", data, task.experiment)
 
     async def _deadline(self, found: OpenRound) -> None:
         async with self._parts.database.write("deadline") as session:
@@ -252,6 +260,9 @@ class Driver:
         """Delete the update blobs of a round that has ended; a crash in between only means doing it again."""
         async with self._parts.database.read() as session:
             digests = await tasks.uploads(session, experiment, number)
+            everybody = await tasks.of_round(session, experiment, number)
+        for task in everybody:
+            self._parts.blobs.scratch_file(task).unlink(missing_ok=True)
         await self._parts.blobs.delete_updates(list(digests))
         async with self._parts.database.write("cleanup") as session:
             await experiments.cleaned(session, experiment, number)

@@ -11,8 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,12 +95,12 @@ class BlobStore:
         """
         return self.scratch / name
 
-    def clear_scratch(self) -> None:
-        """Drop what no live upload can need: everything but resumable uploads younger than a day."""
+    def clear_scratch(self, keep: Collection[str]) -> None:
+        """Drop all scratch but the resumable uploads of these tasks."""
         for path in self.scratch.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            elif not path.name.startswith("task_") or path.stat().st_mtime < time.time() - 86_400:
+            elif path.name not in keep:
                 path.unlink(missing_ok=True)
 
     async def put(self, shelf: Shelf, digest: str, source: Path, *, point: str) -> None:

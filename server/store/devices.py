@@ -27,24 +27,29 @@ class DeviceCache:
         self._database = database
         self._bound = bound
         self._known: dict[str, KnownDevice] = {}
+        self._forgotten = 0
 
     async def find(self, identifier: str) -> KnownDevice | None:
         """The device of this id, or None."""
         known = self._known.get(identifier)
         if known is not None:
             return known
+        forgotten = self._forgotten
         async with self._database.read() as session:
             row = await session.get(DeviceRow, identifier)
         if row is None:
             return None
-        if len(self._known) >= self._bound:
-            self._known.pop(next(iter(self._known)))
         known = KnownDevice(row.id, row.population, row.public, row.revoked_at is not None)
-        self._known[identifier] = known
+        # A row that was read before a revocation must not be remembered after it.
+        if forgotten == self._forgotten:
+            if len(self._known) >= self._bound:
+                self._known.pop(next(iter(self._known)))
+            self._known[identifier] = known
         return known
 
     def forget(self, identifier: str) -> None:
         """Read this device's row again next time."""
+        self._forgotten += 1
         self._known.pop(identifier, None)
 
 

@@ -34,8 +34,9 @@ def _connect_sqlite(connection: Any, _record: Any) -> None:
 
 def _engine(url: str, *, begin: str, connections: int) -> AsyncEngine:
     if make_url(url).get_backend_name() != "sqlite":
-        return create_async_engine(url)
-    engine = create_async_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60)
+        return create_async_engine(url, hide_parameters=True)
+    # Errors quote their statement in the log; its parameters may be keys, digests of tokens or nonces.
+    engine = create_async_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60, hide_parameters=True)
 
     def begin_transaction(connection: Any) -> None:
         connection.exec_driver_sql(begin)

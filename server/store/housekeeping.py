@@ -78,5 +78,5 @@ async def sweep_orphans(session: AsyncSession, blobs: BlobStore) -> int:
         await blobs.remove("blobs", digest)
     for digest in update_orphans:
         await blobs.remove("updates", digest)
-    blobs.clear_scratch()
+    blobs.clear_scratch(await tasks.leased(session))
     return len(blob_orphans) + len(update_orphans)

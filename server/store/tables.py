@@ -85,7 +85,7 @@ class BlobRow(Base):
 
 
 class ExperimentRow(Base):
-    """An experiment and how far it is. ``version`` counts the changes (optimistic concurrency)."""
+    """An experiment and how far it is."""
 
     __tablename__ = "experiments"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -100,14 +100,15 @@ class ExperimentRow(Base):
     model: Mapped[str] = mapped_column(String(64))
     best: Mapped[str | None] = mapped_column(String(64))
     server_state: Mapped[str | None] = mapped_column(String(64))
-    stop_requested: Mapped[bool] = mapped_column(server_default=false(), default=False)
-    version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int]
     finished_at: Mapped[int | None]
 
 
 class RoundRow(Base):
-    """A round: the engine's state as JSON, and beside it what queries and conditions need."""
+    """A round: the engine's state as JSON, and beside it what queries and conditions need.
+
+    ``version`` counts its changes (optimistic concurrency).
+    """
 
     __tablename__ = "rounds"
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"), primary_key=True)

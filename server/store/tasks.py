@@ -149,6 +149,17 @@ async def uploads(session: AsyncSession, experiment: str, round: int) -> Sequenc
     return [digest for digest in (await session.execute(query)).scalars() if digest is not None]
 
 
+async def of_round(session: AsyncSession, experiment: str, round: int) -> Sequence[str]:
+    """The ids of all tasks of a round."""
+    query = select(TaskRow.id).where(TaskRow.experiment == experiment, TaskRow.round == round)
+    return (await session.execute(query)).scalars().all()
+
+
+async def leased(session: AsyncSession) -> frozenset[str]:
+    """The ids of all tasks that are out."""
+    return frozenset((await session.execute(select(TaskRow.id).where(TaskRow.state == LEASED))).scalars())
+
+
 async def live_uploads(session: AsyncSession) -> frozenset[str]:
     """The digests of the update files that are still needed: accepted, and their round not over."""
     query = (

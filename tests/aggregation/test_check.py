@@ -360,6 +360,19 @@ def test_a_plan_survives_its_folder(plan: Plan, tmp_path: Path) -> None:
         load(tmp_path / "plan")
 
 
+def test_a_broken_signature_file_is_refused_by_name(plan: Plan, tmp_path: Path) -> None:
+    plan.save(tmp_path)
+    (tmp_path / "signature.json").write_bytes(b"{")
+    with pytest.raises(errors.PlanRefused, match="signature.json is unreadable: Malformed JSON"):
+        load(tmp_path)
+
+
+def test_a_plan_that_cannot_be_saved_says_where(plan: Plan, tmp_path: Path) -> None:
+    (tmp_path / "plan").write_bytes(b"a file where the folder should be")
+    with pytest.raises(errors.StorageError, match=str(tmp_path / "plan")):
+        plan.save(tmp_path / "plan")
+
+
 def test_an_unsigned_plan_has_no_signature_file(plan: Plan, tmp_path: Path) -> None:
     Plan(plan.manifest, plan.graphs).save(tmp_path)
     assert load(tmp_path).signature is None

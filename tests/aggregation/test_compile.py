@@ -231,11 +231,16 @@ def integer_loss(prediction: Array, label: Array) -> Array:
     return label
 
 
+def own_noise(prediction: Array, label: Array) -> Array:
+    return xp.mean(prediction * np.random.default_rng().random(3, np.float32), axis=1)
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"loss": mean_loss}, "loss_shape", r"\[6\]; it returned \[\]"),
     ({"loss": matrix_loss}, "loss_shape", r"returned \[6, 3\]"),
     ({"loss": integer_loss}, "loss_dtype", "int32"),
     ({"metrics": {"m": mean_loss}}, "metric_shape", "'m'"),
+    ({"loss": own_noise}, "not_deterministic", "train graph .* differently when traced again"),
     ({"model": mlp((5, 3))}, "model_mismatch", r"x: float32\[6, 4\]"),
     ({"model": Sequential(Flatten())}, "model_mismatch", "no parameter to train"),
     ({"model": object()}, "model_mismatch", "not a module"),
@@ -287,6 +292,28 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"rounds": rounds(best={"metric": "auc"})}, "best"),
     ({"rounds": rounds(hyper_schedule={"beta": (1.0, 2.0)})}, "beta"),
     ({"algorithm": FedProx(), "optimizer": sgd(0.1), "model": ExternalModel({"w": (2,)})}, "ExternalModel"),
+    ({"name": 3}, "name must be text, not '3' \\(int\\)"),
+    ({"name": "two\nlines"}, "printable"),
+    ({"schema": [Feature(name="x")]}, "schema must be a DataSchema"),
+    ({"rounds": 3}, "rounds must be a RoundPolicy"),
+    ({"loss": "cross entropy"}, "loss must be a function"),
+    ({"optimizer": sgd}, "optimizer must be an optimizer"),
+    ({"algorithm": "fedavg"}, "algorithm must be"),
+    ({"server_optimizer": "sgd"}, "server_optimizer must be"),
+    ({"batch_size": 32.0}, "batch_size must be a whole number"),
+    ({"batch_size": "32"}, "batch_size must be a whole number"),
+    ({"batch_size": True}, "batch_size must be a whole number"),
+    ({"epochs": 1.5}, "epochs must be a whole number"),
+    ({"max_steps": 2.5}, "max_steps must be a whole number"),
+    ({"seed": 1.5}, "seed must be a whole number"),
+    ({"holdout": "0.2"}, "holdout must be a number"),
+    ({"codecs": "int8"}, "codecs must be a tuple"),
+    ({"metrics": [mean_squared_error]}, "metrics must be a mapping"),
+    ({"metrics": {"accuracy": 3}}, "a metric must be a function"),
+    # What a device would refuse in the manifest is refused here already.
+    ({"epochs": 1 << 21}, "epochs"),
+    ({"max_steps": 1 << 40}, "max_steps"),
+    ({"holdout": 0.9995}, "holdout"),
 ]
 
 
@@ -294,6 +321,21 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 def test_an_impossible_experiment_is_refused_when_it_is_made(make_experiment: Make, changes: Any, message: str) -> None:
     with pytest.raises(errors.ExperimentError, match=message):
         make_experiment(**changes)
+
+
+@pytest.mark.parametrize("parameters", [{"w": 3}, {"w": ()}, {"w": (3, 0)}, {"w": (2.0,)}, {"w": (True,)}, (3, 4)])
+def test_an_external_model_with_impossible_shapes_is_refused(parameters: Any) -> None:
+    with pytest.raises(errors.ExperimentError, match="ExternalModel"):
+        ExternalModel(parameters)
+
+
+def test_what_compiles_is_read_back_as_a_device_reads_it(make_experiment: Make) -> None:
+    """A manifest beyond a device's limits must fail on the researcher's machine, not on every device."""
+    parameters = {f"tensor.{index:06}.{'x' * 180}": (1,) for index in range(20_000)}
+    external: dict[str, Any] = {"model": ExternalModel(parameters), "loss": None, "optimizer": None, "metrics": {}}
+    with pytest.raises(errors.ExperimentError, match="exceeds the limit") as caught:
+        compile_plan(make_experiment(**external))
+    assert caught.value.reason == "plan_inconsistent"
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])

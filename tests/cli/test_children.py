@@ -24,6 +24,11 @@ with child("patient", [], log=Path("log"), environment=os.environ) as process:
 """
 
 
+def _hear_interrupts() -> None:
+    """In the child, before it runs: a shell that started these tests in the background left SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _lives(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -42,6 +47,7 @@ def test_no_child_is_left(tmp_path: Path, how: signal.Signals) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        preexec_fn=_hear_interrupts,
     )
     with parent:
         line = parent.stdout.readline() if parent.stdout else ""

@@ -30,6 +30,11 @@ SUMMARY = (
 )
 
 
+def _hear_interrupts() -> None:
+    """In the child, before it runs: a shell that started these tests in the background left SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _processes_in(folder: Path) -> list[int]:
     """Processes that work in a folder: whatever the demo started inherits its working folder."""
     found: list[int] = []
@@ -108,6 +113,7 @@ def test_an_interrupted_demo_leaves_no_process(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_hear_interrupts,
     )
     with demo:
         for line in demo.stdout or ():

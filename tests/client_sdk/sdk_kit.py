@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
@@ -19,7 +20,8 @@ from coterie.aggregation.horizontal import FedAvg
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
-from coterie.client_sdk.device.agent import Agent, AgentSettings
+from coterie.client_sdk.device.agent import Agent
+from coterie.client_sdk.device.settings import AgentSettings
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.models import mlp
@@ -44,6 +46,23 @@ def rows(count: int = 40, seed: int = 0) -> Arrays:
     y = generator.integers(0, 3, count).astype(np.int32)
     centres = np.array([[2, 0, 0, 1], [0, 2, 1, 0], [-2, 0, 2, 0]], np.float32)
     return {"x": (centres[y] + generator.normal(0, 0.4, (count, 4))).astype(np.float32), "y": y}
+
+
+def hear(events: list[dict[str, Any]]) -> Callable[[Mapping[str, Any]], None]:
+    """A listener that keeps what it hears."""
+    return lambda event: events.append(dict(event))
+
+
+def infer(model: bytes | Path, feeds: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """The output of an exported model in plain ONNX Runtime."""
+    session = cast(Any, onnxruntime).InferenceSession(model if isinstance(model, bytes) else str(model))
+    return np.asarray(session.run(["output"], dict(feeds))[0])
+
+
+def save_rows(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """An NPZ file of the arrays."""
+    cast(Any, np).savez(path, **arrays)
+    return path
 
 
 def experiment(name: str = "tiny", **changes: Any) -> Experiment:
@@ -91,7 +110,7 @@ class Lab:
     async def agent(self, population: str, name: str = "device", **changes: Any) -> Agent:
         """An agent with a folder of its own and an enrolment token."""
         token = await self.control.enrolment_token(population)
-        chosen = {"data": rows(), "token": token.token, "transport": self.transport, **changes}
+        chosen: dict[str, Any] = {"data": rows(), "token": token.token, "transport": self.transport, **changes}
         made = Agent(AgentSettings(url="http://coordinator", folder=self.folder / name, **chosen))
         self.agents.append(made)
         return made
@@ -99,7 +118,10 @@ class Lab:
 
 @asynccontextmanager
 async def lab(folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> AsyncGenerator[Lab, None]:
-    """A coordinator in this process with short waits. wrap: puts something between the transport and the application."""
+    """A coordinator in this process with short waits.
+
+    wrap: puts something between the transport and the application.
+    """
     settings = Settings(
         folder=folder / "server", retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
     )
@@ -134,15 +156,19 @@ def ready(started):
     token = started.admin_token_file.read_text().strip()
     print(json.dumps({"url": started.url, "token": token}), flush=True)
 
-serve(Settings(folder=Path(sys.argv[1]), port=0, retry_floor_s=0.02, retry_idle_s=0.02, log_level="error"), ready)
+settings = {"port": 0, "retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "error", **json.loads(sys.argv[2])}
+serve(Settings(folder=Path(sys.argv[1]), **settings), ready)
 """
 
 
 @contextmanager
-def coordinator_process(folder: Path) -> Generator[Coordinator, None, None]:
+def coordinator_process(folder: Path, **settings: str) -> Generator[Coordinator, None, None]:
     """Start a coordinator on a port of the system's choice, and end it."""
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(folder / "server")], stdout=subprocess.PIPE, text=True, env=clean_environment()
+        [sys.executable, "-c", _SERVE, str(folder / "server"), json.dumps(settings)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
     ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

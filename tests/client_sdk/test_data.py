@@ -1,8 +1,9 @@
 """Every way to load rows gives the same rows; what is wrong is named with file, column and row."""
 
 import gzip
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,6 +27,10 @@ EXPECTED: dict[str, NDArray[Any]] = {
     "age": np.array([3, 12, 1], np.int32),
     "kind": np.array([0, 1, 0], np.int32),
 }
+
+
+def save_rows(path: Path, named: Mapping[str, NDArray[Any]]) -> None:
+    cast(Any, np).savez(path, **named)
 
 
 def check(got: dict[str, NDArray[Any]]) -> None:
@@ -58,14 +63,14 @@ def test_a_spreadsheets_byte_order_mark_and_empty_lines_do_no_harm(tmp_path: Pat
 
 
 def test_an_npz_a_mapping_and_a_function_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez(tmp_path / "pets.npz", unrelated=np.zeros(7), **arrays())
+    save_rows(tmp_path / "pets.npz", {"unrelated": np.zeros(7), **arrays()})
     check(load_data(tmp_path / "pets.npz", SCHEMA))
     check(load_data(arrays(), SCHEMA))
     check(load_data(lambda schema: arrays(), SCHEMA))
     module = "import numpy as np\nfrom pathlib import Path\n"
     module += f"def load():\n    return dict(np.load({str(tmp_path / 'plain.npz')!r}))\n"
     module += "def by_schema(schema):\n    return {**load(), **{}} if schema.label.name == 'kind' else {}\n"
-    np.savez(tmp_path / "plain.npz", **arrays())
+    save_rows(tmp_path / "plain.npz", arrays())
     (tmp_path / "sdk_test_loader.py").write_text(module)
     monkeypatch.chdir(tmp_path)
     check(load_data("sdk_test_loader:load", SCHEMA))
@@ -139,6 +144,6 @@ def test_what_is_not_there_or_not_readable_is_named(tmp_path: Path, monkeypatch:
 
 
 def test_a_pickled_object_is_never_loaded(tmp_path: Path) -> None:
-    np.savez(tmp_path / "pets.npz", **{**arrays(), "age": np.array([object()] * 3, dtype=object)})
+    save_rows(tmp_path / "pets.npz", {**arrays(), "age": np.array([object()] * 3, dtype=object)})
     with pytest.raises(DataError, match="cannot be read"):
         load_data(tmp_path / "pets.npz", SCHEMA)

@@ -37,7 +37,8 @@ def test_an_answer_of_something_else_is_still_a_clear_error(content: bytes) -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "transient"), [(400, False), (401, False), (404, False), (408, True), (429, True), (500, True), (507, True)]
+    ("status", "transient"),
+    [(400, False), (401, False), (404, False), (408, True), (429, True), (500, True), (507, True)],
 )
 def test_what_may_pass_by_itself(status: int, transient: bool) -> None:
     assert is_transient(problem(status, b"", {})) is transient
@@ -144,7 +145,9 @@ def test_another_refusal_is_not_repeated_and_its_nonce_serves_the_next_request()
     def refuse(request: httpx.Request) -> httpx.Response:
         calls.append(request.headers["Coterie-Nonce"])
         status, code = [(401, "signature_invalid"), (403, "device_revoked"), (200, "")][len(calls) - 1]
-        return httpx.Response(status, json={"code": code}, headers={"Coterie-Nonce": f"fresh-nonce-number-{len(calls)}"})
+        return httpx.Response(
+            status, json={"code": code}, headers={"Coterie-Nonce": f"fresh-nonce-number-{len(calls)}"}
+        )
 
     async def work(there: SignedLink) -> None:
         for code in ("signature_invalid", "device_revoked"):

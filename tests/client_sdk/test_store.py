@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,13 +103,13 @@ def test_files_without_a_row_are_swept_and_files_with_one_are_kept(tmp_path: Pat
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) -> None:
-    moves = {
+    moves: dict[str, Callable[[Store], None]] = {
         "stored": lambda store: finish(store, "t", 1),
         "pending": lambda store: store.acknowledged("t", kind="train"),
         "reported": lambda store: store.acknowledged("t", kind="evaluate"),
         "failed": lambda store: store.fail("t", "why"),
     }
-    ways = {
+    ways: dict[str, list[str]] = {
         "leased": [],
         "stored": ["stored"],
         "pending": ["stored", "pending"],
@@ -150,7 +151,9 @@ def test_a_second_client_in_the_folder_is_refused_with_a_hint(tmp_path: Path) ->
     with pytest.raises(ConfigurationError) as caught:
         Store(tmp_path)
     assert caught.value.reason == "store_in_use" and "folder of its own" in str(caught.value)
-    code = f"from pathlib import Path; from coterie.client_sdk.device.store import Store; Store(Path({str(tmp_path)!r}))"
+    code = (
+        f"from pathlib import Path; from coterie.client_sdk.device.store import Store; Store(Path({str(tmp_path)!r}))"
+    )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert other.returncode != 0 and "Another client uses the folder" in other.stderr
     store.close()

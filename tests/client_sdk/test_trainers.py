@@ -27,7 +27,9 @@ def train(compiled: CompiledPlan, task: LocalTask = TASK, **options: Any) -> Loc
     trainer = options.pop("trainer", None) or PlanTrainer()
     state = options.pop("client_state", {})
     chosen = TrainOptions(**options)
-    return trainer.train(compiled.plan, compiled.initial, compiled.frozen, task, options.get("rows", ROWS), state, chosen)
+    return trainer.train(
+        compiled.plan, compiled.initial, compiled.frozen, task, options.get("rows", ROWS), state, chosen
+    )
 
 
 def test_a_task_is_a_function_of_its_arguments_whatever_the_trainer_did_before() -> None:
@@ -198,6 +200,20 @@ def test_a_flower_style_client_is_driven_through_its_lists() -> None:
     assert client.configs[0]["server_round"] == 1 and client.configs[0]["local_epochs"] == 2
     sums = flower_trainer(client).evaluate(compiled.plan, compiled.initial, {}, TASK, ROWS, TrainOptions())
     assert sums.means() == {"loss": 0.0, "accuracy": 0.5} and sums.examples == 29
+
+
+def test_lists_are_in_the_layouts_order_whatever_the_order_of_the_weights() -> None:
+    compiled = compile_plan(external())
+    shuffled = {name: compiled.initial[name] for name in reversed(compiled.initial)}
+    shapes: list[tuple[int, ...]] = []
+
+    class Looking(Client):
+        def fit(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> Any:
+            shapes.extend(parameter.shape for parameter in parameters)
+            return super().fit(parameters, config)
+
+    flower_trainer(Looking(29)).train(compiled.plan, shuffled, {}, TASK, ROWS, {}, TrainOptions())
+    assert shapes == [(4, 3), (3,)]
 
 
 def test_a_factory_makes_a_client_from_the_tasks_rows() -> None:

@@ -106,7 +106,9 @@ def test_other_bytes_under_the_name_are_never_returned(tmp_path: Path) -> None:
     assert caught.value.reason == "digest_mismatch" and not (tmp_path / NAME).exists()
 
 
-@pytest.mark.parametrize("options", [{"limit": 9999}, {"limit": 1 << 20, "size": 9999}, {"limit": 100, "size": len(BLOB)}])
+@pytest.mark.parametrize(
+    "options", [{"limit": 9999}, {"limit": 1 << 20, "size": 9999}, {"limit": 100, "size": len(BLOB)}]
+)
 def test_more_bytes_than_allowed_or_announced_are_refused_and_not_kept(tmp_path: Path, options: dict[str, int]) -> None:
     with pytest.raises(PolicyRefused) as caught:
         asyncio.run(fetch(Shelf(), tmp_path, **options))

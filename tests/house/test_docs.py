@@ -12,6 +12,7 @@ Python blocks of a page run in order as one program. `http://127.0.0.1:8765` bec
 token that the last `coterie submit` printed.
 """
 
+import json
 import os
 import re
 import signal
@@ -33,6 +34,19 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 WAIT_S = 60.0
+# The one interpreter in which a page's Python blocks run, block by block; it says after each whether that went well.
+INTERPRETER = """
+import json, os, sys, traceback
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    block = json.loads(line)
+    os.chdir(block["folder"])
+    try:
+        exec(compile(block["text"], block["name"], "exec"), names)
+        print("\\0done", flush=True)
+    except BaseException:
+        print(traceback.format_exc(), "\\0failed", flush=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -88,7 +102,6 @@ class Reader:
         self.folder = folder
         (folder / ".venv").symlink_to(sys.prefix)
         self.token = ""
-        self.names: dict[str, object] = {"__name__": "__main__"}
         self.background: dict[str, Background] = {}
         kept = {key: value for key, value in os.environ.items() if not key.startswith("COTERIE_")}
         self.environment = {
@@ -120,7 +133,7 @@ class Reader:
             case "not run", _:
                 pass
             case "", "python":
-                exec(compile(text, f"line {block.line}", "exec"), self.names)
+                self.evaluate(text, f"line {block.line}")
             case _:
                 raise AssertionError(f"line {block.line}: nobody knows what to do with {block.marker!r}")
 
@@ -142,20 +155,37 @@ class Reader:
         for found in re.finditer(r"--token (\S+)", done.stdout):
             self.token = found[1]
 
+    def evaluate(self, text: str, name: str) -> None:
+        """One block of Python, after the blocks before it."""
+        if "" not in self.background:
+            command = [sys.executable, "-W", "error::DeprecationWarning", "-c", INTERPRETER]
+            self._stay("", command, subprocess.PIPE)
+        python = self.background[""]
+        python.printed.clear()
+        if python.process.stdin is not None:
+            order = {"folder": str(self.folder), "text": text, "name": name}
+            python.process.stdin.write(json.dumps(order) + "\n")
+            python.process.stdin.flush()
+        python.await_text("\0")
+        assert "\0done" in python.printed[-1], "".join(python.printed)
+
     def start(self, name: str, command: str, until: str) -> None:
         """One command that stays."""
+        self._stay(name, ["bash", "-c", f"exec {self._with_token(command)}"], subprocess.DEVNULL)
+        self.background[name].await_text(until)
+
+    def _stay(self, name: str, command: list[str], stdin: int) -> None:
         process = subprocess.Popen(
-            ["bash", "-c", f"exec {self._with_token(command)}"],
+            command,
             cwd=self.folder,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         self.background[name] = Background(process)
         threading.Thread(target=self.background[name].read, daemon=True).start()
-        self.background[name].await_text(until)
 
     def interrupt(self, name: str) -> None:
         """Ctrl-C, and wait for the end."""
@@ -167,6 +197,8 @@ class Reader:
         """End whatever still runs, by its own process id."""
         for name in [*self.background]:
             process = self.background.pop(name).process
+            if process.stdin is not None:
+                process.stdin.close()
             process.terminate()
             try:
                 process.wait(10)
@@ -185,7 +217,7 @@ def commands(text: str) -> list[str]:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+def reader(tmp_path: Path) -> Iterator[Reader]:
     somebody = Reader(tmp_path)
     yield somebody
     somebody.leave()
@@ -195,10 +227,20 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if [*blocks(page.read_text(encoding="utf-8"))]], ids=lambda p: p.name
 )
-def test_the_page_runs(page: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_runs(page: Path, reader: Reader) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
-        monkeypatch.chdir(reader.folder)
         reader.follow(block)
+
+
+def test_a_block_or_command_that_fails_fails_the_page(reader: Reader) -> None:
+    reader.follow(Block(marker="", language="python", text="x = 6 * 7\n", line=1))
+    reader.follow(Block(marker="", language="python", text="assert x == 42\n", line=2))
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        reader.follow(Block(marker="", language="python", text="x / 0\n", line=3))
+    with pytest.raises(AssertionError, match="exit 3"):
+        reader.follow(Block(marker="run", language="console", text="$ exit 3\n", line=4))
+    with pytest.raises(AssertionError, match="nobody knows"):
+        reader.follow(Block(marker="walk", language="console", text="$ true\n", line=5))
 
 
 LINK = re.compile(r"\]\((?!https?://|#)(?P<path>[^)#]+)(?:#[^)]*)?\)")

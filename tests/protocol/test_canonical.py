@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -109,3 +110,12 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         parse_json(data)
     except errors.InputError as error:
         assert error.reason == "json_invalid"
+
+
+def test_reading_hostile_json_takes_linear_time() -> None:
+    """A repeated key behind many others is found in one pass: half a megabyte once took minutes."""
+    names = b",".join(b'"k%d":1' % at for at in range(50_000))
+    started = time.process_time()
+    with pytest.raises(errors.InputError, match="'k49999' occurs twice"):
+        parse_json(b"{" + names + b',"k49999":1}')
+    assert time.process_time() - started < 5

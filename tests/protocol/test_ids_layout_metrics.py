@@ -62,6 +62,7 @@ def test_unflatten_inverts_flatten_bit_for_bit(shapes: dict[str, tuple[int, ...]
 def test_slices_cover_the_vector_in_order() -> None:
     assert dict(LAYOUT.slices) == {"0.weight": (0, 6), "0.bias": (6, 9), "scale": (9, 10)}
     assert dict(LAYOUT.offsets) == {"0.weight": 0, "0.bias": 6, "scale": 9}
+    assert list(LAYOUT.shapes) == list(LAYOUT.names) == list(LAYOUT.slices)
     assert (LAYOUT.size, LAYOUT.names) == (10, ("0.weight", "0.bias", "scale"))
 
 

@@ -296,7 +296,28 @@ def test_a_round_policy_that_cannot_be_is_refused(change: dict[str, Any], words:
         read_message(RoundPolicy, {"rounds": 2, "cohort": 8, **change})
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"rounds": 0, "cohort": 2}, "/rounds: .*greater than or equal to 1.$"),
+        ({"rounds": 1, "cohort": "x"}, "/cohort: .*valid integer.$"),
+        ({"rounds": 1, "cohort": 2, "min_updates": 3}, "min_updates 3 exceeds cohort 2"),
+        ({"rounds": 1, "cohort": 2, "round": 3}, "/round: Extra inputs"),
+    ],
+)
+def test_a_policy_made_by_hand_is_refused_in_our_own_words(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(errors.InputError, match=said) as caught:
+        RoundPolicy(**fields)
+    assert caught.value.reason == "message_invalid"
+    with pytest.raises(ValidationError):
+        RoundPolicy.model_validate(fields)  # what FastAPI and messages around it rely on
+
+
+def test_a_policy_needs_the_whole_cohort_unless_it_says_otherwise() -> None:
+    assert RoundPolicy(rounds=1, cohort=7).min_updates == 7
+
+
 def test_a_target_knows_its_direction() -> None:
     assert Target(metric="accuracy", value=0.9).mode == "max"
-    with pytest.raises(ValidationError):
+    with pytest.raises(errors.InputError, match="This is not a valid Target: /mode"):
         Target(metric="accuracy", value=0.9, mode="up")  # pyright: ignore[reportArgumentType]

@@ -238,6 +238,11 @@ IMPOSSIBLE: list[tuple[Callable[[], object], str]] = [
     (lambda: Label(name="y", classes=("a", "b"), low=0), "not both"),
     (lambda: Label(name="y", classes=("a", "b"), dtype="float32"), "classes need the dtype int32"),
     (lambda: Label(name="y", classes=("a", math.nan)), "finite"),
+    (lambda: Feature(name="x", low=10**400), "low and high must be finite"),
+    (lambda: Label(name="y", classes=(10**400, 1)), "finite"),
+    (lambda: DataSchema(Feature(name="x"), Label(name="y")), "a tuple of Features"),  # pyright: ignore
+    (lambda: DataSchema([Feature(name="x")], Label(name="y")), "a tuple of Features"),  # pyright: ignore
+    (lambda: DataSchema((Feature(name="x"),), "y"), "one Label"),  # pyright: ignore
     (lambda: DataSchema((), Label(name="y")), "1 to 1000 features"),
     (lambda: DataSchema((Feature(name="y"),), Label(name="y")), "names of their own"),
     (lambda: DataSchema((Feature(name="x", columns=("y",)),), Label(name="y")), "the same column"),

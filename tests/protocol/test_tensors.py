@@ -123,6 +123,7 @@ REFUSED: list[tuple[str, bytes, str]] = [
     ("huge size", raw({"a": entry(0, 1, shape=[2**53])}, b"1"), "header_invalid"),
     ("too many axes", raw({"a": entry(0, 1, shape=[1] * 9)}, b"1"), "header_invalid"),
     ("a bomb", raw({"a": entry(0, 1, shape=[2**52, 2**52])}, b"1"), "offsets_invalid"),
+    ("empty but enormous", raw({"a": entry(0, 0, shape=[0, 2**50, 2**50])}), "header_invalid"),
     ("offsets that do not match", raw({"a": entry(0, 2, shape=[1])}, b"12"), "offsets_invalid"),
     ("offsets reversed", raw({"a": entry(2, 1, shape=[1])}, b"12"), "offsets_invalid"),
     ("offsets negative", raw({"a": entry(-1, 0, shape=[1])}, b"12"), "offsets_invalid"),

@@ -335,6 +335,7 @@ def test_a_section_over_slices_has_the_layouts_segments() -> None:
         ({"denominator": None}, "a weighted_mean divides"),
         ({"value_range": [1, 0]}, "finite and rise"),
         ({"value_range": [0]}, "right types"),
+        ({"value_range": [0, 10**400]}, "right types"),
         ({"value_range": ["a", "b"]}, "right types"),
         ({"more": 1}, "exactly the fields"),
     ],

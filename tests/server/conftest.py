@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from server_kit import Opener, Operator, in_process
+from server_kit import Opener, Operator, in_process, prepare
 
 from coterie.server import logs
 from coterie.server.settings import Settings
@@ -21,7 +21,12 @@ logs.configure("error")
 def settings(tmp_path: Path) -> Settings:
     """A coordinator's settings with short waits, in a folder of its own."""
     return Settings(
-        folder=tmp_path / "state", retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
+        folder=prepare(tmp_path / "state"),
+        retry_floor_s=0.02,
+        retry_idle_s=0.02,
+        heartbeat_s=0.2,
+        log_level="error",
+        prestart=False,
     )
 
 

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import hashlib
 import secrets
+import sqlite3
+import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,6 +36,8 @@ from coterie.protocol.update import encode_update
 from coterie.server.app import create_app
 from coterie.server.faults import Faults
 from coterie.server.settings import Settings
+from coterie.server.store.engine import sqlite_url
+from coterie.server.store.migrate import migrate
 
 SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name="y", low=0, high=1))
 RESEARCHER = SigningKey.from_seed(b"r" * 32)
@@ -99,6 +103,25 @@ def policy(**changes: Any) -> RoundPolicy:
     """Two rounds of two updates, no evaluation, short deadlines."""
     fields = {"rounds": 2, "cohort": 2, "deadline_s": 30.0, "lease_s": 20.0, "evaluate_every": 0, "weight_cap": 100}
     return RoundPolicy.model_validate({**fields, **changes})
+
+
+@cache
+def migrated_database() -> bytes:
+    """An empty database at the newest revision: migrating anew for every test would take most of their time."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "coterie.db"
+        migrate(sqlite_url(path))
+        with sqlite3.connect(path) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+        return path.read_bytes()
+
+
+def prepare(folder: Path) -> Path:
+    """Make a coordinator's folder with an empty database in it."""
+    folder.mkdir(parents=True, mode=0o700)
+    (folder / "coterie.db").write_bytes(migrated_database())
+    return folder
 
 
 def once() -> dict[str, str]:
@@ -178,14 +201,14 @@ class Operator:
         """Its model versions."""
         return (await self.ok("GET", f"/v1/experiments/{experiment}/models"))["items"]
 
-    async def finished(self, experiment: str, seconds: float = 20) -> dict[str, Any]:
+    async def finished(self, experiment: str, seconds: float = 60) -> dict[str, Any]:
         """Wait until the experiment is over."""
         async with asyncio.timeout(seconds):
             while (view := await self.state(experiment))["state"] == "running":
                 await asyncio.sleep(0.02)
         return view
 
-    async def until_round(self, experiment: str, number: int, state: str, seconds: float = 20) -> dict[str, Any]:
+    async def until_round(self, experiment: str, number: int, state: str, seconds: float = 60) -> dict[str, Any]:
         """Wait until a round is in a state."""
         async with asyncio.timeout(seconds):
             while True:
@@ -262,7 +285,7 @@ class Device:
         assert answer.is_success, answer.text
         return answer.json()
 
-    async def task(self, seconds: float = 20) -> Task:
+    async def task(self, seconds: float = 60) -> Task:
         """Check in until there is a task."""
         async with asyncio.timeout(seconds):
             while (found := (await self.check_in())["task"]) is None:

@@ -1,7 +1,9 @@
 """Every bad upload gets a clear answer by name, and costs nobody else anything."""
 
 import asyncio
+import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from coterie.protocol.canonical import canonical_json
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.settings import Settings
+from coterie.server.store.blobs import BlobStore, Shelf
 
 
 def header(task: Task, **changes: Any) -> dict[str, Any]:
@@ -142,6 +145,49 @@ def test_two_simultaneous_uploads_count_once(coordinator: Opener) -> None:
         assert entry["accepted"] == 1
 
     with_task(coordinator, check, min_updates=1)
+
+
+def test_a_part_that_starts_past_the_end_is_told_so(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device, task: Task) -> None:
+        data = update(task)
+        answer = await device.upload(task, data, offset=len(data) + 1, part=b"")
+        assert (answer.status_code, answer.json()["code"]) == (422, "request_invalid")
+        assert f"{len(data) + 1} of an update of {len(data)} bytes" in answer.json()["detail"]
+
+    with_task(coordinator, check)
+
+
+def test_an_update_whose_round_ends_while_it_is_made_durable_leaves_nothing(
+    coordinator: Opener, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(operator: Operator, device: Device, task: Task) -> None:
+        put = BlobStore.put
+
+        async def slow(store: BlobStore, shelf: Shelf, digest: str, source: Path, *, point: str) -> None:
+            await put(store, shelf, digest, source, point=point)
+            if shelf == "updates":
+                await operator.ok("POST", f"/v1/experiments/{task.experiment}/stop")
+
+        monkeypatch.setattr(BlobStore, "put", slow)
+        answer = await device.upload(task, update(task))
+        assert (answer.status_code, answer.json()["code"]) == (410, "round_closed")
+        blobs = Path(settings.folder) / "blobs"
+        assert [path for path in (blobs / "updates").rglob("*") if path.is_file()] == []
+        assert list((blobs / "scratch").iterdir()) == []
+
+    with_task(coordinator, check)
+
+
+def test_locks_of_uploads_do_not_pile_up(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device, task: Task) -> None:
+        for number in range(20):
+            unknown = task.model_copy(update={"id": f"task_{number:032x}"})
+            assert (await device.upload(unknown, update(task))).json()["code"] == "task_unknown"
+        assert (await device.upload(task, update(task))).json()["state"] == "accepted"
+        gc.collect()
+        assert len(operator.app.state.coordinator.uploads) == 0
+
+    with_task(coordinator, check)
 
 
 def test_parts_resume_where_they_broke_off(coordinator: Opener) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from server_kit import Opener, Operator, fleet, sha256, update
 
 from coterie.server.device.blobs import accepts_zstd
-from coterie.server.device.ranges import Unsatisfiable, parse_range
+from coterie.server.device.ranges import ByteRange, Unsatisfiable, parse_range
 
 DATA = bytes(range(256)) * 20
 PLAIN = {"Accept-Encoding": "identity"}
@@ -115,6 +115,15 @@ def test_a_range_is_what_slicing_gives(data: bytes, first: int, last: int) -> No
         assert last < first
         return
     assert data[found.start : found.stop] == data[first : last + 1] != b""
+
+
+@pytest.mark.parametrize("digits", ["9" * 19, "9" * 5000])
+def test_a_range_of_thousands_of_digits_is_past_every_blob(digits: str) -> None:
+    with pytest.raises(Unsatisfiable):
+        parse_range(f"bytes={digits}-", 10)
+    assert parse_range(f"bytes=2-{digits}", 10) == ByteRange(2, 10)
+    assert parse_range(f"bytes=-{digits}", 10) == ByteRange(0, 10)
+    assert parse_range(f"bytes={'0' * 5000}3-4", 10) == ByteRange(3, 5)
 
 
 @given(st.text(max_size=30))

@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny, update
+from server_kit import Device, Operator, Recipe, fleet, measured, planted, prepare, tiny, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
@@ -90,6 +90,7 @@ class Supervisor:
             "retry_idle_s": 0.02,
             "log_level": "error",
             "shutdown_s": 1,
+            "prestart": False,
         }
         ready = self.folder / f"ready-{self.starts}"
         self.pid = self.zygote.ask({"settings": settings, "fault": fault, "ready": str(ready)})["pid"]
@@ -153,6 +154,7 @@ def free_port() -> int:
 @asynccontextmanager
 async def supervised(zygote: Zygote, folder: Path, fault: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
     """A coordinator that dies at a fault and comes back, and its operator."""
+    prepare(folder / "state")
     supervisor = Supervisor(zygote, folder, free_port())
     supervisor.start(fault)
     watching = asyncio.create_task(supervisor.watch())
@@ -215,11 +217,20 @@ async def main_story(operator: Operator, token: str, ledger: Ledger) -> list[str
 
 
 async def late_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
-    """A lease that runs out, then a deadline with one update of two."""
-    experiment = await operator.experiment(rounds=1, min_updates=1, lease_s=0.4, deadline_s=1.0)
+    """A deadline with one update of two; long enough for a slow machine to deliver that one."""
+    experiment = await operator.experiment(rounds=1, min_updates=1, deadline_s=3.0)
     one, two = await fleet(operator, token, 2)
     await deliver(ledger, one, await one.task(), 2.0)
     await two.task()
+    return [experiment]
+
+
+async def lost_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
+    """A lease that runs out, so that another device takes the place."""
+    experiment = await operator.experiment(rounds=1, cohort=1, min_updates=1, lease_s=2.0)
+    one, two = await fleet(operator, token, 2)
+    await two.task()
+    await deliver(ledger, one, await one.task(), 2.0)
     return [experiment]
 
 
@@ -254,7 +265,7 @@ async def stopped_story(operator: Operator, token: str, ledger: Ledger) -> list[
 
 Story = Callable[[Operator, str, Ledger], Awaitable[list[str]]]
 STORIES: dict[str, Story] = {
-    "expire": late_story,
+    "expire": lost_story,
     "deadline": late_story,
     "evaluated": measured_story,
     "aggregate_failed": failing_story,
@@ -264,6 +275,7 @@ STORIES: dict[str, Story] = {
 ENDINGS: dict[Story, tuple[str, str, str, str | None]] = {
     main_story: ("finished", "completed", "committed", None),
     late_story: ("finished", "completed", "committed", None),
+    lost_story: ("finished", "completed", "committed", None),
     measured_story: ("finished", "completed", "committed", None),
     failing_story: ("finished", "completed", "abandoned", "aggregate_failed"),
     stopped_story: ("stopped", "stopped", "abandoned", "stopped"),
@@ -293,7 +305,7 @@ async def kill_at(point: str, zygote: Zygote, folder: Path) -> None:
 
 async def until_dead_once(supervisor: Supervisor) -> None:
     """Points after the last round (cleaning up) are reached a moment later."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not supervisor.statuses or not supervisor.ready():
             await asyncio.sleep(0.02)
 
@@ -352,6 +364,6 @@ async def check_events(operator: Operator, experiment: str, ledger: Ledger) -> N
 
 async def until_no_update_is_left(folder: Path) -> None:
     """The files of updates go when their round has ended."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while any(path.is_file() for path in (folder / "state" / "blobs" / "updates").rglob("*")):
             await asyncio.sleep(0.02)

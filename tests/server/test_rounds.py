@@ -1,13 +1,22 @@
 """Whole rounds over HTTP, in this process, with devices that know their answers."""
 
 import asyncio
-from collections.abc import Coroutine
+import json
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
-from server_kit import Opener, Operator, fleet, update
+import pytest
+from server_kit import SCHEMA, Opener, Operator, fleet, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.protocol.tensors import decode_tensors
+from coterie.server import board
+from coterie.server.clock import now_ms
+from coterie.server.control.events import follow
+from coterie.server.device.pace import window
+from coterie.server.store import experiments
+from coterie.server.store.tables import ExperimentRow
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -42,5 +51,153 @@ def test_two_rounds_of_two_devices_make_the_weighted_mean(coordinator: Opener) -
             # The mean is 2; with momentum 0.5 the second step is 0.5 * 2 + 2.
             assert np.allclose(await weights(operator, models[1]["sha256"]), 2.0)
             assert np.allclose(await weights(operator, models[2]["sha256"]), 5.0)
+
+    run(work())
+
+
+def test_the_event_stream_replays_resumes_and_goes_on(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            experiment = await operator.experiment(rounds=1, cohort=1)
+            task = await device.task()
+            await device.upload(task, update(task))
+            await operator.finished(experiment)
+            here = operator.app.state.coordinator
+            whole = await taken(follow(here, 0, experiment), until="experiment.finished")
+            types = [event["type"] for event in whole]
+            assert types[0] == "experiment.created" and types[-1] == "experiment.finished"
+            assert types.index("update.accepted") < types.index("round.aggregating") < types.index("round.committed")
+            (committed,) = [event["data"] for event in whole if event["type"] == "round.committed"]
+            (entry,) = await operator.rounds(experiment)
+            assert (committed["event"], committed["round"], committed["state"]) == ("round", 1, "committed")
+            assert (committed["bytes_up"], committed["model"]) == (len(update(task)), entry["model"])
+            middle = whole[3]["id"]
+            assert await taken(follow(here, middle, experiment), until="experiment.finished") == whole[4:]
+            # Another experiment's events do not show, and what is still to come does.
+            last = whole[-1]["id"]
+            later = asyncio.create_task(taken(follow(here, last, None), until="population.created"))
+            await asyncio.sleep(0.05)
+            body = {"name": "others", "data_schema": SCHEMA.to_json()}
+            await operator.ok("POST", "/v1/populations", json=body)
+            (event,) = await asyncio.wait_for(later, 5)
+            assert event["data"] == {"population": "others"} and event["id"] > last
+
+    run(work())
+
+
+async def taken(stream: AsyncIterator[bytes], until: str) -> list[dict[str, Any]]:
+    """The events of a stream up to the first of a type, and not a heartbeat."""
+    found: list[dict[str, Any]] = []
+    async for chunk in stream:
+        lines = chunk.decode().splitlines()
+        if lines and lines[0].startswith("id: "):
+            assert lines[0] == f"id: {json.loads(lines[2].removeprefix('data: '))['id']}"
+            found.append(json.loads(lines[2].removeprefix("data: ")))
+            if found[-1]["type"] == until:
+                break
+    return found
+
+
+def test_an_idle_stream_says_that_it_lives(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator(heartbeat_s=0.05) as operator:
+            here = operator.app.state.coordinator
+            async for chunk in follow(here, 1 << 40, None):
+                if chunk == b": heartbeat\n\n":
+                    break
+
+    run(work())
+
+
+def test_devices_measure_the_new_version_and_the_mean_is_weighted_by_examples(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            devices = await fleet(operator, await operator.population(), 2)
+            experiment = await operator.experiment(rounds=1, evaluate_every=1)
+            for device in devices:
+                task = await device.task()
+                await device.upload(task, update(task))
+            for device, sums in zip(devices, ([10, 5, 8], [30, 45, 12]), strict=True):
+                task = await device.task()
+                assert task.kind == "evaluate"
+                answer = await device.upload(task, update(task, sums=sums))
+                assert answer.json()["state"] == "accepted", answer.text
+            await operator.finished(experiment)
+            (entry,) = await operator.rounds(experiment)
+            assert (entry["evaluation"], entry["evaluated"]) == ("federated", 2)
+            assert entry["metrics"] == {"loss": 50 / 40, "accuracy": 20 / 40}
+
+    run(work())
+
+
+def test_rounds_without_enough_updates_are_abandoned_by_name_and_stall_the_experiment(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            experiment = await operator.experiment(rounds=9, min_updates=2, deadline_s=0.4)
+            task = await device.task()
+            assert (await device.upload(task, update(task))).status_code == 200
+            view = await operator.finished(experiment)
+            assert (view["state"], view["reason"]) == ("finished", "stalled")
+            causes = [entry["cause"] for entry in await operator.rounds(experiment)]
+            assert causes == ["too_few_updates", "deadline", "deadline"]
+            assert (await device.check_in([task.id]))["settled"] == {task.id: "rolled_back"}
+            assert [model["round"] for model in await operator.models(experiment)] == [0]
+
+    run(work())
+
+
+def test_a_restart_in_the_middle_of_a_round_goes_on_with_it(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            first, second = await fleet(operator, await operator.population(), 2)
+            experiment = await operator.experiment(rounds=1)
+            one, two = await first.task(), await second.task()
+            await first.upload(one, update(one, 1.0))
+        async with coordinator() as operator:
+            first.http = second.http = operator.http
+            assert (await second.task()).id == two.id
+            await second.upload(two, update(two, 3.0))
+            await operator.finished(experiment)
+            (entry,) = await operator.rounds(experiment)
+            assert (entry["state"], entry["accepted"]) == ("committed", 2)
+            assert np.allclose(await weights(operator, entry["model"]), 2.0)
+
+    run(work())
+
+
+def test_a_database_that_fails_once_leaves_no_device_idle(coordinator: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            running, failures = experiments.running, [True]
+
+            async def fails_once(session: AsyncSession) -> Sequence[ExperimentRow]:
+                if failures:
+                    failures.clear()
+                    raise OSError("disk I/O error")
+                return await running(session)
+
+            monkeypatch.setattr(experiments, "running", fails_once)
+            monkeypatch.setattr(board, "RETRY_S", 0.05)
+            await operator.experiment(rounds=1, cohort=1)
+            assert await device.task(5)
+            assert not failures
+
+    run(work())
+
+
+def test_retry_windows_spread_a_large_fleet(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator(check_in_rate=10.0, retry_floor_s=0.2) as operator:
+            here = operator.app.state.coordinator
+            small = window(here, busy=True, now=now_ms())
+            assert (small.min_ms, small.max_ms) == (160, 240)
+            for number in range(1000):
+                here.fleet.saw(f"dev_{number}", now_ms())
+            large = window(here, busy=True, now=now_ms() + 2000)
+            # A thousand devices at half of ten per second come back every 200 seconds.
+            assert (large.min_ms, large.max_ms) == (160_000, 240_000)
 
     run(work())

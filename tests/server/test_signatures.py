@@ -1,7 +1,9 @@
 """Device signatures and nonces: what is not signed by the device, just now and just once, does not count."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,6 +100,27 @@ def test_unknown_and_revoked_devices(coordinator: Opener) -> None:
         token = await operator.population()
         with pytest.raises(AssertionError, match="device_revoked"):
             await device.enrol(token)
+
+    with_device(coordinator, check)
+
+
+def test_a_revocation_is_not_forgotten_for_a_row_that_was_read_before_it(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device) -> None:
+        cache = operator.app.state.coordinator.devices
+        cache.forget(device.id)
+        read = cache._database.read
+
+        @asynccontextmanager
+        async def slow() -> AsyncGenerator[Any, None]:
+            async with read() as session:
+                yield session
+            if cache._database.read is slow:
+                cache._database.read = read
+                await operator.ok("POST", f"/v1/devices/{device.id}/revoke")
+
+        cache._database.read = slow
+        assert not (await cache.find(device.id)).revoked  # it was read before
+        assert (await cache.find(device.id)).revoked
 
     with_device(coordinator, check)
 

@@ -53,7 +53,8 @@ Evaluate: TypeAlias = Callable[[Params, FitTask], EvaluateResult]
 class ExternalTrainer:
     """A trainer around ``fit`` and, where there is one, ``evaluate``.
 
-    fit gets copies it may change in place. The update is ``new parameters - params``, computed in float32.
+    fit gets copies, in the order of the plan's layout, which it may change in place. The update is ``new parameters -
+    params``, computed in float32.
     Metrics: every metric that the plan names (``loss`` among them), or an empty mapping for none; others are ignored.
     Raises DataError naming the parameter or the metric when what comes back does not fit the plan.
     """
@@ -80,7 +81,7 @@ class ExternalTrainer:
                 hint="Join without a trainer, or ask the researcher for an external plan.",
                 code="plan_trainer",
             )
-        params, weight, steps, metrics = self._fit(_copies(weights, frozen), _fit_task(plan, task, rows, options))
+        params, weight, steps, metrics = self._fit(_copies(plan, weights), _fit_task(plan, task, rows, options))
         new = {name: _parameter(name, params, value.shape) for name, value in weights.items()}
         delta = manifest.layout.flatten(new) - manifest.layout.flatten(dict(weights))
         count = min(_whole("weight", weight), task.weight_cap)
@@ -100,12 +101,13 @@ class ExternalTrainer:
             raise PlanRefused(
                 "This trainer has no evaluate function.", hint="Give ExternalTrainer one.", code="cannot_evaluate"
             )
-        examples, metrics = self._evaluate(_copies(weights, frozen), _fit_task(plan, task, rows, options))
+        examples, metrics = self._evaluate(_copies(plan, weights), _fit_task(plan, task, rows, options))
         return _sums(plan.manifest.metrics, _whole("examples", examples), metrics)
 
 
-def _copies(weights: Tensors, frozen: Tensors) -> Params:
-    return {name: np.array(value, np.float32) for name, value in {**frozen, **weights}.items()}
+def _copies(plan: Plan, weights: Tensors) -> Params:
+    """Copies in the layout's order, which is the order of lists of arrays."""
+    return {name: np.array(weights[name], np.float32) for name in plan.manifest.layout.names}
 
 
 def _fit_task(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> FitTask:

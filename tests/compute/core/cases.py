@@ -58,6 +58,9 @@ IMAGE = spread(2, 4, 6, 5)
 PLAIN, STRIDED = window(), window((2, 2), ((1, 0), (2, 1)))
 DILATED, GROUPED = window((1, 2), ((1, 1), (1, 1)), (2, 1)), window((2, 1), ((1, 1), (0, 2)), groups=2)
 TABLE = spread(5, 3)
+# Enough examples, and rows short enough, to lie beside each other in the ONNX form.
+BATCH, UNEVEN = spread(4, 2, 4, 3), window(padding=((1, 0), (0, 2)))
+UNEVEN_ALONE = window(padding=((1, 0), (0, 1)))
 
 
 def positive(cases: list[Case]) -> list[Case]:
@@ -142,12 +145,21 @@ CASES: dict[str, list[Case]] = {
         case(IMAGE, spread(3, 4, 3, 2), spread(3), **STRIDED),
         case(IMAGE, spread(2, 4, 2, 3), **DILATED),
         case(IMAGE, spread(6, 2, 2, 2), spread(6), **GROUPED),
+        case(BATCH, spread(3, 2, 2, 2), spread(3), **UNEVEN),
+        case(spread(10, 2, 3, 3), spread(2, 1, 1, 2), **window(padding=((0, 0), (2, 1)), dilation=(1, 2), groups=2)),
     ],
     "conv_input_gradient": [
         case(spread(2, 3, 4, 4), spread(3, 4, 3, 2), size=(6, 5), **PLAIN),
         case(spread(2, 3, 3, 4), spread(3, 4, 3, 2), size=(6, 5), **STRIDED),
         case(spread(2, 2, 6, 3), spread(2, 4, 2, 3), size=(6, 5), **DILATED),
         case(spread(2, 6, 4, 6), spread(6, 2, 2, 2), size=(6, 5), **GROUPED),
+        case(spread(4, 3, 4, 4), spread(3, 2, 2, 2), size=(4, 3), **UNEVEN),
+        case(
+            spread(10, 2, 3, 4),
+            spread(2, 1, 1, 2),
+            size=(3, 3),
+            **window(padding=((0, 0), (2, 1)), dilation=(1, 2), groups=2),
+        ),
     ],
     "conv_weight_gradient": [
         case(IMAGE, spread(2, 3, 4, 4), kernel=(3, 2), **PLAIN),
@@ -155,6 +167,8 @@ CASES: dict[str, list[Case]] = {
         case(IMAGE, spread(2, 2, 6, 3), kernel=(2, 3), **DILATED),
         case(IMAGE, spread(2, 6, 4, 6), kernel=(2, 2), **GROUPED),
         case(spread(1, 2, 4, 4), spread(1, 2, 3, 3), kernel=(2, 2), **PLAIN),
+        case(spread(2, 1, 4, 4), spread(2, 3, 4, 4), kernel=(2, 2), **UNEVEN_ALONE),
+        case(spread(2, 1, 6, 5), spread(2, 3, 3, 4), kernel=(3, 2), **STRIDED),
         case(IMAGE, spread(2, 3, 6, 5), kernel=(3, 1), **window(padding=((1, 1), (0, 0)))),
     ],
     "max_pool": [

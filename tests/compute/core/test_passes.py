@@ -208,6 +208,58 @@ def test_a_bias_enters_its_convolution() -> None:
     assert primitives(graph) == ["conv"]
 
 
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
+def test_pooling_goes_before_relu_with_the_same_values_and_gradients(kernel: int, stride: int, padding: int) -> None:
+    """Also where all of a window is negative, and where several elements are the greatest."""
+
+    def pooled(x: Array, rectified: Array) -> Array:
+        return ops.max_pool2d(rectified, kernel, stride, padding)
+
+    def late(x: Array) -> Array:
+        return cnp.sum(pooled(x, ops.relu(x)) * weight)
+
+    def early(x: Array) -> Array:
+        rectified = ops.relu(x)  # read twice, so it stays where it is
+        return cnp.sum(pooled(x, rectified) * weight) + 0.0 * cnp.sum(rectified)
+
+    x = np.random.default_rng(0).integers(-4, 4, (3, 2, 6, 6)).astype(np.float64)
+    weight = Array(np.random.default_rng(1).normal(size=pooled(Array(x), Array(x)).shape))
+    np.testing.assert_array_equal(late(Array(x)).numpy(), early(Array(x)).numpy())
+    np.testing.assert_array_equal(grad(late)(Array(x)).numpy(), grad(early)(Array(x)).numpy())
+
+    def step(i: GraphInputs) -> dict[str, Array]:
+        return {"value": late(i["x"]), "gradient": grad(late)(i["x"])}
+
+    graph = optimised(step, x=TensorSpec(x.shape, "float64"))
+    np.testing.assert_array_equal(interpret(graph, {"x": x})["gradient"], grad(late)(Array(x)).numpy())
+    (relu,) = [node for node in graph.nodes if node.primitive == "relu"]
+    assert relu.output.type.shape == weight.shape
+
+
+def test_pooling_goes_before_the_bias_of_a_convolution_with_the_same_gradients() -> None:
+    """The bias, and the gradient of the bias, pass over the pooled image only."""
+
+    def value(p: dict[str, Array], twice: float | None) -> Array:
+        image = ops.conv2d(x, p["w"], p["b"])
+        pooled = cnp.sum(ops.max_pool2d(ops.relu(image), 2) * weight)
+        return pooled if twice is None else pooled + twice * cnp.sum(image)  # read twice, so it stays
+
+    rng = np.random.default_rng(0)
+    x, weight = Array(rng.normal(size=(3, 2, 7, 7))), Array(rng.normal(size=(3, 4, 3, 3)))
+    params = {"w": Array(rng.normal(size=(4, 2, 2, 2))), "b": Array(rng.normal(size=4))}
+    early, late = grad(lambda p: value(p, 0.0))(params), grad(lambda p: value(p, None))(params)
+    for name in params:
+        np.testing.assert_allclose(late[name].numpy(), early[name].numpy(), rtol=1e-12)
+
+    def step(i: GraphInputs) -> dict[str, Array]:
+        return dict(grad(lambda p: value(p, None))({"w": i["w"], "b": i["b"]}))
+
+    graph = optimised(step, w=TensorSpec((4, 2, 2, 2), "float64"), b=TensorSpec((4,), "float64"))
+    (conv,) = [node for node in graph.nodes if node.primitive == "conv"]
+    assert len(conv.inputs) == 2
+    assert [node.inputs[0].type.shape for node in graph.nodes if node.primitive == "sum"] == [weight.shape]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

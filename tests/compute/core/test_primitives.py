@@ -165,18 +165,49 @@ def test_stop_gradient_stops_it_and_keeps_the_value() -> None:
     np.testing.assert_array_equal(grad(function)(Array(A)).numpy(), A)
 
 
-@pytest.mark.parametrize("size", [10, 24])
-def test_the_weight_gradient_of_small_and_large_images_is_that_of_numpy(size: int) -> None:
-    """Small ones are unrolled into one product, large ones are a convolution with channels and examples exchanged."""
-    rng = np.random.default_rng(0)
-    x, g = (rng.normal(size=(8, c, size, size)).astype(np.float32) for c in (10, 6))
-    attributes = {"kernel": (5, 5), **window(padding=((2, 2), (2, 2)))}
-    gradient = lambda a, b: bind("conv_weight_gradient", a, b, **attributes)  # noqa: E731
-    traced = trace(gradient, x, g).graph
-    operators = [node.op_type for node in onnx.load_from_string(to_onnx(traced, name="gradient")).graph.node]
-    assert ("Gemm" in operators, "Conv" in operators) == (size == 10, size == 24)
-    expected = interpret(traced, {"0": x, "1": g})["output"]
-    np.testing.assert_allclose(jit(gradient)(x, g).numpy(), expected, rtol=1e-4, atol=2e-3)
+def images(*shape: int) -> NDArray:
+    return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
+
+
+KERNEL = {"kernel": (5, 5)}
+FORMS = [
+    pytest.param(name, operands, window(padding=((2, 2), (2, 2))) | more, how)
+    for name, operands, more, how in [
+        # Short rows: four to eight examples beside each other, as many as divide the batch.
+        ("conv", (images(16, 3, 9, 9), images(4, 3, 5, 5)), {}, ("Conv", [1, 8])),
+        ("conv", (images(10, 3, 9, 9), images(4, 3, 5, 5)), {}, ("Conv", [1, 5])),
+        ("conv", (images(11, 3, 9, 9), images(4, 3, 5, 5)), {}, ("Conv", [1, 1])),
+        ("conv", (images(8, 3, 9, 20), images(4, 3, 5, 5)), {}, ("Conv", [1, 1])),
+        ("conv", (images(8, 1, 9, 9), images(4, 1, 5, 5)), {}, ("Conv", [1, 1])),
+        ("conv_input_gradient", (images(16, 4, 9, 9), images(4, 3, 5, 5)), {"size": (9, 9)}, ("ConvTranspose", [1, 4])),
+        ("conv_input_gradient", (images(16, 4, 8, 8), images(4, 3, 5, 5)), {"size": (8, 8)}, ("ConvTranspose", [1, 8])),
+        (
+            "conv_input_gradient",
+            (images(8, 4, 9, 20), images(4, 3, 5, 5)),
+            {"size": (9, 20)},
+            ("ConvTranspose", [1, 1]),
+        ),
+        # The channels in the columns; a single channel unrolled when that is small, an image otherwise.
+        ("conv_weight_gradient", (images(8, 10, 9, 9), images(8, 6, 9, 9)), KERNEL, ("Conv", [1, 10])),
+        ("conv_weight_gradient", (images(2, 600, 5, 5), images(2, 3, 5, 5)), KERNEL, ("MatMul", None)),
+        ("conv_weight_gradient", (images(8, 1, 24, 24), images(8, 6, 24, 24)), KERNEL, ("MatMul", None)),
+        ("conv_weight_gradient", (images(8, 1, 80, 80), images(8, 2, 80, 80)), KERNEL, ("Conv", [1, 1])),
+    ]
+]
+
+
+@pytest.mark.parametrize(("name", "operands", "attributes", "how"), FORMS)
+def test_convolutions_choose_their_form_by_size_and_agree_with_numpy(
+    name: str, operands: tuple[NDArray, NDArray], attributes: dict[str, Any], how: tuple[str, list[int] | None]
+) -> None:
+    fn = lambda a, b: bind(name, a, b, **attributes)  # noqa: E731
+    traced = trace(fn, *operands).graph
+    nodes = onnx.load_from_string(to_onnx(traced, name=name)).graph.node
+    (work,) = [node for node in nodes if node.op_type in ("Conv", "ConvTranspose", "MatMul")]
+    reach = [list(field.ints) for field in work.attribute if field.name == "dilations"]
+    assert (work.op_type, *reach) == tuple(part for part in how if part is not None)
+    expected = interpret(traced, dict(zip("01", operands, strict=True)))["output"]
+    np.testing.assert_allclose(jit(fn)(*operands).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
 def test_an_index_outside_the_table_is_refused() -> None:

@@ -4,6 +4,7 @@ first values by name.
 
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,8 +219,21 @@ def test_dropout_keeps_the_mean():
     assert set(np.unique(y)) == {np.float32(0), np.float32(4 / 3)}
 
 
+UNTYPED: Any = nn  # as a newcomer's editor sees it: without a type checker
+
 MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
-    (lambda: nn.Linear(0, 3), InputError, "Linear: inputs must be at least 1, got 0"),
+    (lambda: nn.Linear(0, 3), InputError, "Linear: inputs must be a whole number of at least 1, got 0"),
+    (lambda: UNTYPED.Linear(4.0, 3), InputError, "Linear: inputs must be a whole number of at least 1, got 4.0"),
+    (lambda: UNTYPED.Linear(4, "3"), InputError, "Linear: outputs must be a whole number of at least 1, got '3'"),
+    (lambda: nn.Conv2d(1, 2, 0), InputError, "Conv2d: kernel must be whole, at least 1, or"),
+    (lambda: UNTYPED.Conv2d(1, 2, (3, 3, 3)), InputError, "Conv2d: kernel must be whole"),
+    (lambda: nn.Conv2d(1, 2, 3, stride=0), InputError, "Conv2d: stride must be whole"),
+    (lambda: nn.Conv2d(1, 2, 3, padding=-1), InputError, "Conv2d: padding must be whole"),
+    (lambda: nn.MaxPool2d(0), InputError, "MaxPool2d: kernel must be whole"),
+    (lambda: nn.AvgPool2d(2, stride=0), InputError, "AvgPool2d: stride must be whole"),
+    (lambda: UNTYPED.Sequential([nn.ReLU()]), InputError, "Sequential: layer 0 is a list, not a layer"),
+    (lambda: UNTYPED.Sequential(nn.ReLU(), nn.ReLU), InputError, "Sequential: layer 1 is the class ReLU"),
+    (lambda: UNTYPED.models.mlp(4), InputError, "as in .4, 16, 3.; got 4"),
     (lambda: nn.Conv2d(3, 4, 3, groups=2), InputError, "2 groups must divide inputs 3"),
     (lambda: nn.Dropout(1.0), InputError, "rate must be at least 0 and below 1"),
     (lambda: nn.Dropout(0.5)({}, Array(np.ones(2)), nn.train()), InputError, "needs random numbers in training"),

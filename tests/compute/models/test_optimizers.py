@@ -3,6 +3,7 @@ their numbers.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -180,6 +181,7 @@ MISTAKES = [
     (lambda: optim.sgd(0.1, momentum=1.0), "momentum must be at least 0 and below 1"),
     (lambda: optim.sgd(0.1, nesterov=True), "nesterov needs momentum"),
     (lambda: optim.adam(beta2=1.0), "adam: beta2 must be"),
+    (lambda: cast(Any, optim).sgd("0.1"), "sgd: lr must be at least 0 and below inf, got '0.1'"),
     (lambda: optim.adamw(epsilon=0.0), "adamw: epsilon must be at least 1e-30"),
     (lambda: optim.step_decay(1, factor=0.5, every=0), "every must be at least 1"),
     (lambda: optim.cosine(1, length=0), "length must be at least 1"),

@@ -1,0 +1,182 @@
+"""What a round costs apart from training: seconds, bytes and peak memory, in process and over HTTP.
+
+    python benchmarks/round.py [--json] [--clients 10 50 100] [--parameters 100000 1000000] [--over process http]
+    [--rounds 3]
+
+Clients are trivial (they add a constant to every weight), so what is measured is everything around the training:
+making, moving, checking and aggregating float32 updates, and committing the version. Every case runs in a process of
+its own. Over HTTP all clients live in that process, each with a store of its own, and the coordinator in another one on
+the loopback interface; its polling waits are set to 50 ms and are part of the time. seconds is the median over rounds;
+the first round, in which clients fetch the plan, is left out when there are more.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.history import History
+from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+SCHEMA = DataSchema((Feature(name="x", shape=(1,)),), Label(name="y", low=0, high=1))
+ROWS = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
+OVER = ("process", "http")
+
+_SERVE = """
+import json, sys
+from pathlib import Path
+from coterie.server.serve import serve
+from coterie.server.settings import Settings
+
+def ready(started):
+    print(json.dumps({"url": started.url, "token": started.admin_token_file.read_text().strip()}), flush=True)
+
+settings = Settings(folder=Path(sys.argv[1]), port=0, retry_floor_s=0.05, retry_idle_s=0.05, check_in_rate=1e6,
+log_level="error") serve(settings, ready)
+"""
+
+
+def fit(params: Params, task: FitTask) -> FitResult:
+    """A client that costs nothing."""
+    return {name: value + np.float32(0.01) for name, value in params.items()}, 1, 1, {}
+
+
+def experiment(clients: int, parameters: int, rounds: int) -> Experiment:
+    """All clients, every round, no evaluation.
+
+    The weights are random, since a model of equal ones would compress away.
+    """
+    weights = np.random.Generator(np.random.PCG64(0)).normal(0, 0.05, parameters).astype(np.float32)
+    return Experiment(
+        name="round",
+        model=ExternalModel({"weights": (parameters,)}),
+        schema=SCHEMA,
+        holdout=0.0,
+        initial={"weights": weights},
+        rounds=RoundPolicy(rounds=rounds, cohort=clients, evaluate_every=0),
+    )
+
+
+def in_process(wanted: Experiment, clients: int) -> tuple[History, dict[str, Any]]:
+    """The simulation, one thread."""
+    from coterie.simulation import simulate
+
+    return simulate(wanted, [ROWS] * clients, trainer=ExternalTrainer(fit)), {}
+
+
+def over_http(wanted: Experiment, clients: int) -> tuple[History, dict[str, Any]]:
+    """A coordinator in a process of its own, all clients in this one."""
+    with tempfile.TemporaryDirectory(prefix="coterie-benchmark-") as folder:
+        command = [sys.executable, "-c", _SERVE, f"{folder}/server"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as coordinator:
+            try:
+                started = json.loads(coordinator.stdout.readline() if coordinator.stdout else "{}")
+                history = asyncio.run(work(wanted, clients, Path(folder), started["url"], started["token"]))
+                return history, {"coordinator_peak_mib": peak_of(coordinator.pid)}
+            finally:
+                coordinator.terminate()
+                coordinator.wait(30)
+
+
+async def work(wanted: Experiment, clients: int, folder: Path, url: str, admin: str) -> History:
+    """Submit, run all agents until the experiment is finished, return its history."""
+    from coterie.client_sdk.control.client import ControlClient
+    from coterie.client_sdk.control.submission import Submission, send
+    from coterie.client_sdk.device.agent import Agent
+    from coterie.client_sdk.device.settings import AgentSettings
+    from coterie.protocol.signing import SigningKey
+
+    control = ControlClient(url, token=admin)
+    view = await send(control, Submission(experiment=wanted, key=SigningKey.generate()))
+    token = (await control.enrolment_token(view.population)).token
+    agents = [
+        Agent(AgentSettings(url=url, data=ROWS, folder=folder / f"{n}", token=token, trainer=ExternalTrainer(fit)))
+        for n in range(clients)
+    ]
+    running = [asyncio.create_task(agent.run()) for agent in agents]
+    async for _ in control.events(view.id):
+        pass
+    for agent in agents:
+        agent.stop()
+    await asyncio.gather(*running)
+    for agent in agents:
+        await agent.close()
+    history = await control.history(view.id)
+    await control.close()
+    return history
+
+
+def peak_of(pid: int) -> float:
+    """Peak resident memory of another process in MiB (Linux); NaN elsewhere."""
+    status = Path(f"/proc/{pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
+
+
+def measure(over: str, clients: int, parameters: int, rounds: int) -> dict[str, Any]:
+    """One case, in this process."""
+    wanted = experiment(clients, parameters, rounds)
+    history, more = (in_process if over == "process" else over_http)(wanted, clients)
+    if len(history.committed) != rounds:
+        sys.exit(f"only {len(history.committed)} of {rounds} rounds were committed: {history.to_dicts()}")
+    counted = history.rounds[1:] or history.rounds
+    return {
+        "case": f"{over}/{clients}x{parameters:.0e}",
+        "over": over,
+        "clients": clients,
+        "parameters": parameters,
+        "rounds": rounds,
+        "seconds": statistics.median(record.seconds or 0.0 for record in counted),
+        "bytes_up": counted[-1].bytes_up,
+        "bytes_down": counted[-1].bytes_down,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        **more,
+    }
+
+
+def main() -> None:
+    """Run the chosen cases and print one line each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object per case")
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 100])
+    parser.add_argument("--parameters", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--over", choices=OVER, nargs="+", default=list(OVER))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.case:
+        over, clients, parameters = chosen.case.split(":")
+        print(json.dumps(measure(over, int(clients), int(parameters), chosen.rounds)))
+        return
+    for over in chosen.over:
+        for parameters in chosen.parameters:
+            for clients in chosen.clients:
+                case = f"{over}:{clients}:{parameters}"
+                command = [sys.executable, os.fspath(Path(__file__)), "--case", case, "--rounds", str(chosen.rounds)]
+                line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+                print(line if chosen.json else describe(json.loads(line)), flush=True)
+
+
+def describe(result: dict[str, Any]) -> str:
+    """One case as a line for people."""
+    server = f", coordinator {result['coordinator_peak_mib']:.0f} MiB" if "coordinator_peak_mib" in result else ""
+    return (
+        f"{result['case']:>20}: {result['seconds']:.3f} s a round, up {result['bytes_up'] / 1e6:.1f} MB, "
+        f"down {result['bytes_down'] / 1e6:.1f} MB, peak {result['peak_mib']:.0f} MiB{server}"
+    )
+
+
+if __name__ == "__main__":
+    main()

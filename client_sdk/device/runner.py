@@ -1,0 +1,223 @@
+"""One task in flight brought to its end: produced, stored, uploaded; or given up, with the reason told."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from typing import Any, Final, Protocol
+
+from coterie.client_sdk.device.blobs import BlobCache
+from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.membership import Membership
+from coterie.client_sdk.device.settings import AgentSettings, RunSummary
+from coterie.client_sdk.device.signed import SignedLink
+from coterie.client_sdk.device.store import InFlight, Store
+from coterie.client_sdk.device.trainers.base import Stopped, Trainer
+from coterie.client_sdk.device.upload import upload
+from coterie.client_sdk.device.work import Finished, check_assignment, prepare, work
+from coterie.client_sdk.http import is_transient
+from coterie.errors import (
+    CoterieError,
+    InputError,
+    PlanRefused,
+    PolicyRefused,
+    RemoteError,
+    StorageError,
+)
+from coterie.protocol.canonical import parse_json, sha256_hex
+from coterie.protocol.device import Abort, Progress, Task
+
+# A device that fails task after task wastes leases that others could use.
+MOST_FAILURES: Final = 3
+HEARTBEATS_PER_LEASE: Final = 3
+# Answers after which nothing more can come of a task.
+_OVER: Final = frozenset(("task_unknown", "task_finished", "lease_expired", "round_closed"))
+
+
+class Emit(Protocol):
+    """Tells the owner of the device what happens."""
+
+    def __call__(self, event: str, /, **fields: Any) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Runner:
+    """Performs the tasks of one device.
+
+    stop: set when the work in progress shall end. failures: tasks that failed on this device, one after another.
+    """
+
+    settings: AgentSettings
+    membership: Membership
+    store: Store
+    blobs: BlobCache
+    requests: SignedLink
+    faults: Faults
+    summary: RunSummary
+    emit: Emit
+    stop: Flag
+    trainer: Trainer | None
+    failures: int = field(default=0, init=False)
+
+    async def perform(self, in_flight: InFlight, *, resumed: bool) -> bool:
+        """Bring a task in flight to its end. Returns whether the coordinator accepted the update."""
+        task = Task.model_validate(parse_json(in_flight.message.encode()))
+        phase = ["checking"]
+        try:
+            check_assignment(task, self.membership, self.settings.policy)
+            if in_flight.state == "leased":
+                update = await self._produce(task, phase)
+            else:
+                update = self._stored_update(in_flight)
+            phase[0] = "uploading"
+            await self._upload(task, update, resume=resumed)
+        except RemoteError as error:
+            if is_transient(error):
+                raise
+            await self._give_up(task, phase[0], error, tell=error.reason not in _OVER and phase[0] != "uploading")
+            return False
+        except Stopped:
+            await self._give_up(task, phase[0], Stopped(), tell=True)
+            raise
+        except StorageError:
+            raise
+        except CoterieError as error:
+            await self._give_up(task, phase[0], error, tell=True)
+            self._count_failure(error)
+            return False
+        except (
+            Exception
+        ) as error:  # a trainer of the owner's may raise anything, and one bad task must not end the device
+            wrapped = InputError(f"The trainer failed: {type(error).__name__}: {error}", code="trainer_failed")
+            await self._give_up(task, phase[0], wrapped, tell=True)
+            self._count_failure(wrapped, cause=error)
+            return False
+        self.failures = 0
+        return True
+
+    async def _produce(self, task: Task, phase: list[str]) -> bytes:
+        def at(name: str) -> None:
+            phase[0] = name
+
+        prepared = await prepare(task, self.membership, self.settings.policy, self.blobs, at=at)
+        self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
+        self.faults.reach("downloaded")
+        at("training" if task.kind == "train" else "evaluating")
+        closed = Flag()
+
+        def on_step(steps: int) -> None:
+            self.faults.reach("training")
+            if self.stop.is_set() or closed.is_set():
+                raise Stopped()
+
+        heart = asyncio.create_task(self._beat(task, phase[0], closed))
+        try:
+            client_state = self.store.client_state(task.experiment)
+            trainer = self.chosen_trainer()
+            finished = await asyncio.to_thread(
+                work, prepared, self.membership, self.settings.policy, trainer, client_state, on_step=on_step
+            )
+        except Stopped:
+            if self.stop.is_set():
+                raise
+            raise RemoteError("The coordinator closed the task while it was trained.", code="task_finished") from None
+        finally:
+            heart.cancel()
+        at("encoding")
+        self.emit(
+            "trained" if task.kind == "train" else "evaluated",
+            task=task.id,
+            steps=finished.steps,
+            weight=finished.weight,
+            seconds=round(finished.seconds, 3),
+            **({"loss": finished.metrics["loss"]} if "loss" in finished.metrics else {}),
+        )
+        self.faults.reach("trained")
+        self._keep(task, finished)
+        return finished.update
+
+    def _keep(self, task: Task, finished: Finished) -> None:
+        self.store.write_update(task.id, finished.update, finished.client_state)
+        self.faults.reach("written")
+        self.store.stored(
+            task.id,
+            sha256=sha256_hex(finished.update),
+            size=len(finished.update),
+            weight=finished.weight,
+            steps=finished.steps,
+        )
+        self.faults.reach("stored")
+
+    def _stored_update(self, in_flight: InFlight) -> bytes:
+        """The bytes that were stored for the task; no others are ever sent for it."""
+        path = self.store.update_path(in_flight.task)
+        update = path.read_bytes() if path.exists() else b""
+        if sha256_hex(update) != in_flight.sha256:
+            raise PolicyRefused(
+                f"The finished update in {path} is damaged, so it is not sent.",
+                hint="Check the disk; the device goes on with its next task.",
+                code="update_damaged",
+            )
+        return update
+
+    async def _upload(self, task: Task, update: bytes, *, resume: bool) -> None:
+        begun = time.monotonic()
+        receipt = await upload(
+            self.requests, task.id, update, resume=resume, piece=self.settings.piece, reached=self.faults.reach
+        )
+        self.faults.reach("uploaded")
+        self.store.acknowledged(task.id, kind=task.kind)
+        if task.kind == "train":
+            self.summary.trained += 1
+        else:
+            self.summary.evaluated += 1
+        self.emit(
+            "uploaded", task=task.id, bytes=len(update), seconds=round(time.monotonic() - begun, 3), state=receipt.state
+        )
+        self.faults.reach("pending")
+
+    async def _beat(self, task: Task, phase: str, closed: Flag) -> None:
+        """Tell the coordinator during long work that it goes on; learn that the task is over."""
+        message = Progress.model_validate({"phase": phase}).model_dump(mode="json")
+        while True:
+            await asyncio.sleep(max(task.lease_ms / 1000 / HEARTBEATS_PER_LEASE, 0.5))
+            try:
+                await self.requests.json("POST", f"/v1/device/tasks/{task.id}/progress", message)
+            except RemoteError as error:
+                if error.reason in _OVER:
+                    closed.set()
+                    return
+
+    async def _give_up(self, task: Task, phase: str, error: CoterieError, *, tell: bool) -> None:
+        """Record that nothing comes of a task and, where it may not know yet, tell the coordinator, so that somebody
+        else gets it.
+        """
+        self.store.fail(task.id, f"{error.reason}: {error.message}")
+        self.summary.failed += 1
+        self.emit("refused", task=task.id, code=error.reason, message=error.message, hint=error.hint)
+        if not tell:
+            return
+        # Messages about data quote cells, so only those about plans and policy leave the device.
+        detail = error.message[:2000] if isinstance(error, PlanRefused | PolicyRefused) else ""
+        await self.abort(task, phase, error.reason, detail)
+
+    async def abort(self, task: Task, phase: str, code: str, detail: str) -> None:
+        message = Abort.model_validate({"phase": phase, "code": code, "detail": detail})
+        try:
+            await self.requests.json("POST", f"/v1/device/tasks/{task.id}/abort", message.model_dump(mode="json"))
+        except RemoteError as failure:
+            # The lease runs out by itself; the task is over here either way.
+            self.emit("error", code=failure.reason, message=failure.message, hint=failure.hint)
+
+    def _count_failure(self, error: CoterieError, cause: Exception | None = None) -> None:
+        self.failures += 1
+        if self.failures >= MOST_FAILURES:
+            raise error from cause
+
+    def chosen_trainer(self) -> Trainer:
+        if self.trainer is None:
+            # Loading ONNX Runtime takes time that a check-in need not wait for.
+            from coterie.client_sdk.device.trainers.plan import PlanTrainer
+
+            self.trainer = PlanTrainer()
+        return self.trainer

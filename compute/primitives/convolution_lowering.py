@@ -1,0 +1,196 @@
+"""ONNX forms of the three convolution primitives. There are several for each; the choice is by sizes alone, so a graph
+has one file.
+
+What decides on a CPU is how a runtime lays out image windows as a matrix: row by row, so long rows cost less than short
+ones, and one large product costs less than one for each example. So short rows are lengthened: the examples of a batch,
+or the channels, become part of the columns, and a dilation of their number keeps the kernel's elements on theirs.
+The measurements in the comments are of ONNX Runtime 1.31 on one x86-64 core with 512-bit vectors.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.compute.ir import Attributes, Node
+from coterie.compute.primitives.row import Emitter
+
+# Columns of the result below which examples are interleaved into them: at 14 columns and fewer this takes 0.6 to 0.95
+# of the time, at 16 it makes no difference, from 28 on it is slower.
+_NARROW = 16
+# How many examples: at least the first number, where it begins to pay, and at most the second; more gain nothing.
+_BESIDE = (4, 8)
+# Columns that they may make together in the gradient of the input, whose matrix of windows is written and read again
+# and would leave the cache.
+_TOGETHER = 64
+# The largest dilation that the gradient of weights makes. Not a measurement but a caution: providers for other
+# processors may treat a far reach along a wide image badly.
+_FARTHEST = 512
+# Elements of the matrix of image windows up to which it pays to build it for the gradient of weights.
+_UNROLLED = 1 << 20
+
+
+def _window_attributes(attributes: Attributes) -> dict[str, Any]:
+    (top, bottom), (left, right) = attributes["padding"]
+    return {
+        "strides": list(attributes["stride"]),
+        "pads": [top, left, bottom, right],
+        "dilations": list(attributes["dilation"]),
+    }
+
+
+def _widened(window: dict[str, Any], columns: int) -> dict[str, Any]:
+    """The same window over an image in which ``columns`` neighbours stand for each column."""
+    top, left, bottom, right = window["pads"]
+    rows_apart, columns_apart = window["dilations"]
+    return window | {
+        "pads": [top, left * columns, bottom, right * columns],
+        "dilations": [rows_apart, columns_apart * columns],
+    }
+
+
+def _beside(node: Node, most: int) -> int:
+    """How many examples to interleave into the columns, a divisor of the batch up to ``most``; 1 for none."""
+    n, channels = node.inputs[0].type.shape[:2]
+    kernel, made = node.inputs[1].type.shape[2:], node.output.type.shape
+    if (
+        node.attributes["stride"] != (1, 1)
+        or min(channels, made[1]) == 1  # the rearrangement costs as much as the work
+        or kernel == (1, 1)
+        or made[3] >= _NARROW
+    ):
+        return 1
+    return next((count for count in range(most, _BESIDE[0] - 1, -1) if n % count == 0), 1)
+
+
+def _interleaved(emit: Emitter, operator: str, node: Node, names: Sequence[str], beside: int) -> str:
+    """[N, C, H, W] → [N / beside, C, H, W beside], the operator, and back."""
+    n, c, h, w = node.inputs[0].type.shape
+    _, made, height, width = node.output.type.shape
+    n //= beside
+    x = emit.op("Reshape", names[0], emit.integers((n, beside, c, h * w)))
+    x = emit.op("Reshape", emit.op("Transpose", x, perm=[0, 2, 3, 1]), emit.integers((n, c, h, w * beside)))
+    window = _widened(_window_attributes(node.attributes), beside)
+    out = emit.op(operator, x, *names[1:], group=node.attributes["groups"], **window)
+    out = emit.op("Reshape", out, emit.integers((n, made, height * width, beside)))
+    return emit.op("Reshape", emit.op("Transpose", out, perm=[0, 3, 1, 2]), emit.integers(node.output.type.shape))
+
+
+def lower_conv(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    """Conv, with examples beside each other where rows are short."""
+    if (beside := _beside(node, _BESIDE[1])) > 1:
+        return _interleaved(emit, "Conv", node, names, beside)
+    return emit.op("Conv", *names, group=node.attributes["groups"], **_window_attributes(node.attributes))
+
+
+def lower_input_gradient(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    """ConvTranspose, with examples beside each other where rows are short."""
+    most = min(_BESIDE[1], _TOGETHER // node.inputs[0].type.shape[3])
+    if (beside := _beside(node, most)) > 1:
+        return _interleaved(emit, "ConvTranspose", node, names, beside)
+    g, w = (value.type.shape for value in node.inputs)
+    a = node.attributes
+    # The rows and columns that a stride > 1 left over at the end of the image.
+    rest = [
+        a["size"][i] - ((g[2 + i] - 1) * a["stride"][i] - sum(a["padding"][i]) + a["dilation"][i] * (w[2 + i] - 1) + 1)
+        for i in (0, 1)
+    ]
+    return emit.op("ConvTranspose", *names, group=a["groups"], output_padding=rest, **_window_attributes(a))
+
+
+def lower_weight_gradient(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    """One product with unrolled windows for one channel and little work, otherwise a convolution of x with dy."""
+    a = node.attributes
+    n, c = node.inputs[0].type.shape[:2]
+    oh, ow = node.inputs[1].type.shape[2:]
+    kh, kw = a["kernel"]
+    if a["groups"] == 1 and a["dilation"] == (1, 1) and 1 < c <= _FARTHEST // a["stride"][1]:
+        return _channels_last_weight(emit, node, names)
+    plain = (a["stride"], a["dilation"], a["groups"]) == ((1, 1), (1, 1), 1)
+    if plain and kh * kw * c * n * oh * ow <= _UNROLLED:
+        return _unrolled_weight(emit, node, names)
+    return _swapped_weight(emit, node, names)
+
+
+def _swapped_size(node: Node) -> tuple[int, int]:
+    """Rows and columns of x convolved with dy: the kernel's, and more where a stride left over some of the image."""
+    x, g, a = node.inputs[0].type.shape, node.inputs[1].type.shape, node.attributes
+    rows, columns = (
+        (x[2 + i] + sum(a["padding"][i]) - a["stride"][i] * (g[2 + i] - 1) - 1) // a["dilation"][i] + 1 for i in (0, 1)
+    )
+    return rows, columns
+
+
+def _swapped_window(attributes: Attributes) -> dict[str, Any]:
+    """Stride and dilation change places when dy is the kernel."""
+    window = _window_attributes(attributes)
+    return window | {"strides": window["dilations"], "dilations": window["strides"]}
+
+
+def _first_elements(emit: Emitter, name: str, axes: tuple[int, int], size: tuple[int, int], kernel: Any) -> str:
+    """Cut what ``_swapped_size`` has too much."""
+    if size == kernel:
+        return name
+    return emit.op("Slice", name, emit.integers((0, 0)), emit.integers(kernel), emit.integers(axes))
+
+
+def _channels_last_weight(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    """dy as the kernel over x[1, N, H, W C]: examples are the channels, and channels part of the columns. 0.6 of the
+    time of the form below for 5x5 kernels, 0.4 for 3x3.
+    """
+    n, c, h, w = node.inputs[0].type.shape
+    made, size = node.output.type.shape[0], _swapped_size(node)
+    x = emit.op("Reshape", emit.op("Transpose", names[0], perm=[0, 2, 3, 1]), emit.integers((1, n, h, w * c)))
+    window = _widened(_swapped_window(node.attributes), c)
+    out = emit.op("Conv", x, emit.op("Transpose", names[1], perm=[1, 0, 2, 3]), **window)
+    out = emit.op("Reshape", out, emit.integers((made, *size, c)))
+    out = _first_elements(emit, out, (1, 2), size, node.attributes["kernel"])
+    return emit.op("Transpose", out, perm=[0, 3, 1, 2])
+
+
+def _swapped_weight(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    """dy as the kernel over x[C, N, H, W]: channels and examples change places. Groups stand beside the examples."""
+    n, c, h, w = node.inputs[0].type.shape
+    groups = node.attributes["groups"]
+    x = names[0]
+    if groups == 1:
+        x = (
+            emit.op("Transpose", x, perm=[1, 0, 2, 3])
+            if min(n, c) > 1
+            else emit.op("Reshape", x, emit.integers((c, n, h, w)))
+        )
+    else:
+        split = emit.op("Reshape", x, emit.integers((n, groups, c // groups, h * w)))
+        x = emit.op(
+            "Reshape", emit.op("Transpose", split, perm=[2, 1, 0, 3]), emit.integers((c // groups, groups * n, h, w))
+        )
+    dy = emit.op("Transpose", names[1], perm=[1, 0, 2, 3])
+    out = emit.op("Conv", x, dy, group=groups, **_swapped_window(node.attributes))
+    out = _first_elements(emit, out, (2, 3), _swapped_size(node), node.attributes["kernel"])
+    return emit.op("Transpose", out, perm=[1, 0, 2, 3])
+
+
+def _unrolled_weight(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    """A matrix product of dy [O, P] with the image windows [kh kw C, P] for each example, and their sum. Slices lay the
+    windows side by side.
+    """
+    n, c = node.inputs[0].type.shape[:2]
+    o, oh, ow = node.inputs[1].type.shape[1:]
+    kh, kw = node.attributes["kernel"]
+    (top, bottom), (left, right) = node.attributes["padding"]
+    x = names[0]
+    if (top, bottom, left, right) != (0, 0, 0, 0):
+        zero = emit.constant(np.zeros((), node.output.type.dtype))
+        x = emit.op("Pad", x, emit.integers((0, 0, top, left, 0, 0, bottom, right)), zero, mode="constant")
+    # First along columns, then along rows: kh + kw slices instead of kh * kw.
+    for axis, kernel, size in ((3, kw, ow), (2, kh, oh)):
+        parts = [
+            emit.op("Slice", x, emit.integers([i]), emit.integers([i + size]), emit.integers([axis]))
+            for i in range(kernel)
+        ]
+        x = emit.op("Concat", *parts, axis=1) if kernel > 1 else parts[0]
+    windows = emit.op("Reshape", x, emit.integers((n, kh * kw * c, oh * ow)))
+    dy = emit.op("Reshape", names[1], emit.integers((n, o, oh * ow)))
+    product = emit.op("MatMul", dy, emit.op("Transpose", windows, perm=[0, 2, 1]))
+    total = emit.op("ReduceSum", product, emit.integers([0]), keepdims=0)
+    return emit.op("Transpose", emit.op("Reshape", total, emit.integers((o, kh, kw, c))), perm=[0, 3, 1, 2])

@@ -1,0 +1,110 @@
+"""A classifier on CSV files, each at a device of its own, over real HTTP."""
+
+import csv
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sdk_kit import RESEARCHER, Coordinator, infer
+
+from coterie.aggregation.experiment import Experiment
+from coterie.client_sdk import Control, Device
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import adam
+from coterie.errors import DataError
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+COLUMNS = tuple(f"x{number}" for number in range(10))
+CLASSES = ("malignant", "benign")
+SCHEMA = DataSchema(
+    (Feature(name="measures", shape=(10,), columns=COLUMNS, low=-20, high=20),),
+    Label(name="diagnosis", classes=CLASSES),
+)
+CLIENTS, HELD_BACK = 4, 120
+
+
+Row = dict[str, str]
+
+
+def _diagnosis(row: Row) -> str:
+    return row["diagnosis"]
+
+
+def shared_out(source: Path, folder: Path) -> tuple[list[Path], list[Row]]:
+    """Client files skewed by label, with a text label and a column beyond the schema; and rows that nobody has."""
+    with source.open(newline="") as file:
+        table: list[Row] = [dict(row) for row in csv.DictReader(file)]
+    for row in table:
+        row["diagnosis"] = "benign" if row.pop("y") == "1" else "malignant"
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(table))
+    shuffled = [table[int(place)] for place in order]
+    held_back, rest = shuffled[:HELD_BACK], shuffled[HELD_BACK:]
+    rest.sort(key=_diagnosis)
+    half = len(rest) // 2
+    parts = [rest[client * half // CLIENTS : (client + 1) * half // CLIENTS] for client in range(CLIENTS)]
+    for place, row in enumerate(rest[half:]):
+        parts[place % CLIENTS].append(row)
+    paths = [folder / f"hospital{client}.csv" for client in range(CLIENTS)]
+    for path, part in zip(paths, parts, strict=True):
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(part[0]))
+            writer.writeheader()
+            writer.writerows(part)
+    return paths, held_back
+
+
+def test_hospitals_with_csv_files_train_one_model(coordinator: Coordinator, data_dir: Path, tmp_path: Path) -> None:
+    paths, held_back = shared_out(data_dir / "breast_hetero_guest.csv", tmp_path)
+    experiment = Experiment(
+        name="csv",
+        model=mlp((10, 16, 2)),
+        schema=SCHEMA,
+        loss=softmax_cross_entropy,
+        metrics={"accuracy": accuracy},
+        optimizer=adam(0.01),
+        batch_size=16,
+        epochs=3,
+        codecs=("float16",),
+        rounds=RoundPolicy(rounds=5, cohort=CLIENTS, evaluate_every=5),
+        infer_batch=HELD_BACK,
+    )
+    with Control(coordinator.url, token=coordinator.token) as control:
+        run = control.submit(experiment, key=RESEARCHER)
+        token = control.enrolment_token("csv", uses=CLIENTS).token
+        devices = [
+            Device(coordinator.url, data=path, folder=tmp_path / f"d{client}", token=token)
+            for client, path in enumerate(paths)
+        ]
+        threads = [threading.Thread(target=device.run) for device in devices]
+        for thread in threads:
+            thread.start()
+        history = run.wait(120)
+        for device in devices:
+            device.stop()
+        for thread in threads:
+            thread.join(20)
+        for device in devices:
+            device.close()
+        path = run.download(tmp_path / "infer.onnx", version="latest")
+    assert [record.state for record in history.rounds] == ["committed"] * 5
+    measures = np.array([[float(row[name]) for name in COLUMNS] for row in held_back], np.float32)
+    predicted: list[int] = infer(path, {"batch/measures": measures}).argmax(1).tolist()
+    right = [CLASSES[place] == row["diagnosis"] for place, row in zip(predicted, held_back, strict=True)]
+    assert sum(right) / HELD_BACK >= 0.88
+
+
+def test_a_hospital_whose_file_does_not_fit_never_joins(coordinator: Coordinator, tmp_path: Path) -> None:
+    bad = tmp_path / "hospital.csv"
+    cells = ["1"] * 9
+    bad.write_text(",".join([*COLUMNS, "diagnosis"]) + "\n" + ",".join([*cells, "n/a", "benign"]) + "\n")
+    with Control(coordinator.url, token=coordinator.token) as control:
+        control.ensure_population("strict", SCHEMA)
+        token = control.enrolment_token("strict").token
+        with Device(coordinator.url, data=bad, folder=tmp_path / "device", token=token) as device:
+            with pytest.raises(DataError, match=r"hospital\.csv: column 'x9', row 1: 'n/a'"):
+                device.run()
+        assert control.devices("strict") == []

@@ -1,0 +1,48 @@
+"""What a device must not load: many of them may start at once on a small machine."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "fastapi",
+    "sqlalchemy",
+    "typer",
+    "rich",
+    "click",
+    "pygments",
+    "pandas",
+    "sklearn",
+    "scipy",
+    "torch",
+    "matplotlib",
+)
+
+
+@pytest.mark.parametrize(
+    "module", ["coterie.client_sdk.device.agent", "coterie.client_sdk.device.trainers.plan", "coterie.client_sdk"]
+)
+def test_a_device_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert not set(loaded.stdout.split()) & set(HEAVY)
+
+
+def test_httpx_keeps_its_own_command_for_those_who_want_it() -> None:
+    pytest.importorskip("click", reason="httpx's own command needs click, which a plain install may lack")
+    code = "import coterie.client_sdk.lean_httpx, sys; assert 'httpx._main' not in sys.modules; import httpx._main"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_public_names_are_these() -> None:
+    import coterie.client_sdk
+    import coterie.simulation
+
+    assert coterie.client_sdk.__all__ == ["Control", "Device", "DevicePolicy", "submit"]
+    assert coterie.simulation.__all__ == ["Simulation", "dirichlet", "iid", "simulate", "simulate_full", "split"]
+    for package in (coterie.client_sdk, coterie.simulation):
+        for name in package.__all__:
+            assert getattr(package, name).__name__ == name
+        with pytest.raises(AttributeError):
+            getattr(package, "nothing_of_that_name")  # noqa: B009

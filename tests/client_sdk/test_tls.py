@@ -1,0 +1,77 @@
+"""A coordinator with a certificate of its own: device and researcher reach it with the certificate, and only so."""
+
+import datetime
+import ipaddress
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from sdk_kit import RESEARCHER, coordinator_process, experiment, hear, infer, rows
+
+from coterie.client_sdk import Control, Device
+from coterie.errors import Unreachable
+
+
+def own_certificate(folder: Path) -> tuple[Path, Path]:
+    """A self-signed certificate of 127.0.0.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
+    now = datetime.datetime.now(datetime.UTC)
+    until = now + datetime.timedelta(1)
+    built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, until)
+    addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate, secret = folder / "cert.pem", folder / "key.pem"
+    signed = built.add_extension(addresses, critical=False).sign(key, hashes.SHA256())
+    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    return certificate, secret
+
+
+def test_an_experiment_over_tls_with_a_certificate_of_ones_own(tmp_path: Path) -> None:
+    certificate, secret = own_certificate(tmp_path)
+    with coordinator_process(tmp_path, tls_cert=str(certificate), tls_key=str(secret)) as coordinator:
+        assert coordinator.url.startswith("https://127.0.0.1:")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(coordinator.url.replace("https", "http") + "/healthz")
+        with Control(coordinator.url, token=coordinator.token, ca=certificate) as control:
+            run = control.submit(experiment(), key=RESEARCHER)
+            token = control.enrolment_token("tiny").token
+            trains_only_with_trust(coordinator.url, token, certificate, tmp_path)
+            assert [(row.state, row.accepted) for row in run.wait(30).rounds] == [("committed", 1)] * 2
+            model = run.download(tmp_path / "infer.onnx")
+        assert np.isfinite(infer(model, {"batch/x": rows(1)["x"]})).all()
+        with (
+            Control(coordinator.url, token=coordinator.token) as stranger,
+            pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED") as caught,
+        ):
+            stranger.populations()
+        assert caught.value.hint is not None and "--ca" in caught.value.hint
+
+
+def trains_only_with_trust(url: str, token: str, certificate: Path, folder: Path) -> None:
+    events: list[dict[str, Any]] = []
+    told = threading.Event()
+
+    def hears(event: Any) -> None:
+        hear(events)(event)
+        told.set()
+
+    with Device(url, data=rows(), token=token, folder=folder / "wary", on_event=hears) as wary:
+        thread = threading.Thread(target=wary.run)
+        thread.start()
+        assert told.wait(20)
+        wary.stop()
+        thread.join(20)
+    assert events[0]["code"] == "unreachable" and "--ca" in events[0]["hint"]
+    assert "joined" not in {event["event"] for event in events}
+    with Device(url, data=rows(), token=token, folder=folder / "device", ca=certificate) as device:
+        summary = device.run(rounds=2)
+    assert (summary.trained, summary.counted) == (2, 2)

@@ -1,0 +1,203 @@
+"""The coordinator as a process: its address, its signals, its worker, and a disk that is really full."""
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from server_kit import Operator, fleet, sha256, update
+
+from coterie.errors import ConfigurationError
+from coterie.server.rounds.workers import JobFailed, Workers
+from coterie.server.serve import bind, check_exposure
+from coterie.server.settings import Settings
+
+PROGRAM = """
+import json, sys
+from coterie.errors import CoterieError
+from coterie.server.serve import serve
+from coterie.server.settings import Settings
+
+def ready(started):
+    print(json.dumps([started.url, started.admin_token]), flush=True)
+
+try:
+    serve(Settings.model_validate(json.loads(sys.argv[1])), ready)
+except CoterieError as error:
+    print(json.dumps({"code": error.reason, "message": str(error)}), flush=True)
+    sys.exit(3)
+"""
+
+
+@contextmanager
+def process(
+    settings: dict[str, Any], file_limit: int | None = None
+) -> Generator[tuple[subprocess.Popen[str], Any], None, None]:
+    """A coordinator process and the first line it printed; ended by its pid."""
+
+    def limit() -> None:
+        if file_limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, json.dumps({"port": 0, "log_level": "error", **settings})],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=limit,
+    )
+    assert started.stdout is not None
+    try:
+        yield started, json.loads(started.stdout.readline())
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            started.wait(15)
+        started.stdout.close()
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=str(port)) as caught:
+            bind(Settings(folder=tmp_path, port=port))
+        assert caught.value.reason == "port_in_use" and "--port" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::", "example.org"])
+def test_a_public_address_without_tls_is_refused(host: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_exposure(Settings(folder=tmp_path, host=host))
+    assert caught.value.reason == "tls_required"
+    check_exposure(Settings(folder=tmp_path, host=host, insecure=True))
+
+
+@pytest.mark.parametrize("content", ["", "no PEM", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_files_that_are_no_identity_are_refused_by_name(content: str, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_text(content)
+    key.write_text(content)
+    with pytest.raises(ConfigurationError, match=r"cert\.pem.*key\.pem.*cannot be used") as caught:
+        check_exposure(Settings(folder=tmp_path, tls_cert=certificate, tls_key=key))
+    assert caught.value.hint is not None and "PEM" in caught.value.hint
+
+
+def test_half_an_identity_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="both"):
+        check_exposure(Settings(folder=tmp_path, tls_cert=tmp_path / "c"))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        check_exposure(Settings(folder=tmp_path, tls_cert=tmp_path / "c", tls_key=tmp_path / "k"))
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COTERIE_PORT", "9999")
+    monkeypatch.setenv("COTERIE_FOLDER", "/elsewhere")
+    assert (Settings().port, Settings().folder, Settings(port=1).port) == (9999, Path("/elsewhere"), 1)
+
+
+def test_start_serve_refuse_a_second_one_and_end_on_sigterm_with_a_stream_open(tmp_path: Path) -> None:
+    folder = str(tmp_path / "state")
+    with process({"folder": folder}) as (first, (url, token)):
+        assert (tmp_path / "state" / "admin.token").read_text().strip() == token
+        with process({"folder": folder}) as (second, answer):
+            assert second.wait(15) == 3
+            assert answer["code"] == "folder_in_use" and str(first.pid) in answer["message"]
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.stream("GET", f"{url}/v1/events", headers=headers, timeout=10) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("retry:")
+            started = time.monotonic()
+            first.send_signal(signal.SIGTERM)
+            with contextlib.suppress(httpx.TransportError):
+                for _ in lines:
+                    continue
+        assert first.wait(15) == 0
+        assert time.monotonic() - started < 5
+    with process({"folder": folder}) as (_, (_, again)):
+        assert again is None  # the token is made once
+
+
+def test_a_disk_that_is_really_full_loses_nothing(tmp_path: Path) -> None:
+    """The process may write no file above a megabyte, which the system refuses as a full disk refuses: in the middle of
+    a write.
+    """
+
+    async def work(url: str, token: str) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+            operator = Operator(http, token)
+            (device,) = await fleet(operator, await operator.population(), 1)
+            experiment = await operator.experiment(rounds=1, cohort=1)
+            large = bytes(1 << 22)
+            answer = await operator.call("PUT", f"/v1/blobs/{sha256(large)}?kind=graph", content=large)
+            assert (answer.status_code, answer.json()["code"]) == (507, "storage_full")
+            assert (await http.get(f"/v1/blobs/{sha256(large)}")).status_code == 404
+            task = await device.task()
+            assert (await device.upload(task, update(task))).json()["state"] == "accepted"
+            await operator.until_round(experiment, 1, "committed")
+            assert list((tmp_path / "state" / "blobs" / "scratch").iterdir()) == []
+
+    with process({"folder": str(tmp_path / "state")}, file_limit=1 << 20) as (_, (url, token)):
+        asyncio.run(work(url, token))
+
+
+def children(pid: int) -> list[int]:
+    """The living children of a process."""
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+
+
+def test_the_worker_ends_with_a_coordinator_that_is_killed(tmp_path: Path) -> None:
+    with process({"folder": str(tmp_path / "state")}) as (coordinator, _):
+        deadline = time.monotonic() + 10
+        while not (workers := children(coordinator.pid)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(workers) == 1
+        coordinator.kill()
+        coordinator.wait(10)
+        while Path(f"/proc/{workers[0]}").exists() and time.monotonic() < deadline:
+            state = Path(f"/proc/{workers[0]}/stat").read_text().rsplit(")", 1)[1].split()[0]
+            if state == "Z":
+                break
+            time.sleep(0.05)
+        else:
+            assert not Path(f"/proc/{workers[0]}").exists()
+
+
+def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed() -> None:
+    async def work() -> None:
+        workers = Workers(attempts=2, timeout_s=30)
+        await workers.start()
+        (pid,) = children(os.getpid())
+        os.kill(pid, signal.SIGKILL)
+        assert (await workers.run("warm", {}))["ready"]
+        with pytest.raises(JobFailed, match="nowhere"):
+            await workers.run("aggregate", {"manifest": "/nowhere", "server_state": None})
+        with pytest.raises(JobFailed, match="KeyError"):
+            await workers.run("dance", {})
+        await workers.close()
+        assert children(os.getpid()) == []
+
+    asyncio.run(work())
+
+
+def test_a_worker_that_hangs_is_given_up_after_its_attempts() -> None:
+    async def work() -> None:
+        workers = Workers(attempts=2, timeout_s=0.05)
+        with pytest.raises(JobFailed, match="died or hung"):
+            await workers.run("warm", {})
+        await workers.close()
+
+    asyncio.run(work())

@@ -1,0 +1,242 @@
+"""The laws of a simulation, on a small experiment."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+import pytest
+from numpy.typing import NDArray
+
+from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.horizontal import FedAvg
+from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
+from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.server_optimizers import server_sgd
+from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
+from coterie.errors import DataError, ExperimentError
+from coterie.protocol.layout import Layout
+from coterie.protocol.rounds import RoundPolicy, Target
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.simulation import simulate, simulate_full
+from coterie.simulation.clients import Assignment, make_clients, train
+
+Arrays = dict[str, NDArray[Any]]
+SCHEMA = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2))
+
+
+def rows(count: int = 50, seed: int = 0) -> Arrays:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    y = generator.integers(0, 3, count).astype(np.int32)
+    centres = np.array([[2, 0, 0, 1], [0, 2, 1, 0], [-2, 0, 2, 0]], np.float32)
+    return {"x": (centres[y] + generator.normal(0, 0.4, (count, 4))).astype(np.float32), "y": y}
+
+
+CLIENTS = [rows(30 + 5 * seed, seed) for seed in range(6)]
+
+
+def experiment(**changes: Any) -> Experiment:
+    base = Experiment(
+        name="tiny",
+        model=mlp((4, 8, 3)),
+        schema=SCHEMA,
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.1),
+        metrics={"accuracy": accuracy},
+        batch_size=8,
+        epochs=2,
+        rounds=RoundPolicy(rounds=4, cohort=4),
+    )
+    return replace(base, **changes)
+
+
+def same(a: Mapping[str, NDArray[Any]], b: Mapping[str, NDArray[Any]]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_the_model_learns_and_every_round_is_told_once() -> None:
+    events: list[dict[str, Any]] = []
+    result = simulate_full(experiment(), CLIENTS, on_event=lambda event: events.append(dict(event)))
+    assert [event["event"] for event in events] == ["round"] * 4 + ["finished"]
+    assert events[:4] == result.history.to_dicts()
+    values = [value for _, value in result.history.curve("accuracy")]
+    assert values[-1] > 0.9 > values[0] - 0.3
+    assert all(record.evaluation == "federated" and record.accepted == 4 for record in result.history.rounds)
+    assert all(record.bytes_up > 4 * 4 * 67 and record.bytes_down > 0 for record in result.history.rounds)
+    session = cast(Any, onnxruntime).InferenceSession(result.infer())
+    test = rows(200, 77)
+    right = [
+        int(np.argmax(session.run(None, {"batch/x": test["x"][i : i + 1]})[0])) == test["y"][i] for i in range(200)
+    ]
+    assert np.mean(right) > 0.85
+
+
+def test_the_same_arguments_give_the_same_weights_whatever_the_number_of_threads() -> None:
+    results = [simulate_full(experiment(), CLIENTS, threads=threads) for threads in (1, 1, 3)]
+    for other in results[1:]:
+        assert same(results[0].weights, other.weights)
+        assert [r.model for r in results[0].history.rounds] == [r.model for r in other.history.rounds]
+    assert not same(results[0].weights, simulate_full(experiment(seed=1), CLIENTS).weights)
+
+
+def test_a_round_is_the_aggregate_of_its_clients_updates(tmp_path: Path) -> None:
+    """One round by hand: train each client, aggregate the files; the simulation commits the same bytes."""
+    from coterie.client_sdk.device.trainers.plan import PlanTrainer
+    from coterie.protocol.canonical import sha256_hex
+
+    wanted = experiment(rounds=RoundPolicy(rounds=1, cohort=6))
+    compiled = compile_plan(wanted)
+    (tmp_path / "base").write_bytes(compiled.initial_bytes)
+    assignment = Assignment(
+        experiment="tiny",
+        round=1,
+        base=sha256_hex(compiled.initial_bytes),
+        weights=compiled.initial,
+        frozen={},
+        hyper={},
+        seed=0,
+        weight_cap=10_000,
+    )
+    clients = make_clients(SCHEMA, CLIENTS, wanted.holdout)
+    answers = [train(client, compiled.plan, PlanTrainer(), assignment, tmp_path) for client in reversed(clients)]
+    result = aggregate_updates(
+        compiled.plan.manifest,
+        base=tmp_path / "base",
+        updates=[answer.path for answer in answers],
+        server=wanted.server_optimizer,
+        server_state=None,
+        out=tmp_path / "out",
+    )
+    assert simulate(wanted, CLIENTS).rounds[0].model == result.version
+
+
+def test_central_evaluation_is_on_the_given_rows_and_picks_the_best_version() -> None:
+    policy = RoundPolicy(rounds=5, cohort=3, evaluate_every=0)
+    result = simulate_full(experiment(evaluation=rows(100, 9), rounds=policy), CLIENTS)
+    losses = {record.model: record.metrics["loss"] for record in result.history.rounds}
+    assert all(record.evaluation == "central" for record in result.history.rounds)
+    assert result.history.best == min(losses, key=lambda model: losses[model])
+
+
+def test_a_target_stops_early() -> None:
+    policy = RoundPolicy(rounds=50, cohort=4, target=Target(metric="accuracy", value=0.8))
+    history = simulate(experiment(rounds=policy), CLIENTS)
+    assert history.reason == "target_reached" and len(history) < 50
+
+
+def test_fewer_clients_than_the_cohort_are_all_taken_and_too_few_are_refused() -> None:
+    policy = RoundPolicy(rounds=1, cohort=10, min_updates=5)
+    assert simulate(experiment(rounds=policy), CLIENTS).rounds[0].accepted == 6
+    with pytest.raises(ExperimentError, match="needs 5 updates, but there are only 4 clients"):
+        simulate(experiment(rounds=policy), CLIENTS[:4])
+    with pytest.raises(ExperimentError):
+        simulate(experiment(), [])
+
+
+def test_every_client_is_chosen_about_equally_often() -> None:
+    seen = np.zeros(6)
+
+    def fit(params: Params, task: FitTask) -> FitResult:
+        seen[[len(c["y"]) for c in CLIENTS].index(len(task.rows["y"]))] += 1
+        return params, 1, 1, {}
+
+    model = ExternalModel({"w": (1,)})
+    policy = RoundPolicy(rounds=120, cohort=2, evaluate_every=0)
+    wanted = Experiment(name="own", model=model, schema=SCHEMA, rounds=policy, holdout=0.0)
+    simulate(wanted, CLIENTS, trainer=ExternalTrainer(fit))
+    assert seen.sum() == 240 and seen.min() > 20 and seen.max() < 62
+
+
+def test_data_that_does_not_fit_names_the_client_and_the_row() -> None:
+    bad = rows()
+    bad["x"][3, 0] = np.nan
+    with pytest.raises(DataError, match="client 1.*row 4"):
+        simulate(experiment(), [rows(), bad, rows()])
+
+
+def test_an_external_model_needs_a_trainer() -> None:
+    wanted = Experiment(
+        name="own",
+        model=ExternalModel({"w": (1,)}),
+        schema=SCHEMA,
+        rounds=RoundPolicy(rounds=1, cohort=1, evaluate_every=0),
+    )
+    with pytest.raises(ExperimentError, match="need a trainer"):
+        simulate(wanted, CLIENTS)
+
+
+def counting() -> Algorithm:
+    """FedAvg whose delta is the number of this client's updates that rounds have counted."""
+    plain = FedAvg()
+
+    def state(layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        return {"counted": (1,)}
+
+    def finish(context: Finish) -> Finished:
+        count = context.client_state["counted"] + 1.0
+        same_everywhere = {name: 0.0 * value + count for name, value in context.base.items()}
+        return Finished(sections={"delta": same_everywhere}, client_state={"counted": count})
+
+    return replace(plain, client=replace(plain.client, client_state=state, finish=finish))
+
+
+def test_client_state_lives_from_round_to_round() -> None:
+    policy = RoundPolicy(rounds=3, cohort=6, evaluate_every=0)
+    result = simulate_full(experiment(algorithm=counting(), rounds=policy), CLIENTS)
+    initial = compile_plan(experiment()).initial
+    for name, weights in result.weights.items():
+        assert np.allclose(weights - initial[name], 1 + 2 + 3, atol=1e-5)
+
+
+def test_server_state_lives_from_round_to_round() -> None:
+    policy = RoundPolicy(rounds=3, cohort=6, evaluate_every=0)
+
+    def fit(params: Params, task: FitTask) -> FitResult:
+        return {"w": params["w"] + 1}, 1, 1, {}
+
+    wanted = Experiment(
+        name="own",
+        model=ExternalModel({"w": (1,)}),
+        schema=SCHEMA,
+        rounds=policy,
+        server_optimizer=server_sgd(1.0, momentum=0.5),
+    )
+    result = simulate_full(wanted, CLIENTS, trainer=ExternalTrainer(fit))
+    assert result.weights["w"].tolist() == [1 + 1.5 + 1.75]
+
+
+def test_a_round_that_diverges_is_abandoned_with_its_cause_and_changes_nothing() -> None:
+    def fit(params: Params, task: FitTask) -> FitResult:
+        return {"w": params["w"] + np.float32(3e38)}, 1, 1, {}
+
+    wanted = Experiment(
+        name="own",
+        model=ExternalModel({"w": (1,)}),
+        schema=SCHEMA,
+        rounds=RoundPolicy(rounds=9, cohort=2, evaluate_every=0),
+        server_optimizer=server_sgd(2.0),
+    )
+    result = simulate_full(wanted, CLIENTS, trainer=ExternalTrainer(fit))
+    assert {(r.state, r.cause) for r in result.history.rounds} == {("abandoned", "aggregate_failed")}
+    assert result.history.reason == "stalled" and result.weights["w"].tolist() == [0]
+
+
+def test_int8_updates_take_a_quarter_of_the_bytes_and_still_learn() -> None:
+    wide = experiment(model=mlp((4, 256, 3)))
+    full, small = simulate(wide, CLIENTS), simulate(replace(wide, codecs=("int8",)), CLIENTS)
+    assert small.rounds[0].bytes_up < 0.4 * full.rounds[0].bytes_up
+    assert small.curve("accuracy")[-1][1] > 0.9
+
+
+def test_a_folder_keeps_every_version_and_nothing_else(tmp_path: Path) -> None:
+    result = simulate_full(experiment(), CLIENTS, folder=tmp_path / "kept")
+    kept = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert {f"{record.model}.safetensors" for record in result.history.rounds} < kept
+    assert len(kept) == 5
