@@ -39,6 +39,36 @@ def copied(graph: Graph, operands: list[Value], nodes: list[Node]) -> list[Value
     return [mapping[value] for value in graph.outputs.values()]
 
 
+# The graphs whose outputs are those of the node, and whether the first ones are carries.
+_RESULTS = {"cond": (("true", "false"), False), "scan": (("body",), True), "while": (("body",), True)}
+
+
+def drop_unread_results(graph: Graph) -> Graph:
+    """The graph in which choices and loops give only results that something reads; carries stay. What made the others
+    is dead code inside.
+    """
+    read = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs.values())
+    nodes = [_with_results(node, read) if node.primitive in _RESULTS else node for node in graph.nodes]
+    if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
+        return graph
+    return verify(Graph(graph.inputs, tuple(nodes), graph.outputs))
+
+
+def _with_results(node: Node, read: set[Value]) -> Node:
+    names, carrying = _RESULTS[node.primitive]
+    carries: int = node.attributes["carries"] if carrying else 0
+    kept = [index for index, value in enumerate(node.outputs) if index < carries or value in read]
+    if len(kept) == len(node.outputs) or not kept:
+        return node
+    attributes = dict(node.attributes)
+    for name in names:
+        held: Graph = attributes[name]
+        outputs = list(held.outputs.values())
+        attributes[name] = Graph(held.inputs, held.nodes, {str(i): outputs[index] for i, index in enumerate(kept)})
+    results = tuple(node.outputs[index] for index in kept)
+    return Node(node.primitive, node.inputs, results, attributes, node.source)
+
+
 def inside(run: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
     """The pass that applies another one to the graphs inside nodes."""
 

@@ -328,17 +328,6 @@ def test_a_predicate_of_one_element_and_a_python_bool_will_do() -> None:
     assert cond(False, lambda x: x, lambda x: -x, cnp.asarray(3.0)).item() == -3.0
 
 
-def test_passes_work_inside_of_loops() -> None:
-    def step(c: Array, x: Array) -> tuple[Array, None]:
-        cnp.exp(c)
-        return (c * 1.0 + x) * (cnp.full((3,), 2.0) * 3.0) + cnp.tanh(x) - cnp.tanh(x), None
-
-    graph = optimise(trace(lambda h, xs: scan(step, h, xs)[0], TensorSpec((3,)), TensorSpec((5, 3))).graph)
-    (body,) = (node.attributes["body"] for node in graph.nodes if node.primitive == "scan")
-    names = [node.primitive for node in body.nodes]
-    assert "exp" not in names and names.count("tanh") == 1 and names.count("multiply") == 1
-
-
 def test_arrays_from_around_a_loop_are_differentiated_also_as_weights() -> None:
     scale = Array(np.asarray(0.5))
     body = lambda c, x: (c * scale + x, None)  # noqa: E731
