@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
 .PHONY: help demo test check clean
@@ -31,8 +32,10 @@ $(BIN)/python:
 	@echo "making .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv
 
-# One stamp per set of extras; a stamp older than pyproject.toml is installed again.
+# One stamp per set of extras; a stamp older than pyproject.toml is installed again. Compiled ahead, because the demo's
+# processes would all compile the same files at once.
 .venv/installed-%: pyproject.toml | $(BIN)/python
 	@echo "installing coterie[$*] into .venv (the first time takes about a minute)"
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable ".[$*]"
+	@$(BIN)/python -m compileall -q $(FOLDERS)
 	@touch $@

@@ -19,7 +19,7 @@ from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
 from coterie.cli.places import HOME, PORT
 
-PACKAGES = ("numpy", "onnx", "onnxruntime", "pydantic", "httpx", "cryptography", "safetensors")
+PACKAGES = ("numpy", "onnx", "onnxruntime", "pydantic", "httpx", "cryptography", "zstandard")
 # A clock before this is not set; certificates would seem to lie in the future.
 RELEASED = 1_760_000_000
 

@@ -12,12 +12,14 @@ import inspect
 import os
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from coterie.errors import DataError
@@ -150,16 +152,20 @@ def _kind(path: Path) -> Callable[[Path, DataSchema], Arrays] | None:
 def _npy(path: Path) -> NDArray[Any]:
     try:
         return cast(NDArray[Any], np.load(path, allow_pickle=False))
-    except (OSError, ValueError) as error:
+    except _DAMAGE as error:
         raise _unreadable(path, error) from error
 
 
 def _npz(path: Path, schema: DataSchema) -> Arrays:
     wanted = {feature.name for feature in schema.features} | {schema.label.name, *schema.sources}
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files if name in wanted}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        # NumPy leaves a file open that it opened itself and cannot read.
+        with path.open("rb") as source:
+            file: Any = np.load(source, allow_pickle=False)
+            if not isinstance(file, NpzFile):
+                raise ValueError("it holds one array without a name, as .npy files do")
+            return {name: cast(Any, file)[name] for name in file.files if name in wanted}
+    except _DAMAGE as error:
         raise _unreadable(path, error) from error
 
 
@@ -170,7 +176,7 @@ def _csv(path: Path, schema: DataSchema) -> Arrays:
             header = [name.strip() for name in next(reader, list[str]())]
             columns = _columns(path, header, schema.sources)
             return _read_columns(path, reader, header, columns)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except _DAMAGE as error:
         raise _unreadable(path, error) from error
 
 
@@ -203,7 +209,8 @@ def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[s
 def _read_columns(path: Path, rows: Iterator[list[str]], header: Sequence[str], columns: Mapping[str, int]) -> Arrays:
     chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
     width, count = len(header), 0
-    while block := [row for row in islice(rows, 50_000) if row]:
+    filled = (row for row in rows if row)
+    while block := list(islice(filled, 50_000)):
         for offset, row in enumerate(block):
             if len(row) != width:
                 raise DataError(
@@ -235,6 +242,10 @@ def _join(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len({part.dtype.kind for part in parts}) > 1:
         return np.concatenate([part.astype(str) for part in parts])
     return np.concatenate(parts)
+
+
+# Whatever the readers raise for a file that is damaged or of another format (a wrong encoding is a ValueError).
+_DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, csv.Error)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

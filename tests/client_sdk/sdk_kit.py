@@ -1,5 +1,6 @@
 """A small experiment, coordinators to run it on, and a rule whose client state counts the updates that counted."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -35,6 +36,7 @@ from coterie.server.app import create_app
 from coterie.server.settings import Settings
 
 Arrays = dict[str, NDArray[Any]]
+Events = list[dict[str, Any]]
 
 SCHEMA = DataSchema((Feature(name="x", shape=(4,), low=-10, high=10),), Label(name="y", low=0, high=2))
 RESEARCHER = SigningKey.from_seed(b"r" * 32)
@@ -135,6 +137,21 @@ async def lab(folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> Asy
         yield made
         for agent in made.agents:
             await agent.close()
+
+
+def run(work: Callable[[Lab], Any], folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> Any:
+    """Do some work in a lab, within a minute."""
+
+    async def inside() -> Any:
+        async with lab(folder, wrap) as place, asyncio.timeout(60):
+            return await work(place)
+
+    return asyncio.run(inside())
+
+
+def kinds(events: Events) -> list[str]:
+    """What a device told, without its waits."""
+    return [event["event"] for event in events if event["event"] != "waiting"]
 
 
 @dataclass(frozen=True)

@@ -2,37 +2,34 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from sdk_kit import RESEARCHER, SCHEMA, Lab, counting, experiment, hear, lab, rows
+from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, counting, experiment, hear, kinds, rows, run
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
-from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
-from coterie.errors import ConfigurationError, DataError, InputError, StorageError, Unreachable
+from coterie.errors import ConfigurationError, InputError, StorageError, Unreachable
 from coterie.protocol.rounds import RoundPolicy
-from coterie.protocol.signing import SigningKey
-
-Events = list[dict[str, Any]]
 
 
-def run(work: Callable[[Lab], Any], folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> Any:
-    async def inside() -> Any:
-        async with lab(folder, wrap) as place, asyncio.timeout(60):
-            return await work(place)
+class Recorder:
+    """Keeps the bodies of the requests to a path."""
 
-    return asyncio.run(inside())
+    def __init__(self, app: Any, part: str, bodies: list[bytes]) -> None:
+        self.app, self.part, self.bodies = app, part, bodies
 
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def listen() -> Any:
+            message = await receive()
+            if self.part in scope["path"] and message.get("body"):
+                self.bodies.append(message["body"])
+            return message
 
-def kinds(events: Events) -> list[str]:
-    return [event["event"] for event in events if event["event"] != "waiting"]
+        await self.app(scope, listen, send)
 
 
 def test_several_devices_train_and_evaluate_a_model_that_learns(tmp_path: Path) -> None:
@@ -66,167 +63,6 @@ def test_client_state_is_rolled_back_when_the_round_is_abandoned(tmp_path: Path)
         assert (await place.control.history(view.id)).rounds[0].cause == "too_few_updates"
 
     run(work, tmp_path)
-
-
-def test_data_is_checked_before_the_coordinator_hears_of_the_device(tmp_path: Path) -> None:
-    async def work(place: Lab) -> None:
-        await place.submit(experiment("checked"))
-        bad = rows()
-        bad["x"][6, 2] = np.nan
-        agent = await place.agent("checked", data=bad)
-        with pytest.raises(DataError, match="row 7"):
-            await agent.run()
-        assert await place.control.devices("checked") == [] and agent.store.membership() is None
-
-    run(work, tmp_path)
-
-
-def test_without_a_token_the_first_time_says_what_is_missing(tmp_path: Path) -> None:
-    async def work(place: Lab) -> None:
-        await place.submit(experiment("closed"))
-        agent = await place.agent("closed", token=None)
-        with pytest.raises(ConfigurationError) as caught:
-            await agent.join()
-        assert caught.value.reason == "token_missing"
-
-    run(work, tmp_path)
-
-
-def test_a_plan_of_a_key_that_was_not_pinned_is_refused_until_the_device_joins_anew(tmp_path: Path) -> None:
-    async def work(place: Lab) -> None:
-        await place.control.ensure_population("trust", SCHEMA)
-        events: Events = []
-        agent = await place.agent("trust", on_event=hear(events))
-        await agent.join()
-        await place.submit(experiment("trust"), SigningKey.from_seed(b"n" * 32))
-        await agent.cycle()
-        assert [event["code"] for event in events if event["event"] == "refused"] == ["signer_refused"]
-        await agent.close()
-        place.agents.clear()
-        again = await place.agent("trust")
-        assert (await again.run(rounds=1)).counted == 1
-
-    run(work, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("policy", "code"),
-    [
-        (DevicePolicy(signers=frozenset()), "signer_refused"),
-        (DevicePolicy(memory_bytes=100), "memory_refused"),
-        (DevicePolicy(max_upload_bytes=100), "upload_too_large"),
-        (DevicePolicy(max_download_bytes=100), "download_too_large"),
-    ],
-)
-def test_the_devices_own_policy_holds_whatever_the_coordinator_asks(
-    tmp_path: Path, policy: DevicePolicy, code: str
-) -> None:
-    async def work(place: Lab) -> None:
-        view = await place.submit(experiment("policy"))
-        events: Events = []
-        agent = await place.agent("policy", policy=policy, on_event=hear(events))
-        await agent.cycle()
-        refused = [event for event in events if event["event"] == "refused"]
-        assert [event["code"] for event in refused] == [code] and refused[0]["message"]
-        rounds = await place.control.rounds(view.id)
-        assert rounds[0].accepted == 0 and rounds[0].failed == 1
-
-    run(work, tmp_path)
-
-
-def test_weight_and_steps_are_capped_by_the_device(tmp_path: Path) -> None:
-    async def work(place: Lab) -> None:
-        await place.submit(experiment("caps", epochs=3))
-        agent = await place.agent("caps", policy=DevicePolicy(max_weight=5, max_steps=2))
-        await agent.cycle()
-        (entry,) = agent.store.history()
-        assert (entry.weight, entry.steps) == (5, 2)
-
-    run(work, tmp_path)
-
-
-def test_memory_is_counted_from_the_plan() -> None:
-    plan = compile_plan(experiment()).plan
-    parameters = 4 * (4 * 8 + 8 + 8 * 3 + 3)
-    assert memory_needed(plan) >= 5 * parameters
-    DevicePolicy(memory_bytes=memory_needed(plan)).check_plan(plan)
-
-
-class Tamper:
-    """Changes answers on their way: path fragment → bytes to other bytes."""
-
-    def __init__(self, app: Any, part: str, change: Callable[[bytes], bytes]) -> None:
-        self.app, self.part, self.change = app, part, change
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if self.part not in scope["path"]:
-            await self.app(scope, receive, send)
-            return
-        # Compressed bytes would hide what is to be changed.
-        scope = {**scope, "headers": [(k, v) for k, v in scope["headers"] if k != b"accept-encoding"]}
-        start: list[Any] = []
-        body: list[bytes] = []
-
-        async def collect(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                start.append(message)
-                return
-            body.append(message.get("body", b""))
-            if not message.get("more_body"):
-                data = self.change(b"".join(body))
-                headers = [(k, v) for k, v in start[0]["headers"] if k.lower() != b"content-length"]
-                await send({**start[0], "headers": [*headers, (b"content-length", str(len(data)).encode())]})
-                await send({"type": "http.response.body", "body": data})
-
-        await self.app(scope, receive, collect)
-
-
-class Recorder:
-    """Keeps the bodies of the requests to a path."""
-
-    def __init__(self, app: Any, part: str, bodies: list[bytes]) -> None:
-        self.app, self.part, self.bodies = app, part, bodies
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def listen() -> Any:
-            message = await receive()
-            if self.part in scope["path"] and message.get("body"):
-                self.bodies.append(message["body"])
-            return message
-
-        await self.app(scope, listen, send)
-
-
-def test_a_task_that_the_pinned_coordinator_did_not_sign_is_refused(tmp_path: Path) -> None:
-    def raise_cap(data: bytes) -> bytes:
-        answer = json.loads(data)
-        if answer.get("task"):
-            answer["task"]["hyper"] = {"lr": 1e9}
-        return json.dumps(answer).encode()
-
-    async def work(place: Lab) -> None:
-        await place.submit(experiment("forged"))
-        events: Events = []
-        agent = await place.agent("forged", on_event=hear(events))
-        await agent.cycle()
-        assert [event["code"] for event in events if event["event"] == "refused"] == ["signature_invalid"]
-        assert agent.store.history()[0].state == "failed"
-
-    run(work, tmp_path, lambda app: Tamper(app, "/check-in", raise_cap))
-
-
-def test_blobs_changed_on_the_way_are_noticed(tmp_path: Path) -> None:
-    async def work(place: Lab) -> None:
-        await place.submit(experiment("damaged"))
-        events: Events = []
-        agent = await place.agent("damaged", on_event=hear(events))
-        await agent.cycle()
-        assert [event["code"] for event in events if event["event"] == "refused"] == ["digest_mismatch"]
-
-    def flip(data: bytes) -> bytes:
-        return data[:-1] + bytes([data[-1] ^ 1])
-
-    run(work, tmp_path, lambda app: Tamper(app, "/v1/blobs/", lambda data: flip(data) if data[:1] == b"{" else data))
 
 
 def external(name: str) -> Experiment:

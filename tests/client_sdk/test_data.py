@@ -143,6 +143,44 @@ def test_what_is_not_there_or_not_readable_is_named(tmp_path: Path, monkeypatch:
             load_data(source, SCHEMA)
 
 
+def garbled(data: bytes) -> bytes:
+    """The data with its middle overwritten."""
+    middle = len(data) // 2
+    return data[:middle] + b"\xff" * 40 + data[middle + 40 :]
+
+
+def damaged(folder: Path) -> dict[str, bytes]:
+    """Files that are not what their name says, by name."""
+    np.save(folder / "one.npy", np.zeros(3))
+    with (folder / "whole.npz").open("wb") as file:
+        cast(Any, np).savez_compressed(file, **{name: np.repeat(array, 500, 0) for name, array in arrays().items()})
+    csv = gzip.compress((HEADER + "".join(LINES)).encode())
+    return {
+        # After the ten bytes of gzip's own header: a block of the type that deflate does not have.
+        "garbled.csv.gz": csv[:10] + b"\x07" + csv[11:],
+        "short.csv.gz": csv[:-4],
+        "plain.csv.gz": b"no gzip",
+        "garbled.npz": garbled((folder / "whole.npz").read_bytes()),
+        "short.npz": (folder / "whole.npz").read_bytes()[:-100],
+        "array.npz": (folder / "one.npy").read_bytes(),
+        "empty.npz": b"",
+        "latin.csv": b"\xff\xfe,",
+        "quoted.csv": HEADER.encode() + b'"' + b"1" * 200_000,
+    }
+
+
+def test_a_damaged_file_is_named_whatever_the_damage(tmp_path: Path) -> None:
+    for name, content in damaged(tmp_path).items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=rf"^{name} cannot be read: ") as caught:
+            load_data(tmp_path / name, SCHEMA)
+        assert caught.value.reason == "data_unreadable", name
+
+
+def test_rows_after_any_number_of_empty_lines_are_read(tmp_path: Path) -> None:
+    check(load_data(write(tmp_path / "pets.csv", [LINES[0], "\n" * 120_000, *LINES[1:]]), SCHEMA))
+
+
 def test_a_pickled_object_is_never_loaded(tmp_path: Path) -> None:
     save_rows(tmp_path / "pets.npz", {**arrays(), "age": np.array([object()] * 3, dtype=object)})
     with pytest.raises(DataError, match="cannot be read"):
