@@ -3,7 +3,9 @@
 The public names are loaded on first use, so that importing one part does not load the others.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,8 +13,17 @@ if TYPE_CHECKING:
     from coterie.compute.autodiff import grad as grad
     from coterie.compute.autodiff import value_and_grad as value_and_grad
     from coterie.compute.autodiff import vjp as vjp
+    from coterie.compute.batching import vmap as vmap
+    from coterie.compute.control.derived import checkpoint as checkpoint
+    from coterie.compute.control.derived import custom_vjp as custom_vjp
+    from coterie.compute.control.functions import cond as cond
+    from coterie.compute.control.functions import scan as scan
+    from coterie.compute.control.functions import while_loop as while_loop
     from coterie.compute.interpret import interpret as interpret
     from coterie.compute.jit import jit as jit
+    from coterie.compute.mode import get_mode as get_mode
+    from coterie.compute.mode import set_mode as set_mode
+    from coterie.compute.mode import use_mode as use_mode
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
     from coterie.compute.text import parse as parse
@@ -27,18 +38,27 @@ _HOMES = {
     "Array": "array",
     "GraphInputs": "trace",
     "TensorSpec": "trace",
+    "checkpoint": "control.derived",
+    "cond": "control.functions",
+    "custom_vjp": "control.derived",
+    "get_mode": "mode",
     "grad": "autodiff",
     "interpret": "interpret",
     "jit": "jit",
     "optimise": "passes",
     "parse": "text",
+    "scan": "control.functions",
+    "set_mode": "mode",
     "to_onnx": "onnx.writer",
     "to_text": "text",
     "trace": "trace",
     "trace_named": "trace",
+    "use_mode": "mode",
     "value_and_grad": "autodiff",
     "verify": "verify",
     "vjp": "autodiff",
+    "vmap": "batching",
+    "while_loop": "control.functions",
 }
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
@@ -48,3 +68,16 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+class _Package(ModuleType):
+    """A package whose functions are not hidden by the modules of the same name that hold them: once loaded, ``trace``
+    the module would otherwise stand where ``trace`` the function was.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

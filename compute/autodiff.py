@@ -6,39 +6,52 @@ made from a graph, and a gradient of a gradient needs nothing more. Only values 
 outputs are visited: the rest of the backward pass is never built.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array, bind, refuse
-from coterie.compute.ir import Graph, Value
+from coterie.compute.control import row as control
+from coterie.compute.control.bind import bind_structured
+from coterie.compute.control.table import STRUCTURED
+from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.algebra import pool_first
+from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Call
 from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.replay import build
 from coterie.compute.source import replaying, user_source
-from coterie.compute.trace import Traced, replay, trace_flat
+from coterie.compute.trace import Traced, is_array, trace_flat
 from coterie.errors import DTypeError, InputError, InternalError, ShapeError
 
 Position: TypeAlias = int | tuple[int, ...] | None
+Weights: TypeAlias = Sequence[Array] | Mapping[str, Array] | None
 
 
 def grad(
-    fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False
+    fn: Callable[..., Any],
+    grad_position: Position = 0,
+    weights: Weights = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
 ) -> Callable[..., Any]:
     """A function that returns the gradient of the scalar that ``fn`` returns.
 
     grad_position: the argument to differentiate (a pytree of float arrays), or a tuple of them; None with ``weights``.
-    weights: arrays that ``fn`` holds by closure, to differentiate too.
+    weights: arrays that ``fn`` holds by closure, to differentiate too; in a mapping they have names.
     has_aux: ``fn`` returns (scalar, aux, ...); only the scalar is differentiated and the result is (gradients, (aux,
     ...)). Without it several scalars are summed.
+    return_ids: every gradient becomes (id, gradient). The id is the position of an argument, the name of a weight of a
+    mapping, or the number of a weight of a sequence.
 
-    An int position gives one gradient, a tuple gives a tuple; weights alone give a tuple; both give (gradients of
-    positions, gradients of weights). Raises InputError for a position that is not an argument, ShapeError for a result
-    that is not a scalar, DTypeError for an argument that is not a float.
+    An int position gives one gradient, a tuple gives a tuple; weights alone give a tuple in their order; both give
+    (gradients of positions, gradients of weights). Raises InputError for a position that is not an argument and for a
+    result that has_aux does not fit, ShapeError for a result that is not a scalar, DTypeError for an argument that is
+    not a float.
     """
-    both = value_and_grad(fn, grad_position, weights, has_aux)
+    both = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
 
     def gradient(*arguments: Any) -> Any:
         value, gradients = both(*arguments)
@@ -48,11 +61,16 @@ def grad(
 
 
 def value_and_grad(
-    fn: Callable[..., Any], grad_position: Position = 0, weights: Sequence[Array] | None = None, has_aux: bool = False
+    fn: Callable[..., Any],
+    grad_position: Position = 0,
+    weights: Weights = None,
+    has_aux: bool = False,
+    return_ids: bool = False,
 ) -> Callable[..., Any]:
     """As :func:`grad`, but the function returns (value, gradients); with has_aux ((scalar, aux, ...), gradients)."""
     positions = _positions(grad_position, weights)
-    held = tuple(weights or ())
+    names = list(weights) if isinstance(weights, Mapping) else range(len(weights or ()))
+    held = list(weights.values()) if isinstance(weights, Mapping) else list(weights or ())
 
     def both(*arguments: Any) -> Any:
         for position in positions:
@@ -61,27 +79,29 @@ def value_and_grad(
                     f"{user_source()}: grad_position {position} but only {len(arguments)} arguments.",
                     hint="Positions count from 0.",
                 )
-        linear = _Linearised(fn, [_with_arrays(a) if i in positions else a for i, a in enumerate(arguments)], held)
+        prepared = [_with_arrays(a) if i in positions else a for i, a in enumerate(arguments)]
+        linear = _Linearised(fn, prepared, positions, held)
         result = linear.result()
-        scalars = [result[0]] if has_aux else tree.flatten(result)[0]
-        seeds: dict[Value, Array] = {}
-        for value, scalar in zip(linear.graph.outputs.values(), scalars, strict=False):  # aux outputs have no seed
-            seeds[value] = seeds[value] + _one(scalar) if value in seeds else _one(scalar)
-        by_argument = [linear.argument_values(position) for position in positions]
-        wanted = [value for values, _ in by_argument for value in values]
-        gradients = iter(linear.pull(seeds, [*wanted, *linear.weight_values()]))
-        inputs = tuple(
-            tree.unflatten(structure, [next(gradients) for _ in values]) for values, structure in by_argument
-        )
-        return result, _arrange(grad_position, inputs, tuple(gradients), weights is not None)
+        if has_aux and not (isinstance(result, tuple) and result):
+            raise InputError(
+                f"{user_source()}: has_aux needs a function that returns a tuple (loss, aux, ...).",
+                hint="Return a tuple, or leave has_aux out.",
+            )
+        scalars = tree.flatten(result[0] if has_aux else result)[0]
+        ones = zip(linear.graph.outputs.values(), map(_one, scalars), strict=False)  # aux outputs have no seed
+        inputs, gradients = linear.pull(ones)
+        if return_ids:
+            inputs = list(zip(positions, inputs, strict=True))
+            gradients = tuple(zip(names, gradients, strict=True))
+        return result, _arrange(grad_position, tuple(inputs), gradients, weights is not None)
 
     return both
 
 
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """The result of ``fn`` and its pullback: cotangents of the result (a tree like it) to those of all arguments."""
-    linear = _Linearised(fn, [_with_arrays(primal) for primal in primals], ())
-    outputs = list(linear.traced.graph.outputs.values())
+    linear = _Linearised(fn, [_with_arrays(primal) for primal in primals], range(len(primals)), ())
+    outputs = list(linear.graph.outputs.values())
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         leaves, structure = tree.flatten(cotangent)
@@ -90,106 +110,147 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
                 f"{user_source()}: the cotangent is not a tree like the result.",
                 hint="Use the keys and lengths of the result.",
             )
-        seeds: dict[Value, Array] = {}
+        seeds: list[tuple[Value, Array]] = []
         for value, leaf in zip(outputs, leaves, strict=True):
             array = as_array(leaf)
             if array.type != value.type:
                 refuse(ShapeError, "vjp", (array,), f"the cotangent must be like the result, {value.type}.")
             if value.type.is_float:
-                seeds[value] = seeds[value] + array if value in seeds else array
-        by_argument = [linear.argument_values(position) for position in range(len(primals))]
-        gradients = iter(linear.pull(seeds, [value for values, _ in by_argument for value in values]))
-        return tuple(tree.unflatten(structure, [next(gradients) for _ in values]) for values, structure in by_argument)
+                seeds.append((value, array))
+        return tuple(linear.pull(seeds)[0])
 
     return linear.result(), pullback
 
 
 class _Linearised:
-    """A traced function, replayed on its arguments, ready to pull cotangents back."""
+    """A traced function, replayed on its arguments, ready to pull cotangents back to those at ``positions``."""
 
-    def __init__(self, fn: Callable[..., Any], arguments: Sequence[Any], weights: Sequence[Array]) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], arguments: Sequence[Any], positions: Sequence[int], weights: Sequence[Array]
+    ) -> None:
         self.traced: Traced = trace_flat(fn, arguments, weights)
-        leaves = [as_array(leaf) for leaf in tree.flatten(tuple(arguments))[0] if _is_data(leaf)]
+        leaves = [as_array(leaf) for leaf in tree.flatten(tuple(arguments))[0] if is_array(leaf)]
         self.graph: Graph = pool_first(self.traced.graph)
-        self.environment = replay(self.graph, [*leaves, *weights, *self.traced.captures])
-        self._weights = [self.graph.inputs[f"weight/{index}"] for index in range(len(weights))]
+        inputs = [*leaves, *weights, *self.traced.captures]
+        given = dict(zip(self.graph.inputs.values(), inputs, strict=True))
+        self.structures = [self.traced.in_structure.children[position] for position in positions]
+        self.wanted = [
+            self.graph.inputs[path]
+            for position, structure in zip(positions, self.structures, strict=True)
+            for path in structure.paths(str(position))
+        ] + [self.graph.inputs[f"weight/{index}"] for index in range(len(weights))]
+        for value in self.wanted:
+            if not value.type.is_float:
+                fix = 'Convert with astype(x, "float32"), or leave it out.'
+                refuse(DTypeError, "grad", (given[value],), "only floats have gradients.", fix)
+        self._forward = Forward(self.graph, inputs, self.wanted)
 
     def result(self) -> Any:
         """What the function returned, as arrays of the caller's context."""
-        return tree.unflatten(
-            self.traced.out_structure, [self.environment[value] for value in self.graph.outputs.values()]
-        )
+        values = self.graph.outputs.values()
+        return tree.unflatten(self.traced.out_structure, [self._forward.environment[value] for value in values])
 
-    def argument_values(self, position: int) -> tuple[list[Value], tree.Structure]:
-        """The graph inputs of one argument and its structure."""
-        structure = self.traced.in_structure.children[position]
-        return [self.graph.inputs[path] for path in structure.paths(str(position))], structure
-
-    def weight_values(self) -> list[Value]:
-        """The graph inputs of the weights held by closure."""
-        return self._weights
-
-    def pull(self, seeds: Mapping[Value, Array], wanted: Sequence[Value]) -> list[Array]:
-        """The cotangents of the wanted inputs; zeros for those on which the outputs do not depend."""
-        for value in wanted:
-            if not value.type.is_float:
-                refuse(
-                    DTypeError,
-                    "grad",
-                    (self.environment[value],),
-                    "only floats have gradients.",
-                    'Convert with astype(x, "float32"), or leave it out.',
-                )
-        cotangents = backward(self.graph, self.environment, seeds, wanted)
-        return [
-            cotangents[v]
-            if v in cotangents
-            else bind("broadcast_to", Array(np.zeros((), v.type.dtype)), shape=v.type.shape)
-            for v in wanted
-        ]
+    def pull(self, seeds: Iterable[tuple[Value, Array]]) -> tuple[list[Any], tuple[Array, ...]]:
+        """The cotangents of the arguments (trees like them) and of the weights; zeros for those on which the outputs do
+        not depend.
+        """
+        cotangents = self._forward.pull(_summed(seeds))
+        found = iter([cotangents[v] if v in cotangents else rules.zeros(v.type) for v in self.wanted])
+        trees = [tree.unflatten(shape, [next(found) for _ in range(shape.leaves)]) for shape in self.structures]
+        return trees, tuple(found)
 
 
-def backward(
-    graph: Graph, environment: Mapping[Value, Array], seeds: Mapping[Value, Array], wanted: Sequence[Value]
-) -> dict[Value, Array]:
-    """Apply the gradient rules from the last node to the first, only along paths from ``wanted``. The cotangent of
-    every value that has one.
+class Forward:
+    """A graph replayed on arrays in the context of the caller, with what gradients for ``wanted`` values will read.
+
+    Structured nodes between the wanted values and the outputs run in their saving form.
     """
-    active = set(wanted)
-    for node in graph.nodes:
-        if node.output.type.is_float and not active.isdisjoint(node.inputs):
-            active.add(node.output)
-    cotangents = {value: seed for value, seed in seeds.items() if value in active}
-    for node in reversed(graph.nodes):
-        cotangent = cotangents.get(node.output)
+
+    def __init__(self, graph: Graph, inputs: Sequence[Array], wanted: Sequence[Value]) -> None:
+        self.graph = graph
+        self.environment: dict[Value, Array] = dict(zip(graph.inputs.values(), inputs, strict=True))
+        self._active = set(wanted)
+        self._saved: dict[Node, tuple[Array, ...]] = {}
+        for node in graph.nodes:
+            with replaying(node.source):
+                self._apply(node)
+
+    def _apply(self, node: Node) -> None:
+        if node.primitive == "constant":
+            self.environment[node.output] = Array(node.attributes["value"])
+            return
+        operands = [self.environment[value] for value in node.inputs]
+        active = any(value in self._active for value in node.inputs)
+        if active:
+            self._active.update(value for value in node.outputs if value.type.is_float)
+        if node.primitive in STRUCTURED:
+            saving = STRUCTURED[node.primitive].saving(node.attributes) if active else node.attributes
+            self._saved[node] = bind_structured(node.primitive, operands, saving)
+            self.environment.update(zip(node.outputs, self._saved[node], strict=False))
+        else:
+            self.environment[node.output] = bind(node.primitive, *operands, **node.attributes)
+
+    def pull(self, seeds: Mapping[Value, Array]) -> dict[Value, Array]:
+        """Apply the gradient rules from the last node to the first, only along paths from the wanted values. The
+        cotangent of every value that has one.
+        """
+        cotangents = {value: seed for value, seed in seeds.items() if value in self._active}
+        for node in reversed(self.graph.nodes):
+            given = [cotangents.get(value) for value in node.outputs]
+            if all(g is None for g in given):
+                continue
+            with replaying(node.source):
+                for value, part in zip(node.inputs, self._parts(node, given), strict=True):
+                    if part is None:
+                        continue
+                    expected = self.environment[value].type
+                    if part.type != expected:
+                        raise InternalError(f"A gradient of {node.primitive} is {part.type}, not {expected}.")
+                    cotangents[value] = cotangents[value] + part if value in cotangents else part
+        return cotangents
+
+    def _parts(self, node: Node, given: Sequence[Array | None]) -> list[Array | None]:
+        wanted = [value in self._active and value.type.is_float for value in node.inputs]
+        operands = tuple(self.environment[value] for value in node.inputs)
+        if node.primitive in STRUCTURED:
+            call = control.Call(operands, self._saved[node], node.attributes)
+            parts = list(STRUCTURED[node.primitive].gradient(call, given, wanted, pullback_graph))
+            return [part if want else None for part, want in zip(parts, wanted, strict=True)]
+        cotangent = given[0]
         if cotangent is None:
-            continue
-        call = Call(tuple(environment[value] for value in node.inputs), environment[node.output], node.attributes)
+            return [None] * len(operands)
         rule = PRIMITIVES[node.primitive].gradient
-        with replaying(node.source):
-            for index, value in enumerate(node.inputs):
-                if value not in active or not value.type.is_float:
-                    continue
-                part = rule(index, call, cotangent)
-                if part is None:
-                    continue
-                if part.type != value.type:
-                    raise InternalError(
-                        f"The gradient of {node.primitive} for operand {index} is {part.type}, not {value.type}."
-                    )
-                cotangents[value] = cotangents[value] + part if value in cotangents else part
-    return cotangents
+        plain = Call(operands, self.environment[node.output], node.attributes)
+        return [rule(index, plain, cotangent) if want else None for index, want in enumerate(wanted)]
 
 
-def _is_data(leaf: Any) -> bool:
-    return isinstance(leaf, (Array, np.ndarray, np.generic)) and not isinstance(leaf, float)
+def pullback_graph(graph: Graph, wanted: Sequence[bool], seeded: Sequence[bool]) -> Graph:
+    """The graph from the inputs and the cotangents of the seeded outputs to the cotangents of the wanted inputs."""
+    inputs, outputs = list(graph.inputs.values()), list(graph.outputs.values())
+    seeds = [value for value, is_seeded in zip(outputs, seeded, strict=True) if is_seeded]
+    targets = [value for value, want in zip(inputs, wanted, strict=True) if want]
+
+    def pulled(arrays: list[Array]) -> list[Array]:
+        forward = Forward(graph, arrays[: len(inputs)], targets)
+        cotangents = forward.pull(_summed(zip(seeds, arrays[len(inputs) :], strict=True)))
+        return [cotangents[value] if value in cotangents else rules.zeros(value.type) for value in targets]
+
+    return build([value.type for value in (*inputs, *seeds)], pulled)
+
+
+def _summed(seeds: Iterable[tuple[Value, Array]]) -> dict[Value, Array]:
+    """One cotangent for each value: a value that is returned twice has the sum."""
+    found: dict[Value, Array] = {}
+    for value, seed in seeds:
+        found[value] = found[value] + seed if value in found else seed
+    return found
 
 
 def _with_arrays(argument: Any) -> Any:
     """A differentiated argument: Python numbers in it become arrays."""
 
     def convert(leaf: Any) -> Any:
-        return as_array(leaf) if isinstance(leaf, (int, float)) or _is_data(leaf) else leaf
+        return as_array(leaf) if isinstance(leaf, (int, float)) or is_array(leaf) else leaf
 
     return tree.map_tree(convert, argument)
 
@@ -218,7 +279,7 @@ def _one(scalar: Array) -> Array:
     )
 
 
-def _positions(grad_position: Any, weights: Sequence[Array] | None) -> tuple[int, ...]:
+def _positions(grad_position: Any, weights: Weights) -> tuple[int, ...]:
     if grad_position is None:
         if weights is None:
             raise InputError(
@@ -234,7 +295,7 @@ def _positions(grad_position: Any, weights: Sequence[Array] | None) -> tuple[int
     return positions
 
 
-def _arrange(grad_position: Position, inputs: tuple[Any, ...], weights: tuple[Array, ...], with_weights: bool) -> Any:
+def _arrange(grad_position: Position, inputs: tuple[Any, ...], weights: tuple[Any, ...], with_weights: bool) -> Any:
     if grad_position is None:
         return weights
     gradients = inputs if isinstance(grad_position, tuple) else inputs[0]

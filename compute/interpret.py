@@ -1,9 +1,10 @@
 """Evaluate a graph on NumPy: the reference for every other way to run it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, NDArray, Type, Value
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.errors import InputError
@@ -11,20 +12,29 @@ from coterie.errors import InputError
 
 def interpret(graph: Graph, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """The outputs by name. Raises InputError for a missing, unknown or wrongly typed input."""
-    environment: dict[Value, NDArray] = {}
     if unknown := set(inputs) - set(graph.inputs):
         raise InputError(f"The graph has no input {sorted(unknown)}.", hint=f"It has {list(graph.inputs)}.")
+    arrays: list[NDArray] = []
     for name, value in graph.inputs.items():
         if name not in inputs:
             raise InputError(f"The input {name!r} ({value.type}) is missing.")
         array = np.asarray(inputs[name])
         if Type(array.dtype.name, array.shape) != value.type:
             raise InputError(f"The input {name!r} is {Type(array.dtype.name, array.shape)}, not {value.type}.")
-        environment[value] = array
+        arrays.append(array)
     with np.errstate(all="ignore"):
-        for node in graph.nodes:
-            result = PRIMITIVES[node.primitive].evaluate(
-                *(environment[value] for value in node.inputs), **node.attributes
-            )
-            environment[node.output] = np.asarray(result, dtype=node.output.type.dtype)
-    return {name: environment[value] for name, value in graph.outputs.items()}
+        return dict(zip(graph.outputs, run(graph, arrays), strict=True))
+
+
+def run(graph: Graph, inputs: Sequence[NDArray]) -> list[NDArray]:
+    """The outputs by position, of inputs whose types are known to be right."""
+    environment: dict[Value, NDArray] = dict(zip(graph.inputs.values(), inputs, strict=True))
+    for node in graph.nodes:
+        operands = [environment[value] for value in node.inputs]
+        if node.primitive in STRUCTURED:
+            results = STRUCTURED[node.primitive].evaluate(run, operands, node.attributes)
+        else:
+            results = [PRIMITIVES[node.primitive].evaluate(*operands, **node.attributes)]
+        for value, result in zip(node.outputs, results, strict=True):
+            environment[value] = np.asarray(result, dtype=value.type.dtype)
+    return [environment[value] for value in graph.outputs.values()]

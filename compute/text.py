@@ -4,6 +4,8 @@ input "x" %0: float32[2,3]
 %1: float32[] = constant() {"value": {"data": [1.0], "dtype": "float32", "shape": []}}
 %2: float32[2,3] = multiply(%0, %1) {} @ "train.py:12"
 output "y" %2
+
+A node of control flow may make several values; its graphs are attributes, each a list of such lines.
 """
 
 import base64
@@ -44,6 +46,8 @@ def to_text(graph: Graph) -> str:
 
 
 def _encode(value: Any) -> Any:
+    if isinstance(value, Graph):
+        return {"graph": to_text(value).splitlines()}
     if not isinstance(value, np.ndarray):
         return value
     array = cast("NDArray", value)
@@ -58,7 +62,9 @@ def _encode(value: Any) -> Any:
 
 _NAME = r'"(?:[^"\\]|\\.)*"'
 _INPUT = re.compile(rf"input ({_NAME}) %(\d+): (\w+)\[([\d,]*)\]")
-_NODE = re.compile(rf"%(\d+): (\w+)\[([\d,]*)\] = (\w+)\(([%\d, ]*)\) (\{{.*\}})(?: @ ({_NAME}))?")
+_MADE = r"%\d+: \w+\[[-\d,]*\]"
+_NODE = re.compile(rf"({_MADE}(?:, {_MADE})*|) = (\w+)\(([%\d, ]*)\) (\{{.*\}})(?: @ ({_NAME}))?")
+_VALUE = re.compile(r"%(\d+): (\w+)\[([-\d,]*)\]")
 _OUTPUT = re.compile(rf"output ({_NAME}) %(\d+)")
 
 
@@ -79,10 +85,10 @@ def parse(text: str) -> Graph:
                 _new_name(outputs, json.loads(match[1]), number)
                 outputs[json.loads(match[1])] = values[match[2]]
             elif match := _NODE.fullmatch(line):
-                operands = tuple(values[operand.strip()[1:]] for operand in match[5].split(",") if operand.strip())
-                attributes = {name: _decode(value) for name, value in json.loads(match[6]).items()}
-                value = _new_value(values, match[1], match[2], match[3])
-                nodes.append(Node(match[4], operands, (value,), attributes, json.loads(match[7]) if match[7] else ""))
+                operands = tuple(values[operand.strip()[1:]] for operand in match[3].split(",") if operand.strip())
+                attributes = {name: _decode(value) for name, value in json.loads(match[4]).items()}
+                made = tuple(_new_value(values, *found) for found in _VALUE.findall(match[1]))
+                nodes.append(Node(match[2], operands, made, attributes, json.loads(match[5]) if match[5] else ""))
             else:
                 raise InputError(f"Line {number} is not an input, a node or an output: {line[:80]!r}.")
         except KeyError as error:
@@ -110,6 +116,8 @@ def _decode(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     fields = cast("dict[str, Any]", value)
+    if "graph" in fields:
+        return parse("\n".join(fields["graph"]))
     dtype = np.dtype(fields["dtype"])
     if "data" in fields:
         array = np.asarray(fields["data"], dtype)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from coterie.compute import tree
-from coterie.compute.array import Array, as_array, bind
+from coterie.compute.array import Array, as_array
 from coterie.compute.ir import Graph, Type
 from coterie.compute.recorder import RECORDER, Recorder
-from coterie.compute.source import replaying, user_source
+from coterie.compute.source import user_source
 from coterie.compute.verify import verify
 from coterie.errors import TraceError
 
@@ -129,19 +129,3 @@ def trace_flat(fn: Callable[..., Any], arguments: Sequence[Any], weights: Sequen
     return Traced(
         graph=graph, in_structure=structure, out_structure=out_structure, captures=tuple(recorder.captures.values())
     )
-
-
-def replay(graph: Graph, inputs: Sequence[Array]) -> "dict[Any, Array]":
-    """Apply every node of a graph to arrays, in the context of the caller: evaluated outside a trace, recorded inside.
-    The array of every value.
-    """
-    environment = dict(zip(graph.inputs.values(), inputs, strict=True))
-    for node in graph.nodes:
-        with replaying(node.source):
-            if node.primitive == "constant":
-                environment[node.output] = Array(node.attributes["value"])
-            else:
-                environment[node.output] = bind(
-                    node.primitive, *(environment[value] for value in node.inputs), **node.attributes
-                )
-    return environment

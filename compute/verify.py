@@ -2,10 +2,12 @@
 
 1. Inputs are distinct values. 2. Every value is made once, by an input or by one node. 3. A node reads only values made
 before it (so there is no cycle). 4. Every output is a made value. 5. Every node applies a primitive of the table to
-operands and attributes that its shape rule accepts, and its outputs have the inferred type.
+operands and attributes that its shape rule accepts, and its outputs have the inferred types. 6. Every graph that a node
+holds keeps these laws by itself: it reads no value of the graph around it.
 """
 
-from coterie.compute.ir import DTYPES, Graph, Node, Value
+from coterie.compute.control.table import STRUCTURED
+from coterie.compute.ir import DTYPES, Graph, Node, Type, Value
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.errors import DTypeError, ShapeError, TraceError
 
@@ -71,19 +73,36 @@ def _check_type(value: Value, what: str) -> None:
 
 
 def _check_node(node: Node, where: str) -> None:
-    primitive = PRIMITIVES.get(node.primitive)
-    if primitive is None:
+    if node.primitive not in PRIMITIVES and node.primitive not in STRUCTURED:
         raise TraceError(f"{where}: there is no primitive of that name.")
-    if len(node.outputs) != 1:
-        raise TraceError(f"{where}: it has {len(node.outputs)} outputs, and the primitive makes one.")
+    for name, held in node.attributes.items():
+        if isinstance(held, Graph):
+            try:
+                verify(held)
+            except TraceError as error:
+                raise TraceError(f"{where}, in its graph {name!r}: {error.message}", hint=error.hint) from error
     operands = ", ".join(str(value.type) for value in node.inputs)
     try:
-        inferred = primitive.infer(*(value.type for value in node.inputs), **node.attributes)
+        inferred = _infer(node)
     except (ShapeError, DTypeError) as error:
         raise TraceError(f"{where}: wrongly typed: ({operands}): {error.message}", hint=error.hint) from error
-    except TypeError as error:
+    except (TypeError, KeyError) as error:
         raise TraceError(
             f"{where}: wrong number of operands or wrong attributes {sorted(node.attributes)}: {error}"
         ) from error
-    if inferred != node.output.type:
-        raise TraceError(f"{where}: wrongly typed: ({operands}) makes {inferred}, not {node.output.type}.")
+    if len(node.outputs) != len(inferred):
+        raise TraceError(f"{where}: it has {len(node.outputs)} outputs, and the primitive makes {len(inferred)}.")
+    made = tuple(value.type for value in node.outputs)
+    if inferred != made:
+        raise TraceError(f"{where}: wrongly typed: ({operands}) makes {_told(inferred)}, not {_told(made)}.")
+
+
+def _infer(node: Node) -> tuple[Type, ...]:
+    types = [value.type for value in node.inputs]
+    if node.primitive in STRUCTURED:
+        return STRUCTURED[node.primitive].infer(types, node.attributes)
+    return (PRIMITIVES[node.primitive].infer(*types, **node.attributes),)
+
+
+def _told(types: tuple[Type, ...]) -> str:
+    return ", ".join(map(str, types))

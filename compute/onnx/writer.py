@@ -1,18 +1,20 @@
-"""Write a graph as one plain ONNX file: opset 17, IR version 8, static shapes, portable operators, nothing random, no
-control flow.
+"""Write a graph as one plain ONNX file: opset 17, IR version 8, static shapes, portable operators, nothing random; for
+the portable target no control flow either.
 
 Inputs and outputs keep their names and order. A tensor of rank 0 is carried as [1], because scalars of rank 0 are
 handled unevenly by providers; so an input or output of shape () has shape [1] in the file.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, NDArray, Node, Type, Value
+from coterie.compute.passes.unroll import unrolled
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
 from coterie.compute.primitives.table import PRIMITIVES
@@ -21,17 +23,19 @@ from coterie.errors import InputError
 
 OPSET = 17
 IR_VERSION = 8
+Target: TypeAlias = Literal["portable", "cpu"]
 
 
 class _Writer:
     """Collects ONNX nodes and initialisers; the Emitter of the lowerings."""
 
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, taken: set[str], sources: bool) -> None:
         self.nodes: list[Any] = []
         self.initialisers: list[Any] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._taken = taken
         self._count = 0
+        self._sources = sources
         self.source = ""
 
     def fresh(self, stem: str) -> str:
@@ -65,27 +69,60 @@ class _Writer:
     def integers(self, values: Sequence[int]) -> str:
         return self.constant(np.asarray(list(values), np.int64))
 
+    def ops(self, operator: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        first = self.op(operator, *inputs, **attributes)
+        more = [self.fresh(operator) for _ in range(count - 1)]
+        self.nodes[-1].output.extend(more)
+        return [first, *more]
 
-def to_onnx(graph: Graph, *, name: str, sources: bool = False) -> bytes:
+    def inline(self, graph: Graph, names: Sequence[str]) -> list[str]:
+        known = dict(zip(graph.inputs.values(), names, strict=True))
+        self.write(graph, known)
+        return [known[value] for value in graph.outputs.values()]
+
+    def write(self, graph: Graph, names: dict[Value, str]) -> None:
+        """Lower every node, and add the names of all values."""
+        for node in graph.nodes:
+            # Without the folders: a file must not carry the layout of the researcher's disk.
+            self.source = node.source.replace("\\", "/").rpartition("/")[2] if self._sources else ""
+            names.update(zip(node.outputs, _lower(self, node, [names[value] for value in node.inputs]), strict=True))
+
+    def subgraph(self, inputs: Sequence[tuple[str, Type]], build: Callable[[], Sequence[tuple[str, Type]]]) -> Any:
+        outer, self.nodes = self.nodes, []
+        try:
+            told, made = (
+                [
+                    helper.make_tensor_value_info(tensor, ONNX_DTYPES[type_.dtype], type_.shape)
+                    for tensor, type_ in values
+                ]
+                for values in (inputs, build())
+            )
+            return helper.make_graph(self.nodes, self.fresh("graph"), told, made)
+        finally:
+            self.nodes = outer
+
+
+def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = "portable") -> bytes:
     """The bytes of the ONNX file. ``name`` becomes the graph's name.
 
+    target: "portable" writes no control flow: loops of a known number of steps are unrolled, choices compute both
+    branches, and a loop whose number of steps depends on data is refused. "cpu" writes Loop, Scan and If, for CPU-class
+    providers.
     sources: note beside every node the file and line of the user's code that it came from, for profiles. Off in plans,
     whose bytes must not change when a comment is added above the model.
 
-    Raises InputError for clashing input and output names and for empty tensors, TraceError for a bad graph.
+    Raises TraceError for a bad graph and for a loop that the target lacks, InputError for clashing input and output
+    names and for empty tensors.
     """
-    verify(graph)
+    graph = unrolled(verify(graph)) if target == "portable" else verify(graph)
     _refuse_empty(graph)
     if both := set(graph.inputs) & set(graph.outputs):
         raise InputError(
             f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".'
         )
-    writer = _Writer({*graph.inputs, *graph.outputs})
+    writer = _Writer({*graph.inputs, *graph.outputs}, sources)
     names: dict[Value, str] = {value: input_name for input_name, value in graph.inputs.items()}
-    for node in graph.nodes:
-        # Without the folders: a file must not carry the layout of the researcher's disk.
-        writer.source = node.source.replace("\\", "/").rpartition("/")[2] if sources else ""
-        names[node.output] = _lower(writer, node, [names[value] for value in node.inputs])
+    writer.write(graph, names)
     _name_outputs(writer, graph, names)
     inputs = [_value_info(input_name, value.type) for input_name, value in graph.inputs.items()]
     outputs = [_value_info(output_name, value.type) for output_name, value in graph.outputs.items()]
@@ -99,17 +136,21 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False) -> bytes:
 def _refuse_empty(graph: Graph) -> None:
     """A tensor without elements is legal in ONNX and handled by few providers."""
     made = [(f"Input {name!r}", value) for name, value in graph.inputs.items()]
-    made += [(f"{node.source}: the result of {node.primitive}", node.output) for node in graph.nodes]
+    made += [
+        (f"{node.source}: the result of {node.primitive}", value) for node in graph.nodes for value in node.outputs
+    ]
     for what, value in made:
         if value.type.size == 0:
             raise InputError(f"{what} ({value.type}) has no elements.", hint="Drop the empty axis before exporting.")
 
 
-def _lower(writer: _Writer, node: Node, operands: list[str]) -> str:
+def _lower(writer: _Writer, node: Node, operands: list[str]) -> list[str]:
     if node.primitive == "constant":
         value = node.attributes["value"]
-        return writer.constant(value.reshape(carried(value.shape)))
-    return PRIMITIVES[node.primitive].lower(writer, node, operands)
+        return [writer.constant(value.reshape(carried(value.shape)))]
+    if node.primitive in STRUCTURED:
+        return STRUCTURED[node.primitive].lower(writer, node, operands)
+    return [PRIMITIVES[node.primitive].lower(writer, node, operands)]
 
 
 def _name_outputs(writer: _Writer, graph: Graph, names: dict[Value, str]) -> None:
@@ -126,11 +167,20 @@ def _name_outputs(writer: _Writer, graph: Graph, names: dict[Value, str]) -> Non
         shape = writer.integers(carried(value.type.shape))
         copied = writer.op("Reshape", internal, shape)
         renamed[copied] = output_name
-    for node in writer.nodes:
+    for node in _with_inner(writer.nodes):
         for field in (node.input, node.output):
             for index, tensor in enumerate(field):
                 if tensor in renamed:
                     field[index] = renamed[tensor]
+
+
+def _with_inner(nodes: Iterable[Any]) -> Iterator[Any]:
+    """Nodes and those of the graphs that they hold, which see outer names."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _with_inner(attribute.g.node)
 
 
 def _value_info(name: str, type_: Type) -> onnx.ValueInfoProto:

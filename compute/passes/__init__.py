@@ -7,10 +7,13 @@ from coterie.compute.passes.algebra import simplify
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.passes.subgraphs import drop_unread_results, inline_calls, inside
 from coterie.compute.passes.update_fusion import fuse_products
 from coterie.errors import InternalError
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
+    "calls": inline_calls,
+    "unread_results": drop_unread_results,
     "dead_code": remove_dead_code,
     "constants": fold_constants,
     "common_subexpressions": share_common_subexpressions,
@@ -21,7 +24,7 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
 
 def optimise(graph: Graph) -> Graph:
     """Run all passes until none changes anything. Take gradients first: stop_gradient is removed here."""
-    return fixpoint(graph, *PASSES.values())
+    return fixpoint(graph, *PASSES.values(), inside(optimise))
 
 
 def fixpoint(graph: Graph, *passes: Callable[[Graph], Graph]) -> Graph:

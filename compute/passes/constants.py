@@ -5,6 +5,7 @@ import numpy as np
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.rewrite import View, rewrite
 from coterie.compute.primitives.table import PRIMITIVES
+from coterie.errors import InputError
 
 _SMALL = 1024  # elements; a larger result is folded only when it is no larger than what it is made of
 # A constant has no operands to fold; a broadcast stays, so that its readers can take the small operand instead.
@@ -25,8 +26,11 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         if node.output.type.size > max(_SMALL, sum(operand.size for operand in known)):
             return None
-        with np.errstate(all="ignore"):
-            value = PRIMITIVES[node.primitive].evaluate(*known, **node.attributes)
+        try:
+            with np.errstate(all="ignore"):
+                value = PRIMITIVES[node.primitive].evaluate(*known, **node.attributes)
+        except InputError:  # an index outside its table: an error only where it is reached, and that may be never
+            return None
         return view.emit_constant(np.asarray(value, dtype=node.output.type.dtype))
 
     return rewrite(graph, rule)

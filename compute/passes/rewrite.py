@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, NDArray, Node, Value, constant_node
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.verify import verify
@@ -66,7 +67,8 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
     changed = False
     for node in graph.nodes:
         view.source = node.source
-        replacement = rule(node, view)
+        # Rules speak of nodes with one output; what a structured node holds has passes of its own.
+        replacement = None if node.primitive in STRUCTURED else rule(node, view)
         if replacement is not None:
             changed = True
             replacement = view.mapping.get(replacement, replacement)

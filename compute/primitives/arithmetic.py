@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, Rule, operator, per_input
 from coterie.errors import DTypeError
 
@@ -66,6 +66,7 @@ def _row(
         infer=infer,
         evaluate=cast("Callable[..., NDArray]", evaluate),
         gradient=per_input(*_both(a, b)),
+        batch=batch.elementwise,
         lower=operator(onnx),
     )
 
@@ -80,6 +81,7 @@ ROWS = (
         infer=_negative_infer,
         evaluate=np.negative,
         gradient=per_input(lambda call, g: _negate(g)),
+        batch=batch.unary,
         lower=_negative_lower,
     ),
     _row("add", np.add, "Add", lambda call, g: g, lambda call, g: g),

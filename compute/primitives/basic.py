@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.array import Array
 from coterie.compute.ir import DTYPES, NDArray, Node, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
 from coterie.errors import DTypeError
 
@@ -53,14 +53,45 @@ def _identity_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return names[0]
 
 
+def _barrier_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    # A Reshape to the same shape copies nothing, and no runtime takes its result for its operand.
+    return emit.op("Reshape", names[0], emit.integers(rules.carried(node.output.type.shape)))
+
+
 ROWS = (
-    Primitive(name="constant", infer=_constant_infer, evaluate=_constant, gradient=no_gradient, lower=_constant_lower),
+    Primitive(
+        name="constant",
+        infer=_constant_infer,
+        evaluate=_constant,
+        gradient=no_gradient,
+        batch=batch.unary,
+        lower=_constant_lower,
+    ),
     # Only a float made from a float carries a gradient: cotangents exist for floats alone, and the autodiff asks for
     # float inputs alone.
     Primitive(
-        name="astype", infer=_astype_infer, evaluate=_astype, gradient=per_input(_astype_gradient), lower=_astype_lower
+        name="astype",
+        infer=_astype_infer,
+        evaluate=_astype,
+        gradient=per_input(_astype_gradient),
+        batch=batch.unary,
+        lower=_astype_lower,
     ),
     Primitive(
-        name="stop_gradient", infer=_identity_infer, evaluate=np.asarray, gradient=no_gradient, lower=_identity_lower
+        name="stop_gradient",
+        infer=_identity_infer,
+        evaluate=np.asarray,
+        gradient=no_gradient,
+        batch=batch.unary,
+        lower=_identity_lower,
+    ),
+    # The operand, which no pass may take for the operand itself: what is computed from it is computed again.
+    Primitive(
+        name="barrier",
+        infer=_identity_infer,
+        evaluate=np.asarray,
+        gradient=per_input(lambda call, g: g),
+        batch=batch.unary,
+        lower=_barrier_lower,
     ),
 )

@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Call, Primitive, no_gradient, operator, per_input
 from coterie.errors import DTypeError
 
@@ -39,15 +39,28 @@ def _not_chosen(call: Call, g: Array) -> Array:
 
 
 ROWS = (
-    Primitive(name="equal", infer=_compare_infer, evaluate=np.equal, gradient=no_gradient, lower=operator("Equal")),
     Primitive(
-        name="greater", infer=_greater_infer, evaluate=np.greater, gradient=no_gradient, lower=operator("Greater")
+        name="equal",
+        infer=_compare_infer,
+        evaluate=np.equal,
+        gradient=no_gradient,
+        batch=batch.elementwise,
+        lower=operator("Equal"),
+    ),
+    Primitive(
+        name="greater",
+        infer=_greater_infer,
+        evaluate=np.greater,
+        gradient=no_gradient,
+        batch=batch.elementwise,
+        lower=operator("Greater"),
     ),
     Primitive(
         name="where",
         infer=_where_infer,
         evaluate=_where,
         gradient=per_input(None, _chosen, _not_chosen),
+        batch=batch.elementwise,
         lower=operator("Where"),
     ),
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch_convolution, rules
 from coterie.compute.primitives.convolution_lowering import lower_conv, lower_input_gradient, lower_weight_gradient
 from coterie.compute.primitives.row import Call, Primitive, per_input
 from coterie.errors import ShapeError
@@ -166,6 +166,7 @@ ROWS = (
             lambda call, g: _to_weight(call, call.inputs[0], g, call.inputs[1]),
             lambda call, g: rules.sum_over(g, (0, 2, 3)),
         ),
+        batch=batch_convolution.product,
         lower=lower_conv,
     ),
     Primitive(
@@ -176,6 +177,7 @@ ROWS = (
             lambda call, g: _forward(call, g, call.inputs[1]),
             lambda call, g: _to_weight(call, g, call.inputs[0], call.inputs[1]),
         ),
+        batch=batch_convolution.product,
         lower=lower_input_gradient,
     ),
     Primitive(
@@ -186,6 +188,7 @@ ROWS = (
             lambda call, g: _to_input(call, call.inputs[1], g, call.inputs[0]),
             lambda call, g: _forward(call, call.inputs[0], g),
         ),
+        batch=batch_convolution.weight_gradient,
         lower=lower_weight_gradient,
     ),
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Call, Emitter, Evaluate, Lower, Primitive, operator, per_input
 from coterie.errors import ShapeError
 
@@ -43,7 +43,9 @@ def _relu_gradient(call: Call, g: Array) -> Array:
 
 
 def _row(name: str, evaluate: Evaluate, lower: Lower, gradient: Callable[[Call, Array], Array]) -> Primitive:
-    return Primitive(name=name, infer=_infer, evaluate=evaluate, gradient=per_input(gradient), lower=lower)
+    return Primitive(
+        name=name, infer=_infer, evaluate=evaluate, gradient=per_input(gradient), batch=batch.unary, lower=lower
+    )
 
 
 def _softmax_infer(x: Type, *, axis: int) -> Type:
@@ -81,6 +83,7 @@ ROWS = (
         infer=_softmax_infer,
         evaluate=_softmax,
         gradient=per_input(_softmax_gradient),
+        batch=batch.shifted("axis"),
         lower=_softmax_lower,
     ),
 )

@@ -6,8 +6,8 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import rules
-from coterie.compute.primitives.row import Call, Emitter, Primitive, operator, per_input
+from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, operator, per_input
 from coterie.errors import ShapeError
 
 
@@ -40,6 +40,10 @@ def _matmul_left(call: Call, g: Array) -> Array:
 
 def _matmul_right(call: Call, g: Array) -> Array:
     return rules.unbroadcast(bind("matmul", rules.swap_last(call.inputs[0]), g), call.inputs[1].shape)
+
+
+def _matmul_batch(call: Batched) -> Array:
+    return bind("matmul", *batch.aligned(call))
 
 
 def _gemm_infer(a: Type, b: Type, c: Type | None = None, *, transpose_a: bool, transpose_b: bool) -> Type:
@@ -77,6 +81,16 @@ def _gemm_addend(call: Call, g: Array) -> Array:
     return rules.unbroadcast(g, call.inputs[2].shape)
 
 
+def _gemm_batch(call: Batched) -> Array:
+    flips = (call.attributes["transpose_a"], call.attributes["transpose_b"])
+    operands = batch.aligned(Batched("matmul", call.inputs[:2], call.mapped[:2], call.size, {}))
+    product = bind("matmul", *(rules.swap_last(x) if flip else x for x, flip in zip(operands, flips, strict=True)))
+    if len(call.inputs) == 2:
+        return product
+    addend = Batched("add", (product, call.inputs[2]), (product.ndim == 3, call.mapped[2]), call.size, {})
+    return batch.elementwise(addend)
+
+
 def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return emit.op(
         "Gemm", *names, transA=int(node.attributes["transpose_a"]), transB=int(node.attributes["transpose_b"])
@@ -89,6 +103,7 @@ ROWS = (
         infer=_matmul_infer,
         evaluate=_matmul,
         gradient=per_input(_matmul_left, _matmul_right),
+        batch=_matmul_batch,
         lower=operator("MatMul"),
     ),
     Primitive(
@@ -96,6 +111,7 @@ ROWS = (
         infer=_gemm_infer,
         evaluate=_gemm,
         gradient=per_input(_gemm_left, _gemm_right, _gemm_addend),
+        batch=_gemm_batch,
         lower=_gemm_lower,
     ),
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
 from coterie.errors import ShapeError
 
@@ -159,13 +159,19 @@ def _enlarge_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 ROWS = (
     Primitive(
-        name="max_pool", infer=_pool_infer, evaluate=_max_pool, gradient=per_input(_max_gradient), lower=_max_lower
+        name="max_pool",
+        infer=_pool_infer,
+        evaluate=_max_pool,
+        gradient=per_input(_max_gradient),
+        batch=batch.images,
+        lower=_max_lower,
     ),
     Primitive(
         name="average_pool",
         infer=_pool_infer,
         evaluate=_average_pool,
         gradient=per_input(_average_gradient),
+        batch=batch.images,
         lower=_average_lower,
     ),
     Primitive(
@@ -173,6 +179,7 @@ ROWS = (
         infer=_enlarge_infer,
         evaluate=_enlarged,
         gradient=per_input(_enlarge_gradient),
+        batch=batch.images,
         lower=_enlarge_lower,
     ),
 )

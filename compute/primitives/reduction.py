@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import rules
+from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, per_input
 from coterie.errors import DTypeError, ShapeError
 
@@ -69,8 +69,20 @@ def _lower(onnx: str) -> Lower:
 
 
 ROWS = (
-    Primitive(name="sum", infer=_infer, evaluate=_sum, gradient=per_input(_sum_gradient), lower=_lower("ReduceSum")),
     Primitive(
-        name="max", infer=_max_infer, evaluate=_max, gradient=per_input(_max_gradient), lower=_lower("ReduceMax")
+        name="sum",
+        infer=_infer,
+        evaluate=_sum,
+        gradient=per_input(_sum_gradient),
+        batch=batch.shifted("axes"),
+        lower=_lower("ReduceSum"),
+    ),
+    Primitive(
+        name="max",
+        infer=_max_infer,
+        evaluate=_max,
+        gradient=per_input(_max_gradient),
+        batch=batch.shifted("axes"),
+        lower=_lower("ReduceMax"),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a primitive is: one row of five rules."""
+"""What a primitive is: one row of six rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,19 @@ class Call:
 
     inputs: "tuple[Array, ...]"
     output: "Array"
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """One application of a primitive to ``size`` examples as its batch rule sees it. A mapped input holds the examples
+    along its axis 0, the others are shared by all; at least one is mapped. ``attributes`` are those for one example.
+    """
+
+    name: str
+    inputs: "tuple[Array, ...]"
+    mapped: tuple[bool, ...]
+    size: int
     attributes: Mapping[str, Any]
 
 
@@ -43,6 +56,7 @@ Infer: TypeAlias = Callable[..., Type]
 Evaluate: TypeAlias = Callable[..., NDArray]
 Rule: TypeAlias = "Callable[[Call, Array], Array]"
 Gradient: TypeAlias = "Callable[[int, Call, Array], Array | None]"
+Batch: TypeAlias = "Callable[[Batched], Array]"
 Lower: TypeAlias = Callable[[Emitter, Node, Sequence[str]], str]
 
 
@@ -55,6 +69,7 @@ class Primitive:
     evaluate(*arrays, **attributes): the reference meaning, on NumPy arrays whose types ``infer`` accepted.
     gradient(index, call, cotangent): the cotangent of input ``index``, written in primitives, so that it can be
     differentiated again; None means zero everywhere.
+    batch(call): the results for all examples along axis 0, written in primitives.
     lower(emitter, node, names): the same meaning in portable ONNX operators.
     """
 
@@ -62,6 +77,7 @@ class Primitive:
     infer: Infer
     evaluate: Evaluate
     gradient: Gradient
+    batch: Batch
     lower: Lower
 
 

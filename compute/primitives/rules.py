@@ -98,6 +98,12 @@ def number(x: float, like: Array) -> Array:
     return Array(np.asarray(x, dtype=like.type.dtype))
 
 
+def zeros(type_: Type) -> Array:
+    """An array of zeros that is not written out."""
+    zero = Array(np.zeros((), type_.dtype))
+    return bind("broadcast_to", zero, shape=type_.shape) if type_.shape else zero
+
+
 def carried(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a tensor in an ONNX file, where rank 0 is carried as [1]."""
     return shape or (1,)

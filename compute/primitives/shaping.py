@@ -7,8 +7,8 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import rules
-from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
+from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
 from coterie.errors import DTypeError, InputError, ShapeError
 
 Shape = tuple[int, ...]
@@ -35,6 +35,10 @@ def _reshape_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return emit.op("Reshape", names[0], emit.integers(rules.carried(node.attributes["shape"])))
 
 
+def _reshape_batch(call: Batched) -> Array:
+    return rules.reshape(call.inputs[0], (call.size, *call.attributes["shape"]))
+
+
 def _transpose_infer(x: Type, *, permutation: Shape) -> Type:
     if sorted(permutation) != list(range(x.rank)):
         raise ShapeError(f"{list(permutation)} is not an order of {x.rank} axes.", hint="Name every axis once.")
@@ -53,6 +57,10 @@ def _transpose_gradient(call: Call, g: Array) -> Array:
 def _transpose_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     permutation = node.attributes["permutation"]
     return emit.op("Transpose", names[0], perm=list(permutation)) if permutation else names[0]
+
+
+def _transpose_batch(call: Batched) -> Array:
+    return rules.transpose(call.inputs[0], (0, *(axis + 1 for axis in call.attributes["permutation"])))
 
 
 def _broadcast_infer(x: Type, *, shape: Shape) -> Type:
@@ -74,6 +82,12 @@ def _broadcast_gradient(call: Call, g: Array) -> Array:
 
 def _broadcast_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return emit.op("Expand", names[0], emit.integers(rules.carried(node.attributes["shape"])))
+
+
+def _broadcast_batch(call: Batched) -> Array:
+    x, shape = call.inputs[0], call.attributes["shape"]
+    missing = (1,) * (len(shape) + 1 - x.ndim)
+    return rules.broadcast_to(rules.reshape(x, (call.size, *missing, *x.shape[1:])), (call.size, *shape))
 
 
 def _slice_infer(x: Type, *, starts: Shape, stops: Shape) -> Type:
@@ -111,6 +125,11 @@ def _slice_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     )
 
 
+def _slice_batch(call: Batched) -> Array:
+    starts, stops = call.attributes["starts"], call.attributes["stops"]
+    return bind("slice", call.inputs[0], starts=(0, *starts), stops=(call.size, *stops))
+
+
 def _pad_infer(x: Type, *, before: Shape, after: Shape, value: float) -> Type:
     if not len(before) == len(after) == x.rank or any(n < 0 for n in before + after):
         raise ShapeError(
@@ -146,6 +165,11 @@ def _pad_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     )
 
 
+def _pad_batch(call: Batched) -> Array:
+    before, after, value = (call.attributes[name] for name in ("before", "after", "value"))
+    return bind("pad", call.inputs[0], before=(0, *before), after=(0, *after), value=value)
+
+
 def _concat_infer(*types: Type, axis: int) -> Type:
     dtype, first = rules.same_dtype(*types), types[0].shape
     if not 0 <= axis < len(first):
@@ -174,6 +198,10 @@ def _concat_gradient(index: int, call: Call, g: Array) -> Array:
 
 def _concat_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return emit.op("Concat", *names, axis=node.attributes["axis"])
+
+
+def _concat_batch(call: Batched) -> Array:
+    return bind("concat", *batch.all_mapped(call), axis=call.attributes["axis"] + 1)
 
 
 def _gather_infer(x: Type, indices: Type, *, axis: int) -> Type:
@@ -217,12 +245,37 @@ def _gather_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     return emit.op("Reshape", out, emit.integers(rules.carried(node.output.type.shape)))
 
 
+def _gather_batch(call: Batched) -> Array:
+    x, indices = call.inputs
+    axis: int = call.attributes["axis"]
+    if not call.mapped[1]:
+        return bind("gather", x, indices, axis=axis + 1)
+    if not call.mapped[0]:
+        out = bind("gather", x, indices, axis=axis)
+        return rules.transpose(out, (axis, *(i for i in range(out.ndim) if i != axis)))
+    # All tables under one another, and indices that count through them. An index outside its own table must not reach
+    # into the next one: it is sent beyond them all, where the gather refuses it.
+    n, count = call.size, x.shape[axis + 1]
+    last = Array(np.asarray(count - 1, indices.dtype))
+    zero = rules.number(0, indices)
+    inside = indices + count * rules.greater_mask(zero, indices, indices.type.dtype)
+    outside = rules.greater_mask(inside, last, "float32") + rules.greater_mask(zero, inside, "float32")
+    first = Array((np.arange(n) * count).astype(indices.dtype).reshape(n, *(1,) * (indices.ndim - 1)))
+    beyond = Array(np.asarray(n * count, indices.dtype))
+    flat = bind("where", bind("greater", outside, rules.number(0.0, outside)), beyond, inside + first)
+    order = (0, axis + 1, *(i for i in range(1, x.ndim) if i != axis + 1))
+    rows = bind("gather", batch.folded(rules.transpose(x, order)), flat, axis=0)
+    inner = indices.ndim
+    return rules.transpose(rows, (0, *range(inner, inner + axis), *range(1, inner), *range(inner + axis, rows.ndim)))
+
+
 ROWS = (
     Primitive(
         name="reshape",
         infer=_reshape_infer,
         evaluate=_reshape,
         gradient=per_input(_reshape_gradient),
+        batch=_reshape_batch,
         lower=_reshape_lower,
     ),
     Primitive(
@@ -230,6 +283,7 @@ ROWS = (
         infer=_transpose_infer,
         evaluate=_transpose,
         gradient=per_input(_transpose_gradient),
+        batch=_transpose_batch,
         lower=_transpose_lower,
     ),
     Primitive(
@@ -237,18 +291,39 @@ ROWS = (
         infer=_broadcast_infer,
         evaluate=_broadcast,
         gradient=per_input(_broadcast_gradient),
+        batch=_broadcast_batch,
         lower=_broadcast_lower,
     ),
     Primitive(
-        name="slice", infer=_slice_infer, evaluate=_slice, gradient=per_input(_slice_gradient), lower=_slice_lower
+        name="slice",
+        infer=_slice_infer,
+        evaluate=_slice,
+        gradient=per_input(_slice_gradient),
+        batch=_slice_batch,
+        lower=_slice_lower,
     ),
-    Primitive(name="pad", infer=_pad_infer, evaluate=_pad, gradient=per_input(_pad_gradient), lower=_pad_lower),
-    Primitive(name="concat", infer=_concat_infer, evaluate=_concat, gradient=_concat_gradient, lower=_concat_lower),
+    Primitive(
+        name="pad",
+        infer=_pad_infer,
+        evaluate=_pad,
+        gradient=per_input(_pad_gradient),
+        batch=_pad_batch,
+        lower=_pad_lower,
+    ),
+    Primitive(
+        name="concat",
+        infer=_concat_infer,
+        evaluate=_concat,
+        gradient=_concat_gradient,
+        batch=_concat_batch,
+        lower=_concat_lower,
+    ),
     Primitive(
         name="gather",
         infer=_gather_infer,
         evaluate=_gather,
         gradient=per_input(_gather_gradient, None),
+        batch=_gather_batch,
         lower=_gather_lower,
     ),
 )

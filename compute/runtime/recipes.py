@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.compute import numpy as xp
 from coterie.compute import ops
-from coterie.compute.array import Array
+from coterie.compute.array import Array, bind
 from coterie.compute.autodiff import vjp
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.passes import optimise
@@ -110,6 +110,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("one_hot", lambda ids: ops.one_hot(ids, 5), (_i(7),), differentiable=False),
     Recipe("astype", lambda ids: xp.astype(ids, "float32"), (_i(7),), differentiable=False),
     Recipe("stop_gradient", lambda a: a * ops.stop_gradient(a), (_f(3, 4),)),
+    Recipe("barrier", lambda a: bind("barrier", a * 2.0), (_f(3, 4),)),
     Recipe("sum", lambda a: xp.sum(a, axis=1), (_f(3, 4, 2),)),
     Recipe("sum of all", xp.sum, (_f(3, 4),)),
     Recipe("mean", lambda a: xp.mean(a, axis=(0, 2), keepdims=True), (_f(3, 4, 2),)),

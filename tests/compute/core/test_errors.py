@@ -140,4 +140,4 @@ def test_the_nodes_of_a_gradient_point_to_the_line_they_came_from() -> None:
 
 def test_jit_refuses_what_cannot_be_a_graph() -> None:
     with pytest.raises(TraceError, match="whether it is true"):
-        jit(lambda x: x if x > 0 else -x)(cnp.asarray(1.0))
+        jit(lambda x: x if x > 0 else -x, fullgraph=True)(cnp.asarray(1.0))

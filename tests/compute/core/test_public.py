@@ -1,5 +1,6 @@
 """The public names exist, and asking for one part does not load the others."""
 
+import importlib
 import subprocess
 import sys
 
@@ -13,6 +14,14 @@ def test_every_public_name_can_be_had() -> None:
         assert getattr(coterie.compute, name) is not None
     with pytest.raises(AttributeError, match="frobnicate"):
         _ = coterie.compute.frobnicate
+
+
+def test_no_module_hides_a_function_of_its_name() -> None:
+    for name in coterie.compute.__all__:
+        value = getattr(coterie.compute, name)
+        home = importlib.import_module(value.__module__)  # loading it would put it in the function's place
+        assert getattr(coterie.compute, name) is value is getattr(home, name)
+        assert callable(value)
 
 
 @pytest.mark.parametrize(

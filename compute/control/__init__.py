@@ -1,0 +1,1 @@
+"""Control flow: nodes that hold graphs and may have several outputs."""

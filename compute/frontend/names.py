@@ -1,0 +1,54 @@
+"""What pieces of a function's syntax assign, leave and contain."""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def own(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of this scope: not those inside of inner functions and comprehensions."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, (*_SCOPES, *_COMPREHENSIONS)):
+            yield from own(list(ast.iter_child_nodes(node)))
+
+
+def assigned(nodes: Sequence[ast.AST]) -> list[str]:
+    """The names that statements bind, sorted."""
+    found: set[str] = set()
+    for node in own(nodes):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            found.add(node.name)
+    return sorted(found)
+
+
+def holds(nodes: Sequence[ast.AST], *kinds: type[ast.AST]) -> bool:
+    """Whether a node of one of these kinds is in this scope."""
+    return any(isinstance(node, kinds) for node in own(nodes))
+
+
+def leaves_loop(nodes: Sequence[ast.AST], *kinds: type[ast.AST]) -> bool:
+    """Whether a break or continue among these statements belongs to the loop around them."""
+    for node in nodes:
+        if isinstance(node, kinds):
+            return True
+        if not isinstance(node, (*_SCOPES, ast.While, ast.For)) and leaves_loop(
+            list(ast.iter_child_nodes(node)), *kinds
+        ):
+            return True
+    return False
+
+
+def writes_elsewhere(nodes: Sequence[ast.AST]) -> bool:
+    """Whether statements write into attributes or items: a graph has no such thing."""
+    return any(
+        isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store) for node in own(nodes)
+    )
