@@ -43,8 +43,8 @@ from coterie.server.settings import Settings
 def ready(started):
     print(json.dumps({"url": started.url, "token": started.admin_token_file.read_text().strip()}), flush=True)
 
-settings = Settings(folder=Path(sys.argv[1]), port=0, retry_floor_s=0.05, retry_idle_s=0.05, check_in_rate=1e6,
-log_level="error") serve(settings, ready)
+waits = {"retry_floor_s": 0.05, "retry_idle_s": 0.05, "check_in_rate": 1e6}
+serve(Settings(folder=Path(sys.argv[1]), port=0, log_level="error", **waits), ready)
 """
 
 

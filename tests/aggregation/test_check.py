@@ -1,5 +1,6 @@
 """A tampered plan is refused with the reason, whatever part was touched."""
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -404,7 +405,8 @@ def test_whatever_a_manifest_says_the_answer_is_a_plan_or_a_refusal(plan: Plan, 
         inner = manifest
         for key in path:
             inner = inner[key]
-        inner[last] = data.draw(st.sampled_from(JUNK))
+        # A copy: the next change may reach into it.
+        inner[last] = copy.deepcopy(data.draw(st.sampled_from(JUNK)))
     parts = Parts(manifest, dict(plan.graphs), None, None, (KEY.public,))
     parts.sign()
     try:
