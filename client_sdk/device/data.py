@@ -249,8 +249,11 @@ _DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, csv.Er
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
+    # NumPy takes whatever it does not know for a pickle, and advises to load it unsafely.
+    pickled = isinstance(error, ValueError) and "pickle" in str(error)
+    why = "it is no NPZ file of plain arrays, and nothing is unpickled" if pickled else str(error).rstrip(".")
     return DataError(
-        f"{path.name} cannot be read: {error}.",
+        f"{path.name} cannot be read: {why}.",
         hint="Check that the file is whole and of that format.",
         code="data_unreadable",
     )
