@@ -51,16 +51,22 @@ class Board:
         self._running = {row.id: row.population for row in rows}
         self._traffic.forget(self._running)
 
+    async def catch_up(self) -> bool:
+        """Refresh for somebody whose own work is already committed: a failure is logged, not passed on."""
+        try:
+            await self.refresh()
+        except Exception as error:
+            log.error("the board is out of date", exc_info=error)
+            return False
+        return True
+
     async def follow(self, bell: Bell) -> None:
         """Refresh after every change, at most ten times a second. A database that does not answer is asked again a
         little later: a board that stood still would leave devices idle while there is work.
         """
         while True:
             ring = bell.next_ring()
-            try:
-                await self.refresh()
-            except Exception as error:
-                log.error("the board is out of date", exc_info=error)
+            if not await self.catch_up():
                 await asyncio.sleep(RETRY_S)
                 continue
             await ring.wait()

@@ -103,7 +103,7 @@ async def create(
         )
         await audit.append(session, admin.token, "experiment.created", row.id, {"name": row.name, "plan": row.plan})
         once.remember(session, row.id)
-    await here.board.refresh()
+    await here.board.catch_up()
     response.headers["Location"] = f"/v1/experiments/{row.id}"
     return view(row)
 
@@ -144,7 +144,7 @@ async def stop(experiment: Name, here: Here, admin: Admin) -> ExperimentView:
             await audit.append(session, admin.token, "experiment.stopped", row.id)
             await session.flush()
             await session.refresh(row)
-    await here.board.refresh()
+    await here.board.catch_up()
     return view(row)
 
 
