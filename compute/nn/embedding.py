@@ -1,12 +1,13 @@
-"""The embedding table."""
+"""The embedding table, and embeddings of positions."""
 
 from dataclasses import dataclass
 
 from coterie.compute import ops
 from coterie.compute.array import Array
-from coterie.compute.nn.initialisers import Normal
+from coterie.compute.nn.initialisers import Constant, Normal
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, require
+from coterie.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,23 @@ class Embedding(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         return ops.embedding(require(params, "weight", self), x)
+
+
+@dataclass(frozen=True)
+class PositionalEmbedding(Module):
+    """x[B, T, size] → x plus one learned row for each position, T at most ``length``. weight [length, size], zeros."""
+
+    length: int
+    size: int
+
+    def __post_init__(self) -> None:
+        check_positive(self, length=self.length, size=self.size)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {"weight": ParameterSpec((self.length, self.size), Constant(0.0))}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", "T", self.size), self)
+        if x.shape[1] > self.length:
+            raise ShapeError(f"{self} has {self.length} positions, got {x.shape[1]}.")
+        return x + require(params, "weight", self)[: x.shape[1]]

@@ -7,22 +7,22 @@ from coterie.errors import ShapeError
 
 
 def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
-    """-log softmax(logits)[label], [B].
+    """-log softmax(logits)[label], meaned over all axes but the first, [B].
 
-    logits float32[B, K]; labels int32[B] in 0 .. K - 1. Finite for all finite logits: the largest is subtracted first,
-    so nothing overflows, and the loss is exact to rounding however large the logits are. Raises ShapeError for other
-    shapes.
+    logits float32[B, ..., K]; labels int32[B, ...] in 0 .. K - 1: one for each example, or one for each position of a
+    sequence. Finite for all finite logits: the largest is subtracted first, so nothing overflows, and the loss is exact
+    to rounding however large the logits are. Raises ShapeError for other shapes.
     """
     _require(
-        logits.ndim == 2 and labels.shape == logits.shape[:1],
+        logits.ndim >= 2 and labels.shape == logits.shape[:-1],
         "softmax_cross_entropy",
-        "logits [B, K] and labels [B]",
+        "logits [B, K] and labels [B], or [B, T, K] and [B, T]",
         logits,
         labels,
     )
     shifted = logits - ops.stop_gradient(xp.max(logits, axis=-1, keepdims=True))
-    chosen = ops.one_hot(labels, logits.shape[1], dtype=logits.dtype.name)
-    return xp.log(xp.sum(xp.exp(shifted), axis=-1)) - xp.sum(chosen * shifted, axis=-1)
+    chosen = ops.one_hot(labels, logits.shape[-1], dtype=logits.dtype.name)
+    return _per_example(xp.log(xp.sum(xp.exp(shifted), axis=-1)) - xp.sum(chosen * shifted, axis=-1))
 
 
 def binary_cross_entropy_with_logits(logits: Array, labels: Array) -> Array:

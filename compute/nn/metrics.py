@@ -8,18 +8,20 @@ from coterie.errors import ShapeError
 
 
 def accuracy(logits: Array, labels: Array) -> Array:
-    """1 where the largest logit is the label's, else 0, [B]; where k logits tie for the largest, 1/k for each of them.
+    """1 where the largest logit is the label's, else 0, meaned over all axes but the first, [B]; where k logits tie for
+    the largest, 1/k for each of them.
 
-    logits [B, K]; labels int32[B]. So a model that says the same of every class scores 1/K, not 1. A row with NaN
-    scores 0.
+    logits [B, K] and labels int32[B], or [B, T, K] and [B, T]. So a model that says the same of every class scores 1/K,
+    not 1. A row with NaN scores 0.
     """
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+    if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
         raise ShapeError(
             f"accuracy takes logits [B, K] and labels [B], got {list(logits.shape)} and {list(labels.shape)}."
         )
     largest = xp.astype(xp.equal(logits, xp.max(logits, axis=-1, keepdims=True)), logits.dtype)
-    hits = xp.sum(largest * ops.one_hot(labels, logits.shape[1], dtype=logits.dtype.name), axis=-1)
-    return hits / xp.maximum(xp.sum(largest, axis=-1), 1.0)
+    hits = xp.sum(largest * ops.one_hot(labels, logits.shape[-1], dtype=logits.dtype.name), axis=-1)
+    share = hits / xp.maximum(xp.sum(largest, axis=-1), 1.0)
+    return share if share.ndim == 1 else xp.mean(share, axis=tuple(range(1, share.ndim)))
 
 
 def binary_accuracy(logits: Array, labels: Array) -> Array:

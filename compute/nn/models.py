@@ -5,11 +5,14 @@ from typing import cast
 
 from coterie.compute.nn.activations import ReLU
 from coterie.compute.nn.convolution import Conv2d
-from coterie.compute.nn.embedding import Embedding
+from coterie.compute.nn.embedding import Embedding, PositionalEmbedding
 from coterie.compute.nn.linear import Linear
 from coterie.compute.nn.module import Module
+from coterie.compute.nn.normalisation import LayerNorm
 from coterie.compute.nn.pooling import MaxPool2d, MeanPool
+from coterie.compute.nn.recurrent import GRU
 from coterie.compute.nn.sequential import Flatten, Sequential
+from coterie.compute.nn.transformer import TransformerBlock
 from coterie.errors import InputError
 
 
@@ -66,3 +69,26 @@ def embedding_classifier(rows: int, size: int, classes: int, *, hidden: int | No
     """
     sizes = (size, classes) if hidden is None else (size, hidden, classes)
     return Sequential(Embedding(rows, size), MeanPool(), *mlp(sizes).layers)
+
+
+def transformer(
+    vocabulary: int = 128, width: int = 64, heads: int = 4, layers: int = 2, length: int = 32
+) -> Sequential:
+    """A decoder that predicts the next token at every position: ids int32[B, T] → logits [B, T, vocabulary], T at most
+    ``length``; causal, normalised before each part. 118 656 parameters as it stands.
+    """
+    blocks = [TransformerBlock(width, heads, causal=True) for _ in range(layers)]
+    return Sequential(
+        Embedding(vocabulary, width),
+        PositionalEmbedding(length, width),
+        *blocks,
+        LayerNorm(width),
+        Linear(width, vocabulary),
+    )
+
+
+def gru(vocabulary: int = 128, width: int = 64, *, unroll: bool = True) -> Sequential:
+    """One GRU layer that predicts the next token at every position: ids int32[B, T] → logits [B, T, vocabulary]; 41 472
+    parameters as it stands.
+    """
+    return Sequential(Embedding(vocabulary, width), GRU(width, width, unroll), Linear(width, vocabulary))

@@ -61,6 +61,11 @@ def part(params: Parameters, name: str) -> dict[str, Array]:
     return {key[len(prefix) :]: value for key, value in params.items() if key.startswith(prefix)}
 
 
+def prefixed(parts: Mapping[str, Module]) -> dict[str, ParameterSpec]:
+    """The parameters of named parts, as ``Module.specs`` names them."""
+    return {f"{name}.{key}": spec for name, module in parts.items() for key, spec in module.specs().items()}
+
+
 def require(params: Parameters, name: str, module: Module) -> Array:
     """One parameter. Raises InputError naming it, the module and what was given instead."""
     try:

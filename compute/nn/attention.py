@@ -1,0 +1,67 @@
+"""Multi-head self-attention."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.compute import numpy as xp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.nn.linear import Linear
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, part, prefixed
+from coterie.errors import InputError
+
+# Far below every score, yet finite in float16: exp of it is 0, and a row of it alone is a mean and not NaN.
+_HIDDEN = -3e4
+
+
+@dataclass(frozen=True)
+class MultiHeadAttention(Module):
+    """Self-attention x[B, T, size] → [B, T, size]: softmax(q kᵀ / sqrt(size / heads) + mask) v in every head, then a
+    linear layer (Vaswani et al. 2017).
+
+    causal: position t sees the positions 0 .. t alone. ``qkv`` makes queries, keys and values in one product: its
+    weight [3 size, size] and bias [3 size] are PyTorch's ``in_proj_weight`` and ``in_proj_bias``, and those of ``out``
+    are its ``out_proj``.
+    """
+
+    size: int
+    heads: int
+    causal: bool = False
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, size=self.size, heads=self.heads)
+        if self.size % self.heads:
+            raise InputError(f"MultiHeadAttention: {self.heads} heads must divide size {self.size}.")
+
+    @property
+    def _qkv(self) -> Linear:
+        return Linear(self.size, 3 * self.size, self.bias)
+
+    @property
+    def _out(self) -> Linear:
+        return Linear(self.size, self.size, self.bias)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return prefixed({"qkv": self._qkv, "out": self._out})
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL, mask: Array | None = None) -> Array:
+        """The output for input ``x``. mask: added to the scores before softmax, of a shape that broadcasts to [B,
+        heads, T, T].
+        """
+        check_input(x, ("B", "T", self.size), self)
+        count, steps, _ = x.shape
+        apart = (count, steps, self.heads, self.size // self.heads)
+        thirds = xp.split(self._qkv(part(params, "qkv"), x, mode), [self.size] * 3, axis=2)
+        q, k, v = (xp.reshape(third, apart) for third in thirds)
+        scaled = xp.permute_dims(q, (0, 2, 1, 3)) * apart[-1] ** -0.5
+        scores = scaled @ xp.permute_dims(k, (0, 2, 3, 1))
+        if self.causal:
+            scores = scores + Array(np.triu(np.full((steps, steps), _HIDDEN), 1).astype(x.dtype))
+        if mask is not None:
+            scores = scores + mask
+        mixed = ops.softmax(scores, axis=-1) @ xp.permute_dims(v, (0, 2, 1, 3))
+        together = xp.reshape(xp.permute_dims(mixed, (0, 2, 1, 3)), x.shape)
+        return self._out(part(params, "out"), together, mode)

@@ -1,0 +1,158 @@
+"""Recurrent layers: the GRU and the LSTM, with the formulas, order of gates and shapes of parameters of PyTorch.
+
+Both take x[B, T, inputs]. The products of the inputs with their weights are one product for all T steps; the steps
+follow one another, written out one by one (``unroll=True``: the graph grows with T) or as one ``scan``
+(``unroll=False``: the graph does not grow; a file for portable providers, which have no loops, unrolls it).
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from math import sqrt
+from typing import TypeAlias
+
+from coterie.compute import numpy as xp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.control.functions import scan
+from coterie.compute.nn.initialisers import Uniform
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, require
+from coterie.errors import ShapeError
+
+State: TypeAlias = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class _Recurrent(Module):
+    """What the GRU and the LSTM share: ``gates`` parts of size ``hidden`` in every weight, and the walk over time."""
+
+    inputs: int
+    hidden: int
+    unroll: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, inputs=self.inputs, hidden=self.hidden)
+
+    @property
+    @abstractmethod
+    def _gates(self) -> int:
+        """How many parts a weight has."""
+
+    @property
+    @abstractmethod
+    def _carried(self) -> int:
+        """How many arrays [B, hidden] are carried from step to step; the first is the output."""
+
+    @abstractmethod
+    def _step(self, given: Array, state: State, weight: Array, bias: Array) -> State:
+        """The state after a step. given [B, gates hidden]: the input's share; weight [hidden, gates hidden], bias:
+        those of the state's share.
+        """
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        rows, init = self._gates * self.hidden, Uniform(1 / sqrt(self.hidden))
+        return {
+            "weight_ih": ParameterSpec((rows, self.inputs), init),
+            "weight_hh": ParameterSpec((rows, self.hidden), init),
+            "bias_ih": ParameterSpec((rows,), init),
+            "bias_hh": ParameterSpec((rows,), init),
+        }
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return self._walk(params, x, None)[0]
+
+    def _walk(self, params: Parameters, x: Array, state: State | None) -> tuple[Array, State]:
+        """The outputs [B, T, hidden] and the last state."""
+        check_input(x, ("B", "T", self.inputs), self)
+        count, steps, _ = x.shape
+        shape = (count, self.hidden)
+        zeros = tuple(xp.zeros(shape, dtype=x.dtype) for _ in range(self._carried))
+        carry = zeros if state is None else state
+        for array in carry:
+            if array.shape != shape:
+                raise ShapeError(f"{self} takes a state {list(shape)}, got {list(array.shape)}.")
+        # Time first, so that a step is a run of rows.
+        rows = xp.reshape(xp.permute_dims(x, (1, 0, 2)), (steps * count, self.inputs))
+        given = rows @ xp.matrix_transpose(require(params, "weight_ih", self)) + require(params, "bias_ih", self)
+        weight, bias = xp.matrix_transpose(require(params, "weight_hh", self)), require(params, "bias_hh", self)
+        if self.unroll:
+            outputs: list[Array] = []
+            for part in xp.split(given, [count] * steps, axis=0):
+                carry = self._step(part, carry, weight, bias)
+                outputs.append(carry[0])
+            stacked = xp.reshape(xp.concat(outputs, axis=0), (steps, *shape))
+        else:
+
+            def step(carry: State, part: Array) -> tuple[State, Array]:
+                after = self._step(part, carry, weight, bias)
+                return after, after[0]
+
+            carry, stacked = scan(step, carry, xp.reshape(given, (steps, count, self._gates * self.hidden)))
+        return xp.permute_dims(stacked, (1, 0, 2)), carry
+
+
+@dataclass(frozen=True)
+class GRU(_Recurrent):
+    """Gated recurrent unit (Cho et al. 2014, in PyTorch's form): x[B, T, inputs] → h of every step, [B, T, hidden].
+
+    r = σ(W_ir x + b_ir + W_hr h + b_hr), z = σ(W_iz x + b_iz + W_hz h + b_hz),
+    n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h' = (1 - z) n + z h; h starts as 0.
+    weight_ih [3 hidden, inputs], weight_hh [3 hidden, hidden], bias_ih and bias_hh [3 hidden], the gates in the order
+    r, z, n; uniform in ±1/sqrt(hidden).
+    """
+
+    @property
+    def _gates(self) -> int:
+        return 3
+
+    @property
+    def _carried(self) -> int:
+        return 1
+
+    def _step(self, given: Array, state: State, weight: Array, bias: Array) -> State:
+        (h,) = state
+        own = h @ weight + bias
+        sizes = [2 * self.hidden, self.hidden]
+        (given_gates, given_new), (own_gates, own_new) = xp.split(given, sizes, axis=1), xp.split(own, sizes, axis=1)
+        reset, keep = xp.split(ops.sigmoid(given_gates + own_gates), [self.hidden] * 2, axis=1)
+        new = ops.tanh(given_new + reset * own_new)
+        return (new + keep * (h - new),)
+
+    def run(self, params: Parameters, x: Array, state: Array | None = None) -> tuple[Array, Array]:
+        """The outputs of every step [B, T, hidden] and the last h [B, hidden], starting from h = ``state``."""
+        outputs, (h,) = self._walk(params, x, None if state is None else (state,))
+        return outputs, h
+
+
+@dataclass(frozen=True)
+class LSTM(_Recurrent):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000): x[B, T,
+    inputs] → h of every step, [B, T, hidden].
+
+    i, f, o = σ(W x + b + W h + b) each, g = tanh(the same), c' = f c + i g, h' = o tanh(c'); h and c start as 0.
+    weight_ih [4 hidden, inputs], weight_hh [4 hidden, hidden], bias_ih and bias_hh [4 hidden], the gates in the order
+    i, f, g, o; uniform in ±1/sqrt(hidden).
+    """
+
+    @property
+    def _gates(self) -> int:
+        return 4
+
+    @property
+    def _carried(self) -> int:
+        return 2
+
+    def _step(self, given: Array, state: State, weight: Array, bias: Array) -> State:
+        h, c = state
+        size = self.hidden
+        both, new, last = xp.split(given + (h @ weight + bias), [2 * size, size, size], axis=1)
+        enter, forget = xp.split(ops.sigmoid(both), [size, size], axis=1)
+        c = forget * c + enter * ops.tanh(new)
+        return ops.sigmoid(last) * ops.tanh(c), c
+
+    def run(
+        self, params: Parameters, x: Array, state: tuple[Array, Array] | None = None
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """The outputs of every step [B, T, hidden] and the last (h, c), [B, hidden] each, starting from ``state``."""
+        outputs, (h, c) = self._walk(params, x, state)
+        return outputs, (h, c)

@@ -1,0 +1,177 @@
+"""Attention, the transformer block and the transformer: equal to the formulas in NumPy float64, to PyTorch where it is
+installed, and causal where they say so.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.compute import nn
+from coterie.compute.array import Array
+from coterie.compute.ir import NDArray
+from coterie.errors import InputError, ShapeError
+
+Named = Mapping[str, NDArray]
+CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+
+
+def random_parameters(module: nn.Module, seed: int = 3) -> dict[str, NDArray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(size=spec.shape) / 2 for name, spec in module.specs().items()}
+
+
+def arrays(params: Named) -> dict[str, Array]:
+    return {name: Array(value) for name, value in params.items()}
+
+
+def attention(p: Named, x: NDArray, heads: int, causal: bool, mask: NDArray | float = 0.0) -> NDArray:
+    """One head and one query at a time."""
+    size = x.shape[2]
+    wide = size // heads
+    q, k, v = np.split(x @ p["qkv.weight"].T + p["qkv.bias"], 3, axis=2)
+    added = np.broadcast_to(mask, (len(x), heads, x.shape[1], x.shape[1]))
+    mixed = np.zeros_like(x)
+    for b in range(len(x)):
+        for h in range(heads):
+            part = slice(h * wide, (h + 1) * wide)
+            for t in range(x.shape[1]):
+                seen = t + 1 if causal else x.shape[1]
+                scores = k[b, :seen, part] @ q[b, t, part] / np.sqrt(wide) + added[b, h, t, :seen]
+                share = np.exp(scores - scores.max())
+                mixed[b, t, part] = (share / share.sum()) @ v[b, :seen, part]
+    return mixed @ p["out.weight"].T + p["out.bias"]
+
+
+def layer_norm(p: Named, name: str, x: NDArray) -> NDArray:
+    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return normal * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+
+def block(p: Named, x: NDArray, heads: int, causal: bool) -> NDArray:
+    inner = {name.removeprefix("attention."): value for name, value in p.items() if name.startswith("attention.")}
+    x = x + attention(inner, layer_norm(p, "norm1", x), heads, causal)
+    up = layer_norm(p, "norm2", x) @ p["up.weight"].T + p["up.bias"]
+    gelu = up / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
+    return x + gelu @ p["down.weight"].T + p["down.bias"]
+
+
+@CAUSAL
+def test_attention_equals_the_formula(causal: bool, check_gradients: Callable[..., None]):
+    layer = nn.MultiHeadAttention(6, 2, causal=causal)
+    params, x = random_parameters(layer), np.random.default_rng(1).normal(size=(2, 4, 6))
+    np.testing.assert_allclose(
+        layer(arrays(params), Array(x)).numpy(), attention(params, x, 2, causal), rtol=1e-9, atol=1e-12
+    )
+    mask = np.where(np.random.default_rng(2).uniform(size=(2, 1, 4, 4)) < 0.3, -1e4, 0.0)
+    mask[..., 0] = 0
+    np.testing.assert_allclose(
+        layer(arrays(params), Array(x), nn.EVAL, Array(mask)).numpy(),
+        attention(params, x, 2, causal, mask),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+    weigh = Array(np.random.default_rng(5).normal(size=x.shape))
+
+    def scalar(given: dict[str, Array]) -> Array:
+        return (layer(given, given["x"]) * weigh).sum()
+
+    check_gradients(scalar, params | {"x": x})
+
+
+@CAUSAL
+def test_the_block_equals_the_formula(causal: bool, check_gradients: Callable[..., None]):
+    layer = nn.TransformerBlock(4, 2, hidden=6, causal=causal)
+    params, x = random_parameters(layer), np.random.default_rng(1).normal(size=(2, 3, 4))
+    np.testing.assert_allclose(
+        layer(arrays(params), Array(x)).numpy(), block(params, x, 2, causal), rtol=1e-9, atol=1e-12
+    )
+    weigh = Array(np.random.default_rng(5).normal(size=x.shape))
+
+    def scalar(given: dict[str, Array]) -> Array:
+        return (layer(given, given["x"]) * weigh).sum()
+
+    check_gradients(scalar, params | {"x": x})
+
+
+def test_the_block_drops_the_results_of_both_parts():
+    layer = nn.TransformerBlock(4, 2, dropout=0.5)
+    params, x = arrays(random_parameters(layer)), Array(np.random.default_rng(1).normal(size=(2, 3, 4)))
+    np.testing.assert_array_equal(layer(params, x, nn.train(lambda shape: Array(np.zeros(shape)))).numpy(), x.numpy())
+    with pytest.raises(InputError, match="rate must be at least 0"):
+        nn.TransformerBlock(4, 2, dropout=1.0)
+
+
+def test_a_causal_model_does_not_see_the_future():
+    model = nn.models.transformer(vocabulary=11, width=8, heads=2, layers=2, length=6)
+    params = arrays(random_parameters(model))
+    ids = np.random.default_rng(0).integers(0, 11, (3, 6)).astype(np.int32)
+    logits = model(params, Array(ids)).numpy()
+    for step in range(1, 6):
+        changed = ids.copy()
+        changed[:, step:] = (changed[:, step:] + 1) % 11
+        after = model(params, Array(changed)).numpy()
+        np.testing.assert_array_equal(after[:, :step], logits[:, :step])
+        assert np.abs(after[:, step:] - logits[:, step:]).max() > 1e-3
+    np.testing.assert_allclose(model(params, Array(ids[:, :4])).numpy(), logits[:, :4], rtol=1e-9)
+
+
+def test_the_transformer_has_the_stated_size():
+    model = nn.models.transformer()
+    assert model.count() == 118_656
+    assert model(arrays(model.init(0)), Array(np.zeros((2, 32), np.int32))).shape == (2, 32, 128)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(InputError, match="MultiHeadAttention: 3 heads must divide size 8"):
+        nn.TransformerBlock(8, 3)
+    with pytest.raises(InputError, match="TransformerBlock: hidden must be a whole number"):
+        nn.TransformerBlock(8, 2, hidden=0)
+    with pytest.raises(ShapeError, match=r"takes \[B, T, 8\], got \[2, 8\]"):
+        nn.MultiHeadAttention(8, 2)({}, Array(np.zeros((2, 8))))
+    with pytest.raises(ShapeError, match="has 4 positions, got 5"):
+        nn.PositionalEmbedding(4, 8)(arrays({"weight": np.zeros((4, 8))}), Array(np.zeros((1, 5, 8))))
+
+
+def tensors(torch: Any, params: Named, names: Mapping[str, str]) -> dict[str, Any]:
+    return {theirs: torch.tensor(params[ours]) for ours, theirs in names.items()}
+
+
+ATTENTION = {
+    "qkv.weight": "in_proj_weight",
+    "qkv.bias": "in_proj_bias",
+    "out.weight": "out_proj.weight",
+    "out.bias": "out_proj.bias",
+}
+BLOCK = {f"attention.{ours}": f"self_attn.{theirs}" for ours, theirs in ATTENTION.items()} | {
+    f"{ours}.{name}": f"{theirs}.{name}"
+    for ours, theirs in {"norm1": "norm1", "norm2": "norm2", "up": "linear1", "down": "linear2"}.items()
+    for name in ("weight", "bias")
+}
+
+
+@CAUSAL
+def test_the_weights_of_torch_give_its_output(causal: bool):
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(1).normal(size=(2, 5, 8))
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64) if causal else None
+    ours = nn.MultiHeadAttention(8, 2, causal=causal)
+    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    params = random_parameters(ours)
+    theirs.load_state_dict(tensors(torch, params, ATTENTION))
+    expected = theirs(*[torch.tensor(x)] * 3, attn_mask=mask, need_weights=False)[0]
+    np.testing.assert_allclose(ours(arrays(params), Array(x)).numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+    gelu = partial(torch.nn.functional.gelu, approximate="tanh")
+    block = nn.TransformerBlock(8, 2, hidden=12, causal=causal)
+    peer = torch.nn.TransformerEncoderLayer(
+        8, 2, 12, dropout=0.0, activation=gelu, batch_first=True, norm_first=True, dtype=torch.float64
+    )
+    params = random_parameters(block)
+    peer.load_state_dict(tensors(torch, params, BLOCK))
+    expected = peer(torch.tensor(x), src_mask=mask)
+    np.testing.assert_allclose(
+        block(arrays(params), Array(x)).numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12
+    )

@@ -1,0 +1,190 @@
+"""GRU and LSTM: equal to the formulas in NumPy float64 and to PyTorch where it is installed, unrolled and scanned
+alike, both as ONNX.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from coterie.compute import nn
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.autodiff import grad, value_and_grad
+from coterie.compute.ir import NDArray
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.onnx.checker import check_graph
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes import optimise
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.reference import evaluate
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.errors import InputError, ShapeError
+
+Named = Mapping[str, NDArray]
+UNROLL = pytest.mark.parametrize("unroll", [True, False], ids=["unrolled", "scan"])
+
+
+def arrays(params: Named) -> dict[str, Array]:
+    return {name: Array(value) for name, value in params.items()}
+
+
+def random_parameters(module: nn.Module) -> dict[str, NDArray]:
+    rng = np.random.default_rng(3)
+    return {name: rng.normal(size=spec.shape) for name, spec in module.specs().items()}
+
+
+def sigma(x: NDArray) -> NDArray:
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(p: Named, x: NDArray, h: NDArray) -> tuple[NDArray, NDArray]:
+    outputs: list[NDArray] = []
+    for t in range(x.shape[1]):
+        ir, iz, i_n = np.split(x[:, t] @ p["weight_ih"].T + p["bias_ih"], 3, axis=1)
+        hr, hz, hn = np.split(h @ p["weight_hh"].T + p["bias_hh"], 3, axis=1)
+        r, z = sigma(ir + hr), sigma(iz + hz)
+        h = (1 - z) * np.tanh(i_n + r * hn) + z * h
+        outputs.append(h)
+    return np.stack(outputs, axis=1), h
+
+
+def lstm(p: Named, x: NDArray, h: NDArray, c: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    outputs: list[NDArray] = []
+    for t in range(x.shape[1]):
+        i, f, g, o = np.split(
+            x[:, t] @ p["weight_ih"].T + p["bias_ih"] + h @ p["weight_hh"].T + p["bias_hh"], 4, axis=1
+        )
+        c = sigma(f) * c + sigma(i) * np.tanh(g)
+        h = sigma(o) * np.tanh(c)
+        outputs.append(h)
+    return np.stack(outputs, axis=1), h, c
+
+
+X = np.random.default_rng(1).normal(size=(3, 4, 2))
+H: NDArray = np.random.default_rng(2).normal(size=(3, 5))
+C: NDArray = np.random.default_rng(4).normal(size=(3, 5))
+ZERO = np.zeros((3, 5))
+
+
+@UNROLL
+def test_the_gru_equals_the_formula(unroll: bool):
+    layer = nn.GRU(2, 5, unroll)
+    params = random_parameters(layer)
+    np.testing.assert_allclose(layer(arrays(params), Array(X)).numpy(), gru(params, X, ZERO)[0], rtol=1e-9)
+    outputs, last = layer.run(arrays(params), Array(X), Array(H))
+    for ours, expected in zip((outputs, last), gru(params, X, H), strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-9)
+
+
+@UNROLL
+def test_the_lstm_equals_the_formula(unroll: bool):
+    layer = nn.LSTM(2, 5, unroll)
+    params = random_parameters(layer)
+    np.testing.assert_allclose(layer(arrays(params), Array(X)).numpy(), lstm(params, X, ZERO, ZERO)[0], rtol=1e-9)
+    outputs, (h, c) = layer.run(arrays(params), Array(X), (Array(H), Array(C)))
+    for ours, expected in zip((outputs, h, c), lstm(params, X, H, C), strict=True):
+        np.testing.assert_allclose(ours.numpy(), expected, rtol=1e-9)
+
+
+@UNROLL
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_gradients_equal_finite_differences(
+    kind: type[nn.GRU] | type[nn.LSTM], unroll: bool, check_gradients: Callable[..., None]
+):
+    layer = kind(2, 3, unroll)
+    weigh = Array(np.random.default_rng(5).normal(size=(3, 4, 3)))
+
+    def scalar(given: dict[str, Array]) -> Array:
+        return (layer(given, given["x"]) * weigh).sum()
+
+    check_gradients(scalar, random_parameters(layer) | {"x": X})
+
+
+def test_the_state_is_differentiated():
+    layer = nn.GRU(2, 5)
+    params = arrays(random_parameters(layer))
+
+    def last(h: Array) -> Array:
+        return layer.run(params, Array(X), h)[1].sum()
+
+    gradient = grad(last)(Array(H)).numpy()
+    step: NDArray = np.random.default_rng(0).normal(scale=1e-6, size=H.shape)
+    ahead, behind = last(Array(H + step)).item(), last(Array(H - step)).item()
+    assert np.vdot(gradient, step) == pytest.approx((ahead - behind) / 2, rel=1e-5)
+
+
+@UNROLL
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_the_weights_of_torch_give_its_output(kind: str, unroll: bool):
+    torch = pytest.importorskip("torch")
+    layer = getattr(nn, kind)(2, 5, unroll)
+    params = random_parameters(layer)
+    peer = getattr(torch.nn, kind)(2, 5, batch_first=True, dtype=torch.float64)
+    peer.load_state_dict({f"{name}_l0": torch.tensor(value) for name, value in params.items()})
+    expected = peer(torch.tensor(X))[0].detach().numpy()
+    np.testing.assert_allclose(layer(arrays(params), Array(X)).numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+@UNROLL
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_loss_and_gradients_as_onnx(kind: type[nn.GRU] | type[nn.LSTM], unroll: bool):
+    """The unrolled form stays in the portable subset; the scan is a Loop, for CPU providers."""
+    model = nn.Sequential(nn.Embedding(7, 4), kind(4, 6, unroll), nn.Linear(6, 7))
+    first = model.init(0)
+    ids = np.random.default_rng(0).integers(0, 7, (3, 6)).astype(np.int32)
+
+    def step(inputs: GraphInputs) -> dict[str, Array]:
+        def loss(params: dict[str, Array]) -> Array:
+            return xp.mean(softmax_cross_entropy(model(params, inputs["x"], nn.train()), inputs["y"]))
+
+        value, gradients = value_and_grad(loss)({name: inputs[f"p/{name}"] for name in first})
+        return {"loss": value} | {f"gradient/{name}": gradient for name, gradient in gradients.items()}
+
+    specs = {f"p/{name}": TensorSpec(array.shape) for name, array in first.items()}
+    graph = optimise(trace_named(step, specs | {"x": TensorSpec((3, 5), "int32"), "y": TensorSpec((3, 5), "int32")}))
+    data = to_onnx(graph, name="train", target="portable" if unroll else "cpu")
+    if unroll:
+        check_graph(data)
+    feeds: dict[str, NDArray] = {f"p/{name}": array for name, array in first.items()}
+    feeds |= {"x": ids[:, :-1].copy(), "y": ids[:, 1:].copy()}
+    expected = evaluate(graph, feeds)
+    for name, value in Executable(data).run(feeds).items():
+        np.testing.assert_allclose(value, expected[name].reshape(value.shape), rtol=1e-4, atol=1e-6)
+
+
+def test_the_scan_does_not_grow_with_the_steps():
+    def nodes(unroll: bool, steps: int) -> int:
+        layer = nn.GRU(2, 3, unroll)
+        specs = {name: TensorSpec(spec.shape) for name, spec in layer.specs().items()}
+
+        def step(inputs: GraphInputs) -> dict[str, Array]:
+            params = {name: inputs[name] for name in layer.specs()}
+
+            def total(given: dict[str, Array]) -> Array:
+                return xp.sum(layer(given, inputs["x"]))
+
+            return {f"d/{name}": gradient for name, gradient in grad(total)(params).items()}
+
+        return len(trace_named(step, specs | {"x": TensorSpec((2, steps, 2))}).nodes)
+
+    assert nodes(False, 4) == nodes(False, 40)
+    assert nodes(True, 40) > 5 * nodes(True, 4)
+
+
+def test_models_have_the_stated_size():
+    for unroll in (True, False):
+        model = nn.models.gru(unroll=unroll)
+        assert model.count() == 41_472
+        assert model(arrays(model.init(0)), Array(np.zeros((2, 5), np.int32))).shape == (2, 5, 128)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(InputError, match="GRU: hidden must be a whole number"):
+        nn.GRU(2, 0)
+    layer = nn.LSTM(2, 5)
+    params = arrays(random_parameters(layer))
+    with pytest.raises(ShapeError, match=r"takes \[B, T, 2\], got \[3, 4, 3\]"):
+        layer(params, Array(np.zeros((3, 4, 3))))
+    with pytest.raises(ShapeError, match=r"takes a state \[3, 5\], got \[1, 5\]"):
+        layer.run(params, Array(X), (Array(ZERO[:1]), Array(ZERO)))
