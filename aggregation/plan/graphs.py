@@ -151,7 +151,8 @@ class GraphBuilder:
             constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
             hyper=hyper,
         )
-        moved, kept = self.optimizer.update(self.client.gradient(gradient, step), state, params, hyper, active)
+        gradient = self.client.gradient(gradient, step)
+        moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=xp.sum(weight))
         outputs = {f"{NEXT}shared/{name}": moved[name] for name in self.layout.names}
         outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
         return outputs | self._sums(inputs, losses, prediction, weight, active)

@@ -25,6 +25,14 @@ class Update(Protocol):
     ) -> tuple[dict[str, Array], dict[str, Array]]: ...
 
 
+class WeightedUpdate(Protocol):
+    """One step that also reads ``weight`` [1], the sum of the sample weights that the gradients were divided by."""
+
+    def __call__(
+        self, grads: Arrays, state: Arrays, params: Arrays, hyper: Arrays, active: Array, weight: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """A first state and an update rule.
@@ -33,7 +41,8 @@ class Optimizer:
     float32[1], so that a schedule needs no new graph. init(params): the state, arrays by name: "<parameter>.<what>" for
     one of a parameter's shape, or float32[1]. update(grads, state, params, hyper, active): the new (params, state).
     grads: by the name of the parameter; a parameter without a gradient comes back as it is. active: float32[1], 1 for a
-    step, 0 for none.
+    step, 0 for none. weighted: the same for an optimizer that must know how many examples stand behind a gradient;
+    callers that know it call ``step``.
 
     Guarantees: pure, eager or traced. With active = 0, finite gradients, and no -0.0 in params or state, both come back
     bit for bit. Scalars are combined before they touch a tensor, so ``active`` costs no pass over the parameters.
@@ -43,6 +52,15 @@ class Optimizer:
     hyper: Mapping[str, float]
     init: Init
     update: Update
+    weighted: WeightedUpdate | None = None
+
+    def step(
+        self, grads: Arrays, state: Arrays, params: Arrays, hyper: Arrays, active: Array, *, weight: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """``update``, told ``weight``: the sum of the sample weights that ``grads`` were divided by, of shape () or [1]."""
+        if self.weighted is None:
+            return self.update(grads, state, params, hyper, active)
+        return self.weighted(grads, state, params, hyper, active, xp.reshape(weight, (1,)))
 
 
 def scaled(factor: Array, x: Array) -> Array:
