@@ -2,11 +2,13 @@
 of every order follow.
 """
 
+from collections.abc import Sequence
 from math import pi, sqrt
 
 import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.control.derived import custom_vjp
 from coterie.compute.numpy import elementwise, manipulation, reduction
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
@@ -98,6 +100,21 @@ def embedding(table: ArrayLike, ids: ArrayLike) -> Array:
     matrix.
     """
     return manipulation.take(table, ids, axis=0)
+
+
+def split(x: ArrayLike, sizes: Sequence[int], *, axis: int) -> tuple[Array, ...]:
+    """The array cut along an axis into parts of these sizes, as ``numpy.split`` cuts it. For parts that are all used:
+    the gradient puts the parts' gradients side by side, where that of slices would add up one padded array for each.
+    """
+
+    def together(_x: Array, _parts: tuple[Array, ...], gradients: tuple[Array, ...]) -> Array:
+        return manipulation.concat(gradients, axis=axis)
+
+    @custom_vjp(together)
+    def cut(x: Array) -> tuple[Array, ...]:
+        return tuple(manipulation.split(x, sizes, axis=axis))
+
+    return cut(as_array(x))
 
 
 def stop_gradient(x: ArrayLike) -> Array:

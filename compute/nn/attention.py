@@ -54,7 +54,7 @@ class MultiHeadAttention(Module):
         check_input(x, ("B", "T", self.size), self)
         count, steps, _ = x.shape
         apart = (count, steps, self.heads, self.size // self.heads)
-        thirds = xp.split(self._qkv(part(params, "qkv"), x, mode), [self.size] * 3, axis=2)
+        thirds = ops.split(self._qkv(part(params, "qkv"), x, mode), [self.size] * 3, axis=2)
         q, k, v = (xp.reshape(third, apart) for third in thirds)
         scaled = xp.permute_dims(q, (0, 2, 1, 3)) * apart[-1] ** -0.5
         scores = scaled @ xp.permute_dims(k, (0, 2, 3, 1))

@@ -77,7 +77,7 @@ class _Recurrent(Module):
         weight, bias = xp.matrix_transpose(require(params, "weight_hh", self)), require(params, "bias_hh", self)
         if self.unroll:
             outputs: list[Array] = []
-            for part in xp.split(given, [count] * steps, axis=0):
+            for part in ops.split(given, [count] * steps, axis=0):
                 carry = self._step(part, carry, weight, bias)
                 outputs.append(carry[0])
             stacked = xp.reshape(xp.concat(outputs, axis=0), (steps, *shape))
@@ -113,8 +113,8 @@ class GRU(_Recurrent):
         (h,) = state
         own = h @ weight + bias
         sizes = [2 * self.hidden, self.hidden]
-        (given_gates, given_new), (own_gates, own_new) = xp.split(given, sizes, axis=1), xp.split(own, sizes, axis=1)
-        reset, keep = xp.split(ops.sigmoid(given_gates + own_gates), [self.hidden] * 2, axis=1)
+        (given_gates, given_new), (own_gates, own_new) = ops.split(given, sizes, axis=1), ops.split(own, sizes, axis=1)
+        reset, keep = ops.split(ops.sigmoid(given_gates + own_gates), [self.hidden] * 2, axis=1)
         new = ops.tanh(given_new + reset * own_new)
         return (new + keep * (h - new),)
 
@@ -145,8 +145,8 @@ class LSTM(_Recurrent):
     def _step(self, given: Array, state: State, weight: Array, bias: Array) -> State:
         h, c = state
         size = self.hidden
-        both, new, last = xp.split(given + (h @ weight + bias), [2 * size, size, size], axis=1)
-        enter, forget = xp.split(ops.sigmoid(both), [size, size], axis=1)
+        both, new, last = ops.split(given + (h @ weight + bias), [2 * size, size, size], axis=1)
+        enter, forget = ops.split(ops.sigmoid(both), [size, size], axis=1)
         c = forget * c + enter * ops.tanh(new)
         return ops.sigmoid(last) * ops.tanh(c), c
 

@@ -11,6 +11,7 @@ from coterie.compute import nn
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, value_and_grad
+from coterie.compute.batching import vmap
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.onnx.checker import check_graph
@@ -109,7 +110,7 @@ def test_the_state_is_differentiated():
         return layer.run(params, Array(X), h)[1].sum()
 
     gradient = grad(last)(Array(H)).numpy()
-    step: NDArray = np.random.default_rng(0).normal(scale=1e-6, size=H.shape)
+    step = 1e-6 * np.random.default_rng(0).normal(size=(3, 5))
     ahead, behind = last(Array(H + step)).item(), last(Array(H - step)).item()
     assert np.vdot(gradient, step) == pytest.approx((ahead - behind) / 2, rel=1e-5)
 
@@ -188,3 +189,18 @@ def test_mistakes_are_named():
         layer(params, Array(np.zeros((3, 4, 3))))
     with pytest.raises(ShapeError, match=r"takes a state \[3, 5\], got \[1, 5\]"):
         layer.run(params, Array(X), (Array(ZERO[:1]), Array(ZERO)))
+
+
+@UNROLL
+def test_examples_of_a_vmap_are_those_of_a_loop(unroll: bool):
+    layer = nn.GRU(2, 5, unroll)
+    params = arrays(random_parameters(layer))
+
+    def one(x: Array) -> Array:
+        def total(given: dict[str, Array]) -> Array:
+            return xp.sum(layer(given, xp.reshape(x, (1, 4, 2))) ** 2)
+
+        return grad(total)(params)["weight_hh"]
+
+    together = vmap(one)(Array(X)).numpy()
+    np.testing.assert_allclose(together, np.stack([one(Array(x)).numpy() for x in X]), rtol=1e-9, atol=1e-12)
