@@ -183,6 +183,14 @@ class DataSchema:
                     code="data_missing",
                     column=missing[0],
                 )
+            masked = [column for column in names if isinstance(arrays[column], np.ma.MaskedArray)]
+            if masked:
+                raise errors.DataError(
+                    f"{source}: {_listed(masked)} masked, and a mask would be dropped without a word.",
+                    hint="Leave out the masked rows, or fill them, before handing the array over.",
+                    code="data_masked",
+                    column=masked[0],
+                )
             given[name] = {column: np.asarray(arrays[column]) for column in names}
         surplus = sorted(set(arrays) - {column for group in given.values() for column in group})
         if surplus:

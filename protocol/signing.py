@@ -95,10 +95,6 @@ class SigningKey:
                 hint="Run as the user that owns it, and check that it is a file.",
                 code="key_unreadable",
             ) from None
-        if exposed:
-            raise errors.ConfigurationError(
-                f"Other users may read the key file {path}.", hint=f"Run: chmod 600 {path}", code="key_exposed"
-            )
         try:
             private = serialization.load_pem_private_key(data, password=None)
         except (ValueError, TypeError, binascii.Error):
@@ -108,6 +104,10 @@ class SigningKey:
                 f"{path} is not an unencrypted Ed25519 private key in PKCS#8 PEM.",
                 hint="Restore it from a copy, or move it away and let a new key be made.",
                 code="key_invalid",
+            )
+        if exposed:
+            raise errors.ConfigurationError(
+                f"Other users may read the key file {path}.", hint=f"Run: chmod 600 {path}", code="key_exposed"
             )
         return SigningKey(private)
 

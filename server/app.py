@@ -60,6 +60,6 @@ def create_app(settings: Settings | None = None, *, faults: Faults | None = None
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)
-    app.add_middleware(Envelope)
+    app.add_middleware(Envelope, stall_s=chosen.body_stall_s)
     describe(app, POLICY)
     return app

@@ -1,5 +1,6 @@
-"""What every request passes: a trace id, a cap on its body, and counters."""
+"""What every request passes: a trace id, bounds on its body's size and pauses, and counters."""
 
+import asyncio
 import secrets
 import time
 
@@ -11,12 +12,13 @@ STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"))
 
 
 class Envelope:
-    """Pure ASGI middleware: names the request (``Coterie-Trace``), bounds bodies that are read whole, counts and
-    times.
+    """Pure ASGI middleware: names the request (``Coterie-Trace``), bounds bodies that are read whole, gives up a body
+    of which nothing came for ``stall_s`` seconds, counts and times.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, stall_s: float) -> None:
         self._app = app
+        self._stall_s = stall_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -25,13 +27,20 @@ class Envelope:
         scope["coterie.trace"] = trace = secrets.token_hex(8)
         bounded = not any(scope["method"] == method and scope["path"].startswith(prefix) for method, prefix in STREAMED)
         received = 0
+        whole = False
         status = 500
         started = time.perf_counter()
 
         async def limited() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, whole
+            try:
+                # After the body the only message left is the disconnection, for which a stream waits as long as it likes.
+                async with asyncio.timeout(None if whole else self._stall_s):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"Nothing of the body came for {self._stall_s:g} seconds.") from None
             if message["type"] == "http.request":
+                whole = not message.get("more_body", False)
                 received += len(message.get("body", b""))
                 if bounded and received > BODY_LIMIT:
                     # An HTTPException passes through the framework's parsing of bodies; any other exception is

@@ -25,6 +25,7 @@ TITLES = {
     409: "Conflict",
     410: "Gone",
     412: "Precondition failed",
+    408: "Too slow",
     413: "Too large",
     415: "Unsupported media type",
     416: "Range not satisfiable",
@@ -33,7 +34,7 @@ TITLES = {
     503: "Not ready",
     507: "Storage full",
 }
-CODES = {404: "not_found", 413: "too_large", 405: "method_not_allowed", 416: "range_not_satisfiable"}
+CODES = {404: "not_found", 408: "body_stalled", 413: "too_large", 405: "method_not_allowed", 416: "range_not_satisfiable"}
 LONGEST_PATH = 400
 log = structlog.get_logger("coterie.server")
 
@@ -122,6 +123,8 @@ async def _http(request: Request, error: Exception) -> Response:
         detail, hint = f"There is no {request.method} {_path(request)}.", "The routes are listed at /docs."
     elif error.status_code == 413:
         hint = "Send less."
+    elif error.status_code == 408:
+        hint = "Send it again; an upload goes on where it stopped."
     elif isinstance(error.__cause__, ValueError | RecursionError):
         code, detail = "request_invalid", "The body is not JSON in UTF-8 of a sensible depth."
     return problem(request, status=error.status_code, code=code, detail=detail, hint=hint, headers=error.headers)

@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     update_limit: int = Field(
         default=1024 * MEBIBYTE, gt=0, description="The largest update file, whatever a plan would allow."
     )
+    body_stall_s: float = Field(
+        default=60.0, gt=0, description="How long a request may pause inside its body before it is given up."
+    )
     nonce_window_s: float = Field(default=300.0, gt=0, description="How long a nonce stays valid after it was issued.")
     check_in_rate: float = Field(default=200.0, gt=0, description="Check-ins per second to steer the fleet towards.")
     retry_floor_s: float = Field(

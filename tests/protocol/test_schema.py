@@ -132,6 +132,7 @@ def test_an_element_inside_an_example_is_named() -> None:
         (with_column("age", np.zeros(3, complex)), "data_dtype", "complex128"),
         (with_column("species", np.zeros(3, complex)), "data_dtype", "complex128"),
         (with_column("species", [["a", "b"]] * 3), "data_shape", "has shape [3, 2]"),
+        ({**ROWS, "age": np.ma.masked_less([1, 2, 3], 2)}, "data_masked", "column 'age' is masked"),
     ],
 )
 def test_data_of_another_form_is_refused(arrays: dict[str, Any], code: str, words: str) -> None:

@@ -144,7 +144,7 @@ def other_key() -> bytes:
 def test_a_malformed_key_file_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     path.write_bytes(content)
-    path.chmod(0o600)
+    path.chmod(0o644)  # its mode is nobody's trouble while it is no key
     with pytest.raises(errors.ConfigurationError, match="key.pem is not an unencrypted Ed25519") as caught:
         SigningKey.load(path)
     assert caught.value.reason == "key_invalid"

@@ -130,6 +130,26 @@ def test_start_serve_refuse_a_second_one_and_end_on_sigterm_with_a_stream_open(t
         assert again is None  # the token is made once
 
 
+def test_a_body_that_stalls_is_given_up_and_a_stream_is_not(tmp_path: Path) -> None:
+    with process({"folder": str(tmp_path / "state"), "body_stall_s": 0.5}) as (_, (url, token)):
+        authority = url.removeprefix("http://")
+        host, port = authority.split(":")
+        head = f"Host: {authority}\r\nAuthorization: Bearer {token}\r\n"
+        started = time.monotonic()
+        with socket.create_connection((host, int(port)), timeout=10) as slow:
+            slow.sendall(f"POST /v1/tokens HTTP/1.1\r\n{head}Content-Length: 100\r\n\r\n{{".encode())
+            answer = slow.recv(65_536).decode()
+        assert answer.startswith("HTTP/1.1 408") and "body_stalled" in answer
+        assert 0.4 < time.monotonic() - started < 5
+        with socket.create_connection((host, int(port)), timeout=10) as stream:
+            stream.sendall(f"GET /v1/events HTTP/1.1\r\n{head}\r\n".encode())
+            assert stream.recv(65_536).startswith(b"HTTP/1.1 200")
+            time.sleep(1.0)  # twice the pause that a body may make
+            stream.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                assert stream.recv(65_536) != b"", "the stream was ended"
+
+
 def test_a_disk_that_is_really_full_loses_nothing(tmp_path: Path) -> None:
     """The process may write no file above a megabyte, which the system refuses as a full disk refuses: in the middle of
     a write.
