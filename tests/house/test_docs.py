@@ -36,11 +36,13 @@ BLOCK = re.compile(
 WAIT_S = 60.0
 # The one interpreter in which a page's Python blocks run, block by block; it says after each whether that went well.
 INTERPRETER = """
-import json, os, sys, traceback
+import json, linecache, os, sys, traceback
 names = {"__name__": "__main__"}
 for line in sys.stdin:
     block = json.loads(line)
     os.chdir(block["folder"])
+    # As in a notebook: functions can be asked for their source.
+    linecache.cache[block["name"]] = (len(block["text"]), None, block["text"].splitlines(True), block["name"])
     try:
         exec(compile(block["text"], block["name"], "exec"), names)
         print("\\0done", flush=True)
