@@ -34,7 +34,7 @@ class Envelope:
         async def limited() -> Message:
             nonlocal received, whole
             try:
-                # After the body the only message left is the disconnection, for which a stream waits as long as it likes.
+                # After the body only the disconnection is left, for which a stream waits as long as it likes.
                 async with asyncio.timeout(None if whole else self._stall_s):
                     message = await receive()
             except TimeoutError:

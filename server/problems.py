@@ -34,7 +34,13 @@ TITLES = {
     503: "Not ready",
     507: "Storage full",
 }
-CODES = {404: "not_found", 408: "body_stalled", 413: "too_large", 405: "method_not_allowed", 416: "range_not_satisfiable"}
+CODES = {
+    404: "not_found",
+    408: "body_stalled",
+    413: "too_large",
+    405: "method_not_allowed",
+    416: "range_not_satisfiable",
+}
 LONGEST_PATH = 400
 log = structlog.get_logger("coterie.server")
 
