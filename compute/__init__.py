@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coterie.compute.mode import use_mode as use_mode
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
+    from coterie.compute.passes.legalise import legalise as legalise
     from coterie.compute.text import parse as parse
     from coterie.compute.text import to_text as to_text
     from coterie.compute.trace import GraphInputs as GraphInputs
@@ -45,6 +46,7 @@ _HOMES = {
     "grad": "autodiff",
     "interpret": "interpret",
     "jit": "jit",
+    "legalise": "passes.legalise",
     "optimise": "passes",
     "parse": "text",
     "scan": "control.functions",

@@ -14,29 +14,37 @@ from onnx import helper, numpy_helper
 
 from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, NDArray, Node, Type, Value
+from coterie.compute.onnx.providers import PROVIDERS, ProviderRow, lacking
+from coterie.compute.passes.legalise import legalise
 from coterie.compute.passes.unroll import unrolled
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.verify import verify
-from coterie.errors import InputError
+from coterie.errors import GraphRefused, InputError
 
 OPSET = 17
 IR_VERSION = 8
-Target: TypeAlias = Literal["portable", "cpu"]
+Target: TypeAlias = Literal[
+    "portable", "cpu", "wasm", "cuda", "openvino", "tensorrt", "webgpu", "cann", "qnn", "coreml", "webnn"
+]
 
 
 class _Writer:
     """Collects ONNX nodes and initialisers; the Emitter of the lowerings."""
 
-    def __init__(self, taken: set[str], sources: bool) -> None:
+    def __init__(self, taken: set[str], sources: bool, provider: str | None = None) -> None:
+        self._provider = provider
+        self._row: ProviderRow | None = None if provider is None else PROVIDERS[provider]
         self.nodes: list[Any] = []
         self.initialisers: list[Any] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._fixed: set[str] = set()
         self._taken = taken
         self._count = 0
         self._sources = sources
         self.source = ""
+        self.line = ""
 
     def fresh(self, stem: str) -> str:
         """A name that nothing else has."""
@@ -47,6 +55,7 @@ class _Writer:
                 return name
 
     def op(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        self._check(operator, inputs, attributes)
         output = self.fresh(operator)
         node = helper.make_node(operator, list(inputs), [output], name=output, **attributes)
         if self.source:
@@ -54,12 +63,23 @@ class _Writer:
         self.nodes.append(node)
         return output
 
+    def _check(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any]) -> None:
+        if self._row is None:
+            return
+        fixed = {index for index, tensor in enumerate(inputs) if tensor in self._fixed}
+        if missing := lacking(self._row, operator, fixed, inputs, attributes):
+            raise GraphRefused(
+                f"{self.line or 'a node of the graph'}: the provider {self._provider} {missing}.",
+                hint="Write that line with other functions, choose a provider that has it, or the CPU.",
+            )
+
     def constant(self, value: NDArray) -> str:
         data = np.ascontiguousarray(value)
         key = (data.dtype.name, value.shape, data.tobytes())
         if key not in self._constants:
             name = self.fresh("constant")
             self._constants[key] = name
+            self._fixed.add(name)
             self.initialisers.append(numpy_helper.from_array(data.reshape(value.shape), name))
         return self._constants[key]
 
@@ -84,6 +104,7 @@ class _Writer:
         """Lower every node, and add the names of all values."""
         for node in graph.nodes:
             # Without the folders: a file must not carry the layout of the researcher's disk.
+            self.line = node.source
             self.source = node.source.replace("\\", "/").rpartition("/")[2] if self._sources else ""
             names.update(zip(node.outputs, _lower(self, node, [names[value] for value in node.inputs]), strict=True))
 
@@ -107,20 +128,22 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
 
     target: "portable" writes no control flow: loops of a known number of steps are unrolled, choices compute both
     branches, and a loop whose number of steps depends on data is refused. "cpu" writes Loop, Scan and If, for CPU-class
-    providers.
+    providers. The name of another provider (a row of ``onnx.providers``) writes what that one runs, rewritten by
+    ``legalise``; an operator that it lacks is refused with the user's line.
     sources: note beside every node the file and line of the user's code that it came from, for profiles. Off in plans,
     whose bytes must not change when a comment is added above the model.
 
-    Raises TraceError for a bad graph and for a loop that the target lacks, InputError for clashing input and output
-    names and for empty tensors.
+    Raises TraceError for a bad graph and for a loop that the target lacks, GraphRefused for an operator that the target
+    lacks, InputError for an unknown target, for clashing input and output names and for empty tensors.
     """
-    graph = unrolled(verify(graph)) if target == "portable" else verify(graph)
+    provider = None if target in ("portable", "cpu") else target
+    graph = _for_target(verify(graph), target)
     _refuse_empty(graph)
     if both := set(graph.inputs) & set(graph.outputs):
         raise InputError(
             f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".'
         )
-    writer = _Writer({*graph.inputs, *graph.outputs}, sources)
+    writer = _Writer({*graph.inputs, *graph.outputs}, sources, provider)
     names: dict[Value, str] = {value: input_name for input_name, value in graph.inputs.items()}
     writer.write(graph, names)
     _name_outputs(writer, graph, names)
@@ -131,6 +154,12 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
         proto, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="coterie"
     )
     return model.SerializeToString(deterministic=True)
+
+
+def _for_target(graph: Graph, target: Target) -> Graph:
+    if target == "cpu":
+        return graph
+    return unrolled(graph) if target == "portable" else legalise(graph, target)
 
 
 def _refuse_empty(graph: Graph) -> None:
