@@ -86,6 +86,10 @@ class Array:
     def device(self) -> str:
         return "cpu"
 
+    def alias(self) -> Array:
+        """The same array as another object."""
+        return Array(self._data, value=self.value, recorder=self.recorder)
+
     def numpy(self) -> NDArray:
         """The data (do not write to it). Raises TraceError inside a trace, where there is none yet."""
         if self._data is None:

@@ -12,7 +12,7 @@ from coterie.compute.control.derived import custom_vjp
 from coterie.compute.numpy import elementwise, manipulation, reduction
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
-from coterie.errors import DTypeError
+from coterie.errors import DTypeError, ShapeError
 
 
 def relu(x: ArrayLike) -> Array:
@@ -154,6 +154,48 @@ def conv2d(
     return bind(
         "conv", *operands, stride=_pair(stride), padding=_padding(padding), dilation=_pair(dilation), groups=groups
     )
+
+
+def conv_transpose2d(
+    x: ArrayLike,
+    w: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    stride: Pair = 1,
+    padding: Pair = 0,
+    output_padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Array:
+    """The transpose of a convolution: images x[N, C, H, W] with w[C, O / groups, kh, kw] → [N, O, H', W'], plus
+    bias[O].
+
+    H' = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. It is the gradient of ``conv2d`` with the
+    same weights with respect to images of that size; output_padding, below the stride, chooses among the sizes that the
+    convolution maps to H.
+    """
+    operands = promote("conv_transpose2d", x, w) if bias is None else promote("conv_transpose2d", x, w, bias)
+    image, weights = operands[:2]
+    by, pads, extra, apart = (_pair(value) for value in (stride, padding, output_padding, dilation))
+    if image.ndim != 4 or weights.ndim != 4:
+        refuse(ShapeError, "conv_transpose2d", operands, "images and weights have four axes each.")
+    if not all(0 <= extra[i] < by[i] for i in (0, 1)):
+        refuse(ShapeError, "conv_transpose2d", operands, f"output_padding {extra} is not below the stride {by}.")
+    sizes = [
+        (image.shape[2 + i] - 1) * by[i] - 2 * pads[i] + apart[i] * (weights.shape[2 + i] - 1) + extra[i] + 1
+        for i in (0, 1)
+    ]
+    made = bind(
+        "conv_input_gradient",
+        image,
+        weights,
+        size=(sizes[0], sizes[1]),
+        stride=by,
+        padding=((pads[0], pads[0]), (pads[1], pads[1])),
+        dilation=apart,
+        groups=groups,
+    )
+    return made if bias is None else made + manipulation.reshape(operands[2], (1, -1, 1, 1))
 
 
 def max_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: Padding = 0) -> Array:

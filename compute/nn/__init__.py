@@ -5,30 +5,39 @@ with parameters given to it.
 from coterie.compute.nn import losses, metrics, models
 from coterie.compute.nn.activations import GELU, ReLU, Sigmoid, Softmax, Tanh
 from coterie.compute.nn.attention import MultiHeadAttention
-from coterie.compute.nn.convolution import Conv2d
+from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d
+from coterie.compute.nn.calling import forward
+from coterie.compute.nn.convolution import Conv2d, ConvTranspose2d
 from coterie.compute.nn.dropout import Dropout
 from coterie.compute.nn.embedding import Embedding, PositionalEmbedding
 from coterie.compute.nn.initialisers import Constant, Initialiser, Normal, Uniform
 from coterie.compute.nn.linear import Linear
 from coterie.compute.nn.mode import EVAL, Mode, train
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role
-from coterie.compute.nn.normalisation import LayerNorm
-from coterie.compute.nn.pooling import AvgPool2d, MaxPool2d, MeanPool
+from coterie.compute.nn.normalisation import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from coterie.compute.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, MeanPool
 from coterie.compute.nn.recurrent import GRU, LSTM
 from coterie.compute.nn.sequential import Flatten, Sequential
+from coterie.compute.nn.touched import TouchedRows
 from coterie.compute.nn.transformer import TransformerBlock
 
 __all__ = [
-    "EVAL",
+    "AdaptiveAvgPool2d",
     "AvgPool2d",
+    "BatchNorm1d",
+    "BatchNorm2d",
     "Constant",
     "Conv2d",
+    "ConvTranspose2d",
     "Dropout",
+    "EVAL",
     "Embedding",
     "Flatten",
     "GELU",
     "GRU",
+    "GroupNorm",
     "Initialiser",
+    "InstanceNorm",
     "LSTM",
     "LayerNorm",
     "Linear",
@@ -41,14 +50,17 @@ __all__ = [
     "ParameterSpec",
     "Parameters",
     "PositionalEmbedding",
+    "RMSNorm",
     "ReLU",
     "Role",
     "Sequential",
     "Sigmoid",
     "Softmax",
     "Tanh",
+    "TouchedRows",
     "TransformerBlock",
     "Uniform",
+    "forward",
     "losses",
     "metrics",
     "models",

@@ -1,4 +1,4 @@
-"""The convolution layer."""
+"""The convolution layer and its transpose."""
 
 from dataclasses import dataclass
 
@@ -63,6 +63,56 @@ class Conv2d(Module):
             require(params, "bias", self) if self.bias else None,
             stride=pair(self.stride),
             padding=pair(self.padding),
+            dilation=pair(self.dilation),
+            groups=self.groups,
+        )
+
+
+@dataclass(frozen=True)
+class ConvTranspose2d(Module):
+    """x[B, inputs, H, W] → [B, outputs, H', W'], H' = (H - 1) stride - 2 padding + dilation (kernel - 1) +
+    output_padding + 1; the same for W'. It is the gradient of a convolution with respect to its input.
+
+    weight [inputs, outputs/groups, kh, kw] and bias [outputs], both uniform in ±1/sqrt(outputs/groups kh kw), as in
+    PyTorch. output_padding, below the stride, chooses among the sizes that a convolution would map to H.
+    """
+
+    inputs: int
+    outputs: int
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int] = 1
+    padding: int | tuple[int, int] = 0
+    output_padding: int | tuple[int, int] = 0
+    dilation: int | tuple[int, int] = 1
+    groups: int = 1
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)
+        check_window(self, kernel=self.kernel, stride=self.stride, dilation=self.dilation)
+        check_padding(self, self.padding)
+        check_padding(self, self.output_padding)
+        if self.inputs % self.groups or self.outputs % self.groups:
+            raise InputError(
+                f"ConvTranspose2d: {self.groups} groups must divide inputs {self.inputs} and outputs {self.outputs}."
+            )
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        rows, columns = pair(self.kernel)
+        channels = self.outputs // self.groups
+        init = fan_in_uniform(channels * rows * columns)
+        weight = {"weight": ParameterSpec((self.inputs, channels, rows, columns), init)}
+        return weight | {"bias": ParameterSpec((self.outputs,), init)} if self.bias else weight
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", self.inputs, "H", "W"), self)
+        return ops.conv_transpose2d(
+            x,
+            require(params, "weight", self),
+            require(params, "bias", self) if self.bias else None,
+            stride=pair(self.stride),
+            padding=pair(self.padding),
+            output_padding=pair(self.output_padding),
             dilation=pair(self.dilation),
             groups=self.groups,
         )

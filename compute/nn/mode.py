@@ -7,6 +7,7 @@ from typing import TypeAlias
 from coterie.compute.array import Array
 
 UniformSource: TypeAlias = Callable[[tuple[int, ...]], Array]
+Recorder: TypeAlias = Callable[[Array, Array], None]
 
 
 @dataclass(frozen=True)
@@ -15,18 +16,23 @@ class Mode:
 
     training: whether layers such as Dropout act. uniform: called with a shape, gives fresh numbers in [0, 1) of that
     shape, float32. Graphs draw no random numbers: inside a trace ``uniform`` adds a graph input that the host fills at
-    every step.
+    every step. weight: how much each example of the batch counts, [B]; None means all alike. Only layers that look at
+    the batch as a whole need it: a row of weight 0 must not move their statistics. record: called with a buffer, as the
+    module was given it, and its new value; modules stay pure, and ``forward`` collects what they report. None: new
+    values are dropped.
     """
 
     training: bool
     uniform: UniformSource | None = None
+    weight: Array | None = None
+    record: Recorder | None = None
 
 
 EVAL = Mode(training=False)
 
 
-def train(uniform: UniformSource | None = None) -> Mode:
+def train(uniform: UniformSource | None = None, weight: Array | None = None) -> Mode:
     """The mode of a training step. Without ``uniform``, a model that needs random numbers is refused when it asks for
     them.
     """
-    return Mode(training=True, uniform=uniform)
+    return Mode(training=True, uniform=uniform, weight=weight)

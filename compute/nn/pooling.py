@@ -7,6 +7,7 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_padding, check_window, pair
+from coterie.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -35,22 +36,51 @@ class MaxPool2d(Module):
 
 @dataclass(frozen=True)
 class AvgPool2d(Module):
-    """x[B, C, H, W] → the mean of each window, [B, C, H', W'], H' = (H - kernel) // stride + 1. stride is the kernel
-    unless given.
+    """x[B, C, H, W] → the mean of each window, [B, C, H', W'], H' = (H + 2 padding - kernel) // stride + 1. stride is
+    the kernel unless given. Padding is of zeros, and they count, as in PyTorch.
     """
 
     kernel: int | tuple[int, int]
     stride: int | tuple[int, int] | None = None
+    padding: int | tuple[int, int] = 0
 
     def __post_init__(self) -> None:
         check_window(self, kernel=self.kernel, stride=self.stride)
+        check_padding(self, self.padding)
 
     def specs(self) -> dict[str, ParameterSpec]:
         return {}
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         check_input(x, ("B", "C", "H", "W"), self)
+        rows, columns = pair(self.padding)
+        if rows or columns:
+            x = xp.pad(x, ((0, 0), (0, 0), (rows, rows), (columns, columns)))
         return ops.avg_pool2d(x, pair(self.kernel), stride=pair(self.kernel if self.stride is None else self.stride))
+
+
+@dataclass(frozen=True)
+class AdaptiveAvgPool2d(Module):
+    """x[B, C, H, W] → the mean of each of rows by columns equal windows, [B, C, rows, columns]: of the whole image for
+    1, the default. The windows must be whole: H and W are multiples of rows and columns.
+    """
+
+    size: int | tuple[int, int] = 1
+
+    def __post_init__(self) -> None:
+        check_window(self, size=self.size)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", "C", "H", "W"), self)
+        rows, columns = pair(self.size)
+        if x.shape[2] % rows or x.shape[3] % columns:
+            raise ShapeError(f"{self} cannot cut an image of {x.shape[2]} by {x.shape[3]} into equal windows.")
+        if (rows, columns) == (1, 1):
+            return xp.mean(x, axis=(2, 3), keepdims=True)
+        return ops.avg_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
 
 
 @dataclass(frozen=True)

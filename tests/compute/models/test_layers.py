@@ -58,6 +58,30 @@ def softmax(x: NDArray) -> NDArray:
     return e / e.sum(-1, keepdims=True)
 
 
+def spread(x: NDArray, w: NDArray, stride: int, padding: int, groups: int, more: int = 0) -> NDArray:
+    """The transpose of a cross-correlation: every input number paints the kernel, times itself, onto the output."""
+    count, channels, high, wide = x.shape
+    _, made, kh, kw = w.shape
+    y = np.zeros((count, made * groups, (high - 1) * stride + kh + more, (wide - 1) * stride + kw + more))
+    for c in range(channels):
+        first = c // (channels // groups) * made
+        for i in range(high):
+            for j in range(wide):
+                window = y[:, first : first + made, i * stride : i * stride + kh, j * stride : j * stride + kw]
+                window += x[:, c, i, j][:, None, None, None] * w[c]
+    return y[:, :, padding : y.shape[2] - padding, padding : y.shape[3] - padding]
+
+
+def by_group(x: NDArray, groups: int) -> NDArray:
+    rows = x.reshape(len(x), groups, -1)
+    normal = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)
+    return normal.reshape(x.shape)
+
+
+def zero_padded(x: NDArray) -> NDArray:
+    return np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+
+
 @dataclass(frozen=True)
 class Case:
     layer: nn.Module
@@ -97,6 +121,41 @@ CASES = [
     Case(nn.MaxPool2d(2), (2, 3, 6, 4), {}, lambda p, x: pool(x, 2, 2, np.max)),
     Case(nn.MaxPool2d(3, stride=2), (2, 3, 7, 7), {}, lambda p, x: pool(x, 3, 2, np.max)),
     Case(nn.AvgPool2d(2), (2, 3, 6, 4), {}, lambda p, x: pool(x, 2, 2, np.mean)),
+    Case(nn.AvgPool2d(3, stride=2, padding=1), (2, 3, 6, 4), {}, lambda p, x: pool(zero_padded(x), 3, 2, np.mean)),
+    Case(nn.MaxPool2d(3, 1, padding=1), (2, 3, 4, 5), {}, lambda p, x: pool(zero_padded(x + 9), 3, 1, np.max) - 9),
+    Case(nn.AdaptiveAvgPool2d(), (2, 3, 6, 4), {}, lambda p, x: x.mean((2, 3), keepdims=True)),
+    Case(nn.AdaptiveAvgPool2d((3, 2)), (2, 3, 6, 4), {}, lambda p, x: x.reshape(2, 3, 3, 2, 2, 2).mean((3, 5))),
+    Case(
+        nn.ConvTranspose2d(2, 3, 3),
+        (2, 2, 4, 3),
+        {"weight": (2, 3, 3, 3), "bias": (3,)},
+        lambda p, x: spread(x, p["weight"], 1, 0, 1) + p["bias"][:, None, None],
+    ),
+    Case(
+        nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1, groups=2, bias=False),
+        (2, 4, 3, 3),
+        {"weight": (4, 3, 3, 3)},
+        lambda p, x: spread(x, p["weight"], 2, 1, 2, more=1),
+    ),
+    Case(
+        nn.GroupNorm(2, 4),
+        (3, 4, 3, 2),
+        {"weight": (4,), "bias": (4,)},
+        lambda p, x: by_group(x, 2) * p["weight"][:, None, None] + p["bias"][:, None, None],
+    ),
+    Case(
+        nn.GroupNorm(1, 4),
+        (3, 4),
+        {"weight": (4,), "bias": (4,)},
+        lambda p, x: by_group(x, 1) * p["weight"] + p["bias"],
+    ),
+    Case(nn.InstanceNorm(3), (2, 3, 4, 2), {}, lambda p, x: by_group(x, 3)),
+    Case(
+        nn.RMSNorm(5),
+        (3, 4, 5),
+        {"weight": (5,)},
+        lambda p, x: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * p["weight"],
+    ),
     Case(nn.MeanPool(), (2, 3, 4), {}, lambda p, x: x.mean(1)),
     Case(nn.Flatten(), (2, 3, 4, 5), {}, lambda p, x: x.reshape(2, 60)),
     Case(nn.LayerNorm(5), (3, 4, 5), {"weight": (5,), "bias": (5,)}, layer_norm),
@@ -250,6 +309,22 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: nn.Sequential(nn.ReLU(), nn.Linear(2, 3))({}, Array(np.ones((1, 4)))),
         ShapeError,
         "Layer 1 of the model: Linear",
+    ),
+    (lambda: nn.GroupNorm(3, 4), InputError, "GroupNorm: 3 groups must divide channels 4"),
+    (lambda: nn.GroupNorm(2, 4)({}, Array(np.ones((1, 3)))), ShapeError, r"takes \[B, 4, \.\.\.\], got \[1, 3\]"),
+    (lambda: nn.RMSNorm(3)({}, Array(np.ones((1, 4)))), ShapeError, r"takes \[\.\.\., 3\], got \[1, 4\]"),
+    (
+        lambda: nn.AdaptiveAvgPool2d(2)({}, Array(np.ones((1, 1, 3, 4)))),
+        ShapeError,
+        "cannot cut an image of 3 by 4 into equal windows",
+    ),
+    (lambda: nn.ConvTranspose2d(3, 4, 3, groups=2), InputError, "2 groups must divide inputs 3"),
+    (
+        lambda: nn.ConvTranspose2d(1, 1, 3, output_padding=1, bias=False)(
+            {"weight": Array(np.ones((1, 1, 3, 3)))}, Array(np.ones((1, 1, 2, 2)))
+        ),
+        ShapeError,
+        r"output_padding \(1, 1\) is not below the stride",
     ),
     (lambda: nn.models.mlp([3]), InputError, "sizes of its input and its output"),
 ]
