@@ -1,0 +1,125 @@
+"""The training steps of benchmarks/train_step.py in coterie, as a plan makes them: weighted rows, a switch for padding
+steps, all hyper-parameters inputs.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+from step_data import HEADS, LAYERS, LENGTH, VOCABULARY, WIDTH, Workload, batches
+
+from coterie.compute import nn, optim
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.autodiff import value_and_grad
+from coterie.compute.ir import Graph, NDArray
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes import optimise
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.step_loop import StepLoop
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+
+
+def model(workload: Workload) -> nn.Sequential:
+    """The model of a workload."""
+    match workload.kind:
+        case "mlp":
+            return nn.models.mlp(workload.sizes)
+        case "lenet":
+            return nn.models.lenet()
+        case "cnn":
+            return nn.models.fedavg_cnn()
+        case "transformer":
+            return nn.models.transformer(VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH)
+        case _:
+            return nn.models.gru(VOCABULARY, WIDTH)
+
+
+def optimizer(workload: Workload) -> optim.Optimizer:
+    """The optimizer of a workload."""
+    return {"sgd": optim.sgd, "adam": optim.adam}[workload.optimizer](workload.rate)
+
+
+def losses(logits: Array, labels: Array) -> Array:
+    """One value per example: for sequences the mean over their tokens."""
+    if logits.ndim == 2:
+        return softmax_cross_entropy(logits, labels)
+    count, steps, classes = logits.shape
+    each = softmax_cross_entropy(xp.reshape(logits, (-1, classes)), xp.reshape(labels, (-1,)))
+    return xp.mean(xp.reshape(each, (count, steps)), axis=1)
+
+
+def step_graph(workload: Workload, state: dict[str, NDArray]) -> Graph:
+    """The whole step as a graph."""
+    net, rule = model(workload), optimizer(workload)
+
+    def step(inputs: GraphInputs) -> dict[str, Array]:
+        def group(role: str) -> dict[str, Array]:
+            return {name.removeprefix(role): array for name, array in inputs.items() if name.startswith(role)}
+
+        weight = inputs["batch/sample_weight"] / xp.maximum(xp.sum(inputs["batch/sample_weight"]), 1.0)
+
+        def loss(params: dict[str, Array]) -> Array:
+            return xp.sum(losses(net(params, inputs["batch/x"], nn.train()), inputs["batch/y"]) * weight)
+
+        value, gradients = value_and_grad(loss)(group("shared/"))
+        moved, after = rule.update(
+            gradients, group("optimizer/"), group("shared/"), group("hyper/"), inputs["hyper/active"]
+        )
+        carried = {f"shared/{name}": array for name, array in moved.items()} | {
+            f"optimizer/{name}": array for name, array in after.items()
+        }
+        return {f"next/{name}": array for name, array in carried.items()} | {"metric/loss": value}
+
+    specs = {name: TensorSpec(array.shape) for name, array in state.items()}
+    specs |= {f"hyper/{name}": TensorSpec((1,)) for name in (*rule.hyper, "active")}
+    x, y = batches(workload)[0]
+    specs |= {
+        "batch/x": TensorSpec(x.shape, x.dtype.name),
+        "batch/y": TensorSpec(y.shape, "int32"),
+        "batch/sample_weight": TensorSpec((workload.batch,)),
+    }
+    return optimise(trace_named(step, specs))
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A prepared step. compile_ms: from tracing to a session that is ready."""
+
+    step: Callable[[], None]
+    loss: Callable[[], float]
+    executable: Executable
+    weights: dict[str, NDArray]
+    compile_ms: float
+    nodes: int
+
+
+def prepare(workload: Workload, threads: int, profile: str | None) -> Ours:
+    """Build and load the step of a workload."""
+    rule = optimizer(workload)
+    weights = model(workload).init(0)
+    first = rule.init({name: Array(array) for name, array in weights.items()})
+    state = {f"shared/{name}": array for name, array in weights.items()} | {
+        f"optimizer/{name}": array.numpy() for name, array in first.items()
+    }
+    prefix = None if profile is None else os.path.join(profile, workload.name)
+    start = time.perf_counter()
+    graph = step_graph(workload, state)
+    executable = Executable(to_onnx(graph, name=workload.name), threads=threads, spinning=True, profile_prefix=prefix)
+    compiled = time.perf_counter() - start
+    loop = StepLoop(executable, carry={f"next/{name}": name for name in state}, constants={}, state=state)
+    hyper = {f"hyper/{name}": np.array([value], np.float32) for name, value in {**rule.hyper, "active": 1.0}.items()}
+    weight = np.ones(workload.batch, np.float32)
+    feeds = cycle([{"batch/x": x, "batch/y": y, "batch/sample_weight": weight, **hyper} for x, y in batches(workload)])
+    return Ours(
+        step=lambda: loop.step(next(feeds)),
+        loss=lambda: loop.read(["metric/loss"])["metric/loss"].item(),
+        executable=executable,
+        weights=weights,
+        compile_ms=compiled * 1e3,
+        nodes=len(graph.nodes),
+    )
