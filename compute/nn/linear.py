@@ -35,9 +35,19 @@ class Linear(Module):
         if not x.shape or x.shape[-1] != self.inputs:
             raise ShapeError(f"{self} takes [..., {self.inputs}], got {list(x.shape)}.")
         rows = x if x.ndim == 2 else xp.reshape(x, (prod(x.shape[:-1]), self.inputs))
-        # The weight stands on the left: a CPU's matrix product repacks its right operand, and the batch is the smaller.
-        columns = require(params, "weight", self) @ xp.matrix_transpose(rows)
-        if self.bias:
-            columns = columns + xp.reshape(require(params, "bias", self), (self.outputs, 1))
-        y = xp.matrix_transpose(columns)
+        weight, bias = require(params, "weight", self), require(params, "bias", self) if self.bias else None
+        if _stands_left(rows.shape[0], self.outputs):
+            columns = weight @ xp.matrix_transpose(rows)
+            y = xp.matrix_transpose(columns if bias is None else columns + xp.reshape(bias, (self.outputs, 1)))
+        else:
+            y = rows @ xp.matrix_transpose(weight)
+            y = y if bias is None else y + bias
         return y if x.ndim == 2 else xp.reshape(y, (*x.shape[:-1], self.outputs))
+
+
+def _stands_left(rows: int, outputs: int) -> bool:
+    """Whether the weight is the left operand. A CPU's matrix product repacks its right operand, so the smaller of the
+    two belongs there: the batch, unless it is large (the tokens of many sequences); then its transposition would cost
+    more.
+    """
+    return rows < 128 or 4 * rows <= outputs
