@@ -24,7 +24,7 @@ from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.replay import build
 from coterie.compute.source import replaying, user_source
 from coterie.compute.trace import Traced, is_array, trace_flat
-from coterie.errors import DTypeError, InputError, InternalError, ShapeError
+from coterie.errors import ArgumentTypeError, ArgumentValueError, DTypeError, InputError, InternalError, ShapeError
 
 Position: TypeAlias = int | tuple[int, ...] | None
 Weights: TypeAlias = Sequence[Array] | Mapping[str, Array] | None
@@ -75,7 +75,7 @@ def value_and_grad(
     def both(*arguments: Any) -> Any:
         for position in positions:
             if position >= len(arguments):
-                raise InputError(
+                raise ArgumentValueError(
                     f"{user_source()}: grad_position {position} but only {len(arguments)} arguments.",
                     hint="Positions count from 0.",
                 )
@@ -282,16 +282,16 @@ def _one(scalar: Array) -> Array:
 def _positions(grad_position: Any, weights: Weights) -> tuple[int, ...]:
     if grad_position is None:
         if weights is None:
-            raise InputError(
+            raise ArgumentValueError(
                 "grad needs a grad_position or weights.",
                 hint="Pass grad_position=0 to differentiate the first argument.",
             )
         return ()
     positions = cast("tuple[Any, ...]", grad_position if isinstance(grad_position, tuple) else (grad_position,))
     if any(isinstance(p, bool) or not isinstance(p, int) for p in positions):
-        raise InputError(f"grad_position must be an int or a tuple of ints, not {grad_position!r}.")
+        raise ArgumentTypeError(f"grad_position must be an int or a tuple of ints, not {grad_position!r}.")
     if any(p < 0 for p in positions) or len(set(positions)) != len(positions):
-        raise InputError(f"grad_position {grad_position!r} must be at least 0, without duplicates.")
+        raise ArgumentValueError(f"grad_position {grad_position!r} must be at least 0, without duplicates.")
     return positions
 
 

@@ -71,7 +71,7 @@ class Compiled:
             return self._fn(*arguments)
         leaves, structure = tree.flatten(arguments)
         arrays = [as_array(leaf) if is_array(leaf) else None for leaf in leaves]
-        signature = _signature(structure, leaves, arrays)
+        signature = signature_of(structure, leaves, arrays)
         if signature not in self._signatures:
             self._signatures[signature] = self._compile(structure, leaves, arrays)
         program = self._signatures[signature]
@@ -106,7 +106,10 @@ class Compiled:
         )
 
 
-def _signature(structure: tree.Structure, leaves: Sequence[Any], arrays: Sequence[Array | None]) -> Any:
+def signature_of(structure: tree.Structure, leaves: Sequence[Any], arrays: Sequence[Array | None]) -> Any:
+    """What a function is compiled anew for: the structure of the arguments, the types of arrays, the values of the
+    rest. Raises InputError for a value that cannot be hashed.
+    """
     # 1, 1.0 and True are equal but not the same static argument.
     parts = [
         (type(leaf).__name__, leaf) if array is None else ("", array.type)

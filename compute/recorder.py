@@ -47,10 +47,10 @@ class Recorder:
 
     def lift(self, array: "Array") -> Value:
         """The value that stands for an array in this graph."""
-        if id(array) in self._weights:
-            return self._weights[id(array)][1]
         if array.recorder is self and array.value is not None:
             return array.value
+        if id(array) in self._weights:
+            return self._weights[id(array)][1]
         if not self.claims(array):
             return self._constant(array)
         self._check_open(array)

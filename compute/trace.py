@@ -105,10 +105,14 @@ def trace(fn: Callable[..., Any], *arguments: Any) -> Traced:
     return trace_flat(fn, arguments, ())
 
 
-def trace_flat(fn: Callable[..., Any], arguments: Sequence[Any], weights: Sequence[Array]) -> Traced:
-    """As :func:`trace`, with arrays held by closure as further inputs "weight/0", "weight/1", ..."""
+def trace_flat(
+    fn: Callable[..., Any], arguments: Sequence[Any], weights: Sequence[Array], recorder: Recorder | None = None
+) -> Traced:
+    """As :func:`trace`, with arrays held by closure as further inputs "weight/0", "weight/1", ...; recorder: a fresh
+    one of another kind.
+    """
     leaves, structure = tree.flatten(tuple(arguments))
-    recorder = Recorder(RECORDER.get())
+    recorder = Recorder(RECORDER.get()) if recorder is None else recorder
     symbols: list[Any] = []
     for path, leaf in zip(structure.paths(), leaves, strict=True):
         if is_array(leaf):

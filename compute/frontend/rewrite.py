@@ -18,7 +18,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from coterie.compute.frontend import operators
@@ -42,6 +42,9 @@ _DECISIONS = (ast.If, ast.While, ast.For, ast.IfExp, ast.BoolOp, ast.Not)
 
 def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its control flow rewritten; the same function where there is none, or no source to read."""
+    if isinstance(fn, MethodType):
+        inner = rewrite(fn.__func__)
+        return fn if inner is fn.__func__ else MethodType(inner, fn.__self__)
     if not isinstance(fn, FunctionType) or fn.__name__ == "<lambda>" or hasattr(fn, "__wrapped__"):
         return fn
     try:
@@ -55,6 +58,8 @@ def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn
     ast.increment_lineno(definition, first - 1)
     definition.decorator_list = []
+    if definition.args.posonlyargs or definition.args.args:
+        _Super([*definition.args.posonlyargs, *definition.args.args][0].arg).generic_visit(definition)
     rewritten = _Rewriter().function(definition)
     return _made(fn, rewritten)
 
@@ -106,6 +111,22 @@ def _thunk(value: ast.expr) -> ast.expr:
 
 def _set(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+class _Super(ast.NodeTransformer):
+    """``super()``, which looks at the function around it, in its full form, which may stand in a branch."""
+
+    def __init__(self, first: str) -> None:
+        self._first = first
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return node  # has a first argument of its own
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            node.args = [ast.copy_location(_load(name), node) for name in ("__class__", self._first)]
+        return node
 
 
 class _Expressions(ast.NodeTransformer):

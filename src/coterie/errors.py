@@ -3,6 +3,8 @@
     CoterieError
     ├── InputError                  yours: the caller can mend it
     │   ├── ConfigurationError      a setting, an option, a missing extra, a port in use
+    │   ├── ArgumentValueError      an argument of the right kind with an impossible value
+    │   ├── ArgumentTypeError       an argument of the wrong kind
     │   ├── TraceError              a model or loss that cannot become a graph
     │   │   ├── ShapeError          shapes that do not fit together
     │   │   └── DTypeError          dtypes that do not fit together
@@ -78,6 +80,18 @@ class ConfigurationError(InputError):
 
     code = "configuration_invalid"
     status = 400
+
+
+class ArgumentValueError(InputError, ValueError):
+    """The argument has a value that it cannot have."""
+
+    code = "argument_value"
+
+
+class ArgumentTypeError(InputError, TypeError):
+    """The argument is of the wrong kind."""
+
+    code = "argument_type"
 
 
 class TraceError(InputError):
