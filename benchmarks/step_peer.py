@@ -1,6 +1,6 @@
 """A peer of benchmarks/train_step.py in a process and an environment of its own, timed on command.
 
-    python step_peer.py torch|jax --threads 1
+    python step_peer.py torch|jax|opacus --threads 1
 
 reads one JSON object a line and answers with one: {"load": workload, "weights": an .npz by coterie's names} prepares;
 {"steps": n, "clock": "wall"|"cpu"} makes n steps and answers {"us": microseconds a step, "loss": the last}.
@@ -70,7 +70,7 @@ class Peer:
 def main() -> None:
     """Serve until the input ends."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("framework", choices=("torch", "jax"))
+    parser.add_argument("framework", choices=("torch", "jax", "opacus"))
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))

@@ -15,9 +15,7 @@ def prepare(
 ) -> tuple[Callable[[], None], Callable[[], float]]:
     """A function that makes one step, and one that reads the last loss. weights: the first ones, by coterie's names."""
     torch.set_num_threads(threads)
-    net = _NETS[workload.kind](workload)
-    renamed = {_renamed(name): torch.from_numpy(np.array(value)) for name, value in weights.items()}
-    net.load_state_dict(dict(zip(net.state_dict(), renamed.values(), strict=True)) if not workload.tokens else renamed)
+    net = network(workload, weights)
     optimizer = _optimizer(workload, list(net.parameters()))
     feeds = cycle([(x, y.astype(np.int64)) for x, y in batches(workload)])
     last: list[Any] = [None]
@@ -32,6 +30,14 @@ def prepare(
         last[0] = loss
 
     return step, lambda: float(last[0].detach())
+
+
+def network(workload: Workload, weights: Mapping[str, Any]) -> Any:
+    """The model of a workload with these weights."""
+    net = _NETS[workload.kind](workload)
+    renamed = {_renamed(name): torch.from_numpy(np.array(value)) for name, value in weights.items()}
+    net.load_state_dict(dict(zip(net.state_dict(), renamed.values(), strict=True)) if not workload.tokens else renamed)
+    return net
 
 
 def _optimizer(workload: Workload, parameters: list[Any]) -> Any:

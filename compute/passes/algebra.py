@@ -11,7 +11,7 @@ from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.rewrite import View, rewrite
 
 _UNARY = frozenset({"negative", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "softplus", "astype"})
-_ELEMENTWISE = _UNARY | {"add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "greater", "where"}
+ELEMENTWISE = _UNARY | {"add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "greater", "where"}
 
 
 def simplify(graph: Graph) -> Graph:
@@ -19,10 +19,15 @@ def simplify(graph: Graph) -> Graph:
     return rewrite(graph, _rule)
 
 
+def simplify_differentiable(graph: Graph) -> Graph:
+    """As :func:`simplify`, for a graph whose gradient may yet be taken: stop_gradient stays."""
+    return rewrite(graph, lambda node, view: None if node.primitive == "stop_gradient" else _rule(node, view))
+
+
 def _rule(node: Node, view: View) -> Value | None:
     rule = _RULES.get(node.primitive)
     found = rule(node, view) if rule else None
-    if found is None and node.primitive in _ELEMENTWISE:
+    if found is None and node.primitive in ELEMENTWISE:
         return _without_broadcasts(node, view)
     return found
 
@@ -74,7 +79,7 @@ def _multiply(node: Node, view: View) -> Value | None:
         if inner := view.producer(b, "multiply"):
             # (x * small) * number = x * (small * number): one pass less over x.
             for x, small in (inner.inputs, inner.inputs[::-1]):
-                if a.type.size == 1 and small.type.size == 1 and x.type.size > 1 and view.uses(b) == 1:
+                if a.type.size == 1 and small.type.size < x.type.size and view.uses(b) == 1:
                     return view.emit("multiply", x, view.emit("multiply", small, a))
     return None
 

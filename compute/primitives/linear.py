@@ -43,6 +43,19 @@ def _matmul_right(call: Call, g: Array) -> Array:
 
 
 def _matmul_batch(call: Batched) -> Array:
+    """With a matrix that all examples share, one product of matrices: the rows, or the columns, of all examples stand
+    together.
+    """
+    a, b = call.inputs
+    if call.mapped == (True, False) and b.ndim == 2:
+        rows = rules.reshape(a, (a.size // a.shape[-1], a.shape[-1]))
+        return rules.reshape(bind("matmul", rows, b), (*a.shape[:-1], b.shape[1]))
+    if call.mapped == (False, True) and a.ndim == 2:
+        last = b.ndim - 1
+        order = (last - 1, *range(last - 1), last)
+        columns = rules.reshape(rules.transpose(b, order), (b.shape[-2], b.size // b.shape[-2]))
+        product = rules.reshape(bind("matmul", a, columns), (a.shape[0], *b.shape[:-2], b.shape[-1]))
+        return rules.transpose(product, (*range(1, last), 0, last))
     return bind("matmul", *batch.aligned(call))
 
 
@@ -83,12 +96,13 @@ def _gemm_addend(call: Call, g: Array) -> Array:
 
 def _gemm_batch(call: Batched) -> Array:
     flips = (call.attributes["transpose_a"], call.attributes["transpose_b"])
-    operands = batch.aligned(Batched("matmul", call.inputs[:2], call.mapped[:2], call.size, {}))
-    product = bind("matmul", *(rules.swap_last(x) if flip else x for x, flip in zip(operands, flips, strict=True)))
+    operands = tuple(rules.swap_last(x) if flip else x for x, flip in zip(call.inputs, flips, strict=False))
+    mapped = any(call.mapped[:2])
+    plain = Batched("matmul", operands, call.mapped[:2], call.size, {})
+    product = _matmul_batch(plain) if mapped else bind("matmul", *operands)
     if len(call.inputs) == 2:
         return product
-    addend = Batched("add", (product, call.inputs[2]), (product.ndim == 3, call.mapped[2]), call.size, {})
-    return batch.elementwise(addend)
+    return batch.elementwise(Batched("add", (product, call.inputs[2]), (mapped, call.mapped[2]), call.size, {}))
 
 
 def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:

@@ -1,0 +1,277 @@
+"""Per-example clipping of gradients: the sum over examples of gradients whose norm is bounded (Abadi et al., arXiv
+1607.00133), inside the training step.
+
+The definition is a loop: the gradient of each example, scaled down to the norm C where it is longer, and their sum.
+:func:`clipped_grad` computes exactly that, as one graph in which most gradients of single examples never exist: see
+:mod:`coterie.compute.private.factors` and :mod:`coterie.compute.private.norms`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol, TypeAlias, cast
+
+from coterie.compute import numpy as xp
+from coterie.compute import tree
+from coterie.compute.array import Array, ArrayLike, as_array, refuse
+from coterie.compute.autodiff import value_and_grad
+from coterie.compute.batching import Lane, replay_batched
+from coterie.compute.ir import Graph
+from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.passes.subgraphs import inline_calls
+from coterie.compute.primitives import rules
+from coterie.compute.private.factors import needed, read
+from coterie.compute.private.layout import settle
+from coterie.compute.private.norms import Clippable, clippable
+from coterie.compute.replay import apply, build
+from coterie.compute.source import user_source
+from coterie.compute.trace import TensorSpec, Traced, is_array, trace_flat
+from coterie.errors import DTypeError, InputError, ShapeError
+
+Clip: TypeAlias = ArrayLike | Mapping[str, ArrayLike]
+"""The largest norm, of the whole gradient or of each entry of the parameters by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipped:
+    """What :func:`clipped_grad` finds.
+
+    gradient: a tree like the parameters: the sum of the clipped gradients. losses: [B]. norms: of the gradients before
+    clipping, [units], or such an array for each name of a clip by names. clipped: how many units (examples, or
+    microbatches) were longer than allowed, of the losses' dtype and rank 0, or one for each name.
+
+    Only ``gradient``, with noise, is covered by a privacy guarantee: losses, norms and counts tell of single examples.
+    """
+
+    gradient: Any
+    losses: Array
+    norms: Any
+    clipped: Any
+
+
+class ClippedGrad(Protocol):
+    """What :func:`clipped_grad` returns."""
+
+    def __call__(self, params: Any, *batch: Any, sample_weight: ArrayLike | None = None) -> Clipped:
+        """params: a tree of float arrays. batch: trees of arrays [B, ...]. sample_weight: [B], ones by default."""
+        ...
+
+
+def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -> ClippedGrad:
+    """A function of (params, *batch, sample_weight=None) that sums the clipped gradients of the examples of a batch.
+
+    fn(params, *batch) gives one loss per example, float[B]. It is traced on ``microbatch`` examples, so that examples
+    cannot see one another: layers that normalise over the batch are not what they are elsewhere, and random numbers
+    such as dropout masks must come with the batch to differ between examples. clip: C > 0, a number or a scalar array
+    (a runtime input); a mapping gives each entry of params, which then is a mapping of the same names, a norm of its
+    own. microbatch: k consecutive examples share one clipped gradient, that of the sum of their weighted losses over k.
+
+    Returns a :class:`Clipped` whose gradient is the sum over units u of min(1, C / |g_u|) g_u, where g_u is the
+    gradient of sample_weight times loss. Weights act before clipping, so no weight lifts a bound; a row of weight zero
+    adds nothing, whatever it holds, as long as its loss is finite; all weights zero give zeros.
+
+    Guarantees: |min(1, C / |g_u|) g_u| ≤ C up to rounding (with a clip by names, each part ≤ its C, the whole ≤ the
+    root of the sum of their squares). Hence with microbatch 1 the sum changes by at most C when an example is added or
+    removed, by at most 2 C when one is replaced; with larger microbatches by at most 2 C in both cases. Equal to the
+    loop over examples up to rounding; further gradients may be taken of it.
+
+    Raises InputError for a clip that is not above 0, for names that do not match and for a batch that microbatches do
+    not divide; ShapeError for arrays of different numbers of examples and for a result of fn that is not [B];
+    DTypeError for parameters that are not floats.
+    """
+    _check_clip(clip)
+
+    def clipped(params: Any, *batch: Any, sample_weight: ArrayLike | None = None) -> Clipped:
+        leaves, structure = tree.flatten(params)
+        arrays = [as_array(leaf) for leaf in leaves]
+        rows, batch_structure = tree.flatten(tuple(batch))
+        size = _batch_size(rows, list(batch_structure.paths()), microbatch)
+        units = size // microbatch
+        weight = _weights(sample_weight, size, arrays)
+        unit = _trace_unit(fn, tree.unflatten(structure, arrays), rows, batch_structure, weight, microbatch)
+
+        names, limits = _limits(clip, params, arrays)
+        members = _members(structure, names)
+        examples = [weight, *(as_array(row) for row in rows if is_array(row))]
+        inputs = [*arrays, *examples, *unit.captures, *limits]
+
+        def body(given: list[Array]) -> list[Array]:
+            first, last = len(arrays), len(arrays) + len(examples)
+            grouped = [rules.reshape(row, (units, microbatch, *row.shape[1:])) for row in given[first:last]]
+            lanes = [Lane(array, False) for array in given[:first]] + [Lane(array, True) for array in grouped]
+            lanes += [Lane(array, False) for array in given[last : -len(limits)]]
+            return _clip(unit, lanes, units, len(arrays), members, given[-len(limits) :])
+
+        graph = settle(build([array.type for array in inputs], body))
+        results = apply(graph, inputs)
+        gradient = tree.unflatten(structure, results[1 : 1 + len(arrays)])
+        norms, counts = results[1 + len(arrays) :: 2], results[2 + len(arrays) :: 2]
+        return Clipped(
+            gradient=gradient,
+            losses=results[0],
+            norms=dict(zip(names, norms, strict=True)) if names else norms[0],
+            clipped=dict(zip(names, counts, strict=True)) if names else counts[0],
+        )
+
+    return clipped
+
+
+def noised_mean(total: Any, noise: Any, *, scale: ArrayLike, count: ArrayLike) -> Any:
+    """(total + scale * noise) / count, for trees of equal structure: the private gradient.
+
+    noise: standard normal numbers that the host draws from a cryptographic generator anew for every step, shaped like
+    the gradient. scale: their standard deviation, the noise multiplier times C; count: the public expected number of
+    examples, not the number in this batch, which is private. Both are numbers or scalar arrays. The noise is added
+    whatever the batch holds, also for a batch of zero weight. Raises InputError for trees that differ, ShapeError for
+    noise of another shape.
+    """
+    per_example = 1.0 / _scalar(count)
+
+    def each(gradient: Any, normal: Any) -> Array:
+        summed, drawn = as_array(gradient), as_array(normal)
+        if summed.type != drawn.type:
+            refuse(ShapeError, "noised_mean", (summed, drawn), "the noise is not shaped like the gradient.")
+        share = rules.cast(rules.reshape(per_example, ()), summed.type.dtype)
+        spread = rules.cast(rules.reshape(_scalar(scale), ()), summed.type.dtype)
+        return summed * share + drawn * (spread * share)
+
+    return tree.map_tree(each, total, noise)
+
+
+def _clip(
+    unit: Traced, lanes: list[Lane], units: int, parameters: int, members: list[list[int]], limits: list[Array]
+) -> list[Array]:
+    """Losses, gradients, then for each limit norms and the number of units beyond it."""
+    graph = remove_dead_code(inline_calls(unit.graph))
+    losses, *gradients = graph.outputs.values()
+    forms = [read(graph, gradient) for gradient in gradients]
+    wanted = [losses, *(value for form in forms for value in needed(form))]
+    reached = remove_dead_code(Graph(graph.inputs, graph.nodes, {str(i): value for i, value in enumerate(wanted)}))
+    values = replay_batched(reached, lanes, units)
+    parts = [clippable(form, values, units) for form in forms]
+    totals: list[Array | None] = [None] * parameters
+    rest: list[Array] = []
+    for places, limit in zip(members, limits, strict=True):
+        squares = _added([parts[place] for place in places])
+        bound = rules.cast(rules.reshape(limit, (1,)), squares.type.dtype)
+        # C / max(norm, C), without a division by zero, and with a gradient where the norm is zero.
+        scales = bound / xp.sqrt(xp.maximum(squares, bound * bound))
+        for place in places:
+            totals[place] = parts[place].total(scales)
+        rest += [
+            xp.sqrt(squares),
+            rules.sum_over(rules.greater_mask(squares, bound * bound, squares.type.dtype), (0,)),
+        ]
+    lane = values[losses]
+    found = lane.array if lane.mapped else rules.broadcast_to(lane.array, (units, *lane.array.shape))
+    return [rules.reshape(found, (found.size,)), *cast("list[Array]", totals), *rest]
+
+
+def _added(parts: list[Clippable]) -> Array:
+    squares = [part.squares() for part in parts]
+    total = squares[0]
+    for more in squares[1:]:
+        total = total + more
+    return total
+
+
+def _trace_unit(
+    fn: Callable[..., Array], params: Any, rows: list[Any], structure: tree.Structure, weight: Array, size: int
+) -> Traced:
+    """The losses and the gradient of one unit, as a graph of (params, weights, *batch)."""
+
+    def specimen(row: Any) -> Any:
+        if not is_array(row):
+            return row
+        array = as_array(row)
+        return TensorSpec((size, *array.shape[1:]), array.type.dtype)
+
+    def of_unit(params: Any, weights: Array, *batch: Any) -> tuple[Array, Any]:
+        def objective(trained: Any) -> tuple[Array, Array]:
+            losses = as_array(fn(trained, *batch))
+            if losses.shape != (size,) or not losses.type.is_float:
+                reason = f"fn must give one float for each of {size} examples, [{size}]."
+                refuse(ShapeError, "clipped_grad", (losses,), reason, "Leave the reduction over examples to this.")
+            total = xp.sum(losses * rules.cast(weights, losses.type.dtype))
+            return (total if size == 1 else total / float(size)), losses
+
+        (_, losses), gradients = value_and_grad(objective, has_aux=True)(params)
+        return losses, gradients
+
+    batch = tree.unflatten(structure, [specimen(row) for row in rows])
+    return trace_flat(of_unit, (params, TensorSpec((size,), weight.type.dtype), *batch), ())
+
+
+def _batch_size(rows: list[Any], paths: list[str], microbatch: int) -> int:
+    sizes: dict[str, int] = {}
+    for row, path in zip(rows, paths, strict=True):
+        if not is_array(row):
+            continue
+        array = as_array(row)
+        if array.ndim == 0:
+            refuse(
+                ShapeError, "clipped_grad", (array,), f"batch argument {path} has no axis of examples.", "Give it [B]."
+            )
+        sizes[path] = array.shape[0]
+    if len(set(sizes.values())) != 1:
+        told = ", ".join(f"argument {path}: {size}" for path, size in sizes.items()) or "there are none"
+        raise ShapeError(
+            f"{user_source()}: the arrays of the batch do not hold one number of examples ({told}).",
+            hint="Pass the arrays that all examples share by closure.",
+        )
+    size = next(iter(sizes.values()))
+    if isinstance(cast("object", microbatch), bool) or microbatch < 1 or size % microbatch:
+        raise InputError(
+            f"{user_source()}: {size} examples do not make microbatches of {microbatch!r}.",
+            hint="microbatch is at least 1 and divides the batch; pad the batch with rows of weight zero.",
+        )
+    return size
+
+
+def _weights(sample_weight: ArrayLike | None, size: int, params: list[Array]) -> Array:
+    if sample_weight is None:
+        dtype = params[0].type.dtype if params else "float32"
+        return xp.ones((size,), dtype=dtype)
+    weight = as_array(sample_weight)
+    if weight.shape != (size,):
+        refuse(ShapeError, "clipped_grad", (weight,), f"sample_weight must be [{size}].", "One number per example.")
+    if not weight.type.is_float:
+        refuse(DTypeError, "clipped_grad", (weight,), "sample_weight must be a float.", "Convert it with astype.")
+    return weight
+
+
+def _check_clip(clip: Clip) -> None:
+    named = clip if isinstance(clip, Mapping) else {"clip": clip}
+    for name, value in named.items():
+        if isinstance(value, (int, float)) and not 0 < value < inf:
+            raise InputError(f"{user_source()}: {name} is {value!r}: a norm to clip to is above 0 and finite.")
+
+
+def _limits(clip: Clip, params: Any, arrays: list[Array]) -> tuple[list[str], list[Array]]:
+    """The names of a clip by names (none otherwise), and the limits as scalar arrays."""
+    if not arrays:
+        raise InputError(f"{user_source()}: clipped_grad was given no parameters.")
+    if not isinstance(clip, Mapping):
+        return [], [_scalar(clip)]
+    names = sorted(cast("Mapping[str, Any]", params)) if isinstance(params, Mapping) else []
+    if names != sorted(clip):
+        raise InputError(
+            f"{user_source()}: the clip names {sorted(clip)}, the parameters {names or 'nothing'}.",
+            hint="Give one norm for each entry of a mapping of parameters, or one number for all.",
+        )
+    return names, [_scalar(clip[name]) for name in names]
+
+
+def _members(structure: tree.Structure, names: list[str]) -> list[list[int]]:
+    """For each limit the places of the parameters that share it."""
+    if not names:
+        return [list(range(structure.leaves))]
+    counts = [child.leaves for child in structure.children]
+    return [list(range(sum(counts[:i]), sum(counts[: i + 1]))) for i in range(len(counts))]
+
+
+def _scalar(x: ArrayLike) -> Array:
+    array = as_array(float(x)) if isinstance(x, (int, float)) else as_array(x)
+    if array.size != 1:
+        refuse(ShapeError, "clipped_grad", (array,), "a norm or scale is one number.", "Pass a scalar or an array [1].")
+    return array

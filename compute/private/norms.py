@@ -1,0 +1,186 @@
+"""Squared norms of the gradients of units, and their weighted sum, without a gradient for each unit where that is
+cheaper.
+
+For G = L R with L[o, t] and R[t, i]: the squared norm is (sum L²)(sum R²) when t = 1, and the sum of (Lᵀ L) ∘ (R Rᵀ)
+otherwise; and the sum of c_u L_u R_u over units is one product over units and t together. Where the gradients
+themselves are small beside t they are made, and summed with one product by c.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from coterie.compute.array import Array, bind
+from coterie.compute.batching import Lane
+from coterie.compute.ir import Value
+from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives.row import Batched
+from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.private.factors import Convolution, Factor, Gradient, Products, Whole
+
+# The costs below are in multiplications of a large matrix product. Moving one number through memory costs as much as
+# this many of them, when it stays in the cache and when it does not; elements that stay in it.
+_NEAR, _FAR, _CACHED = 4, 24, 1 << 18
+# Times that a gradient of a unit is moved: written, squared, summed, and summed over units.
+_PASSES = 4
+
+
+class Clippable(Protocol):
+    """The gradient of one parameter for every unit, in whatever form."""
+
+    def squares(self) -> Array:
+        """The squared norm of each unit's gradient, [units]."""
+        ...
+
+    def total(self, scales: Array) -> Array:
+        """The sum over units of scales[units] times gradient."""
+        ...
+
+
+def clippable(gradient: Gradient, lanes: Mapping[Value, Lane], units: int) -> Clippable:
+    """The cheapest form of a gradient, for which the factors of all units are known."""
+
+    def mapped(value: Value) -> Array:
+        lane = lanes[value]
+        return lane.array if lane.mapped else rules.broadcast_to(lane.array, (units, *lane.array.shape))
+
+    def matrix(factor: Factor) -> Array:
+        return rules.swap_last(mapped(factor.value)) if factor.transposed else mapped(factor.value)
+
+    match gradient:
+        case Whole():
+            return Each(mapped(gradient.value))
+        case Convolution():
+            images, cotangents = (mapped(value) for value in gradient.node.inputs)
+            groups: int = gradient.node.attributes["groups"]
+            unrolled = Windows(images, cotangents, gradient.node.attributes)
+            if not _ghost_pays(*gradient.sizes, units, groups, unrolled=True):
+                return Each(unrolled.gradients())
+            return unrolled
+        case Products():
+            lefts = [matrix(factor) for factor in gradient.left]
+            lefts = [bind("negative", x) if s < 0 else x for x, s in zip(lefts, gradient.signs, strict=True)]
+            rights = [matrix(factor) for factor in gradient.right]
+            outer = Outer(_joined(lefts, 2), _joined(rights, 1), gradient)
+            return outer if _ghost_pays(*gradient.sizes, units, 1, unrolled=False) else Each(outer.gradients())
+
+
+def _joined(parts: list[Array], axis: int) -> Array:
+    return parts[0] if len(parts) == 1 else bind("concat", *parts, axis=axis)
+
+
+def _ghost_pays(o: int, t: int, i: int, units: int, groups: int, *, unrolled: bool) -> bool:
+    """Whether norms from factors and a second product cost less than a gradient for every unit."""
+    moved = _NEAR if groups * o * i * units <= _CACHED else _FAR
+    product = o * t * i
+    # A product of one unit with a short inner axis does little with each number that it moves.
+    own = product + _PASSES * moved * o * i
+    gram = (o + i) * (t if t == 1 else t * t) + (t * i * _NEAR if unrolled else 0)
+    return gram + product < own
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """A gradient for every unit, [units, ...]."""
+
+    values: Array
+
+    def squares(self) -> Array:
+        return _sum_of_squares(self.values)
+
+    def total(self, scales: Array) -> Array:
+        units, *shape = self.values.shape
+        flat = rules.reshape(self.values, (units, self.values.size // units))
+        summed = bind("matmul", rules.reshape(scales, (1, units)), flat)
+        return rules.reshape(summed, tuple(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """left[units, o, t] and right[units, t, i], and how the gradient stands for their product."""
+
+    left: Array
+    right: Array
+    form: Products
+
+    def gradients(self) -> Array:
+        """The gradient of each unit, [units, ...]."""
+        values = bind("matmul", self.left, self.right)
+        for view in self.form.views:
+            call = Batched(view.primitive, (values,), (True,), values.shape[0], view.attributes)
+            values = PRIMITIVES[view.primitive].batch(call)
+        return values
+
+    def squares(self) -> Array:
+        if self.left.shape[2] == 1:
+            return _sum_of_squares(self.left) * _sum_of_squares(self.right)
+        return _gram_product(self.left, self.right)
+
+    def total(self, scales: Array) -> Array:
+        left, right = _scaled_smaller(self.left, self.right, scales)
+        units, o, t = left.shape
+        rows = rules.reshape(rules.transpose(left, (1, 0, 2)), (o, units * t))
+        summed = bind("matmul", rows, rules.reshape(right, (units * t, right.shape[2])))
+        for view in self.form.views:
+            summed = bind(view.primitive, summed, **view.attributes)
+        return summed
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A convolution: images[units, n, C, H, W], cotangents[units, n, O, H', W'], and the attributes of its gradient."""
+
+    images: Array
+    cotangents: Array
+    attributes: Mapping[str, Any]
+
+    def gradients(self) -> Array:
+        """The gradient of each unit, [units, O, C / groups, kh, kw]."""
+        operands = (self.images, self.cotangents)
+        call = Batched("conv_weight_gradient", operands, (True, True), operands[0].shape[0], self.attributes)
+        return PRIMITIVES["conv_weight_gradient"].batch(call)
+
+    def squares(self) -> Array:
+        units, n, channels, _, _ = self.images.shape
+        outputs, height, width = self.cotangents.shape[2:]
+        groups, (kh, kw) = self.attributes["groups"], self.attributes["kernel"]
+        # One-hot kernels lay the elements of each window side by side.
+        one_hot = np.tile(np.eye(kh * kw, dtype=self.images.type.dtype), (channels, 1))
+        window = {name: self.attributes[name] for name in ("stride", "padding", "dilation")}
+        kernels = Array(one_hot.reshape(channels * kh * kw, 1, kh, kw))
+        elements = bind("conv", batch.folded(self.images), kernels, groups=channels, **window)
+        places, each = height * width, channels // groups * kh * kw
+        right = self._groups_first(elements, (units, n, groups, each, places), (0, 2, 1, 4, 3))
+        left = self._groups_first(self.cotangents, (units, n, groups, outputs // groups, places), (0, 2, 3, 1, 4))
+        left = rules.reshape(left, (units * groups, outputs // groups, n * places))
+        right = rules.reshape(right, (units * groups, n * places, each))
+        products = _gram_product(left, right)
+        return rules.sum_over(rules.reshape(products, (units, groups)), (1,))
+
+    def _groups_first(self, x: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
+        return rules.transpose(rules.reshape(x, shape), order)
+
+    def total(self, scales: Array) -> Array:
+        images, cotangents = _scaled_smaller(self.images, self.cotangents, scales)
+        return bind("conv_weight_gradient", batch.folded(images), batch.folded(cotangents), **self.attributes)
+
+
+def _sum_of_squares(x: Array) -> Array:
+    """[units, ...] → [units]."""
+    return rules.sum_over(x * x, tuple(range(1, x.ndim)))
+
+
+def _gram_product(left: Array, right: Array) -> Array:
+    """The squared norms of left[units, o, t] @ right[units, t, i], by inner products of their columns and rows."""
+    columns = bind("matmul", rules.swap_last(left), left)
+    rows = bind("matmul", right, rules.swap_last(right))
+    return rules.sum_over(columns * rows, (1, 2))
+
+
+def _scaled_smaller(a: Array, b: Array, scales: Array) -> tuple[Array, Array]:
+    def scaled(x: Array) -> Array:
+        return x * rules.reshape(scales, (scales.size, *(1,) * (x.ndim - 1)))
+
+    return (scaled(a), b) if a.size <= b.size else (a, scaled(b))
