@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from coterie.compute.control.functions import while_loop as while_loop
     from coterie.compute.interpret import interpret as interpret
     from coterie.compute.jit import jit as jit
+    from coterie.compute.memory.report import memory_report as memory_report
     from coterie.compute.mode import get_mode as get_mode
     from coterie.compute.mode import set_mode as set_mode
     from coterie.compute.mode import use_mode as use_mode
@@ -47,6 +48,7 @@ _HOMES = {
     "interpret": "interpret",
     "jit": "jit",
     "legalise": "passes.legalise",
+    "memory_report": "memory.report",
     "optimise": "passes",
     "parse": "text",
     "scan": "control.functions",

@@ -12,8 +12,9 @@ _LARGE = {"float16": 1e4, "float32": 1e25, "float64": 1e200}
 
 def at_most_one(x: Array) -> Array:
     """1 for every positive number, 0 for 0."""
-    large = rules.number(_LARGE[x.type.dtype], x)
-    return bind("minimum", x * large * large, rules.number(1.0, x))
+    large, one = rules.number(_LARGE[x.type.dtype], x), rules.number(1.0, x)
+    # Cut off in between too: some providers would make one infinite factor of both, and NaN of 0.
+    return bind("minimum", bind("minimum", x * large, one) * large, one)
 
 
 def softplus(site: Site) -> Array:

@@ -144,8 +144,10 @@ def test_a_frozen_layer_of_a_loop_has_no_gradient_in_the_loop() -> None:
 def test_a_checkpoint_over_a_frozen_trunk_computes_nothing_again() -> None:
     def step(wrap: Callable[[Callable[..., Array]], Callable[..., Array]]) -> Graph:
         def fn(i: GraphInputs) -> dict[str, Array]:
-            features = wrap(lambda x: trunk(dict(i), x, 3))
-            return update(i, list(HEAD), lambda p: head_loss(p, features(i["x"]), i["y"]))
+            def features(x: Array) -> Array:
+                return trunk(dict(i), x, 3)
+
+            return update(i, list(HEAD), lambda p: head_loss(p, wrap(features)(i["x"]), i["y"]))
 
         return optimise(trace_named(fn, trunk_shapes(3) | HEAD | BATCH))
 
