@@ -19,9 +19,19 @@ if TYPE_CHECKING:
     from coterie.compute.control.functions import cond as cond
     from coterie.compute.control.functions import scan as scan
     from coterie.compute.control.functions import while_loop as while_loop
+    from coterie.compute.extension.definition import primitive as primitive
+    from coterie.compute.extension.laws import check_primitive as check_primitive
+    from coterie.compute.extension.operator import operator_vjp as operator_vjp
+    from coterie.compute.extension.plugins import load_plugins as load_plugins
+    from coterie.compute.extension.registry import Registry as Registry
+    from coterie.compute.extension.registry import register as register
+    from coterie.compute.extension.registry import register_kernel as register_kernel
+    from coterie.compute.extension.registry import use_registry as use_registry
+    from coterie.compute.graph_file import graph_digest as graph_digest
+    from coterie.compute.graph_file import load_graph as load_graph
+    from coterie.compute.graph_file import save_graph as save_graph
     from coterie.compute.interpret import interpret as interpret
     from coterie.compute.jit import jit as jit
-    from coterie.compute.memory.report import memory_report as memory_report
     from coterie.compute.mode import get_mode as get_mode
     from coterie.compute.mode import set_mode as set_mode
     from coterie.compute.mode import use_mode as use_mode
@@ -39,18 +49,27 @@ if TYPE_CHECKING:
 _HOMES = {
     "Array": "array",
     "GraphInputs": "trace",
+    "Registry": "extension.registry",
     "TensorSpec": "trace",
+    "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
     "get_mode": "mode",
     "grad": "autodiff",
+    "graph_digest": "graph_file",
     "interpret": "interpret",
     "jit": "jit",
     "legalise": "passes.legalise",
-    "memory_report": "memory.report",
+    "load_graph": "graph_file",
+    "load_plugins": "extension.plugins",
+    "operator_vjp": "extension.operator",
     "optimise": "passes",
     "parse": "text",
+    "primitive": "extension.definition",
+    "register": "extension.registry",
+    "register_kernel": "extension.registry",
+    "save_graph": "graph_file",
     "scan": "control.functions",
     "set_mode": "mode",
     "to_onnx": "onnx.writer",
@@ -58,6 +77,7 @@ _HOMES = {
     "trace": "trace",
     "trace_named": "trace",
     "use_mode": "mode",
+    "use_registry": "extension.registry",
     "value_and_grad": "autodiff",
     "verify": "verify",
     "vjp": "autodiff",

@@ -69,6 +69,11 @@ class Node:
     source: str = ""
 
     @property
+    def label(self) -> str:
+        """The name to show: the primitive's, or that of the user's primitive which the node carries."""
+        return label(self.primitive, self.attributes)
+
+    @property
     def output(self) -> Value:
         """The only output (every primitive of the core has exactly one)."""
         return self.outputs[0]
@@ -87,6 +92,12 @@ class Graph:
     def producers(self) -> dict[Value, Node]:
         """The node that makes each value which is not an input."""
         return {value: node for node in self.nodes for value in node.outputs}
+
+
+def label(primitive: str, attributes: Attributes) -> str:
+    """The name to show for an application of a primitive."""
+    carried = attributes.get("primitive")  # only nodes of user primitives have an attribute of this name
+    return primitive if carried is None else str(carried.name)
 
 
 def constant_node(value: NDArray, source: str = "") -> Node:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias, overload
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
+from coterie.compute.extension.decompose import host_only
 from coterie.compute.frontend.rewrite import rewrite
 from coterie.compute.ir import Type
 from coterie.compute.mode import get_mode
@@ -93,6 +94,10 @@ class Compiled:
             if self._fullgraph:
                 raise
             return error
+        if (unlowered := host_only(traced.graph)) is not None:
+            if self._fullgraph:
+                raise unlowered
+            return unlowered
         graph = optimise(traced.graph)
         # Inputs and outputs are named by path, and a path can be both.
         renamed = type(graph)(

@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from coterie.compute.extension.registry import active_registry
+from coterie.compute.extension.row import NODE, static
 from coterie.compute.ir import Graph, NDArray, Node, Type, Value
 from coterie.compute.verify import verify
 from coterie.errors import InputError
@@ -23,8 +25,12 @@ from coterie.errors import InputError
 _LONGEST_LIST = 16  # elements of a constant that are written as numbers; more are written in base64
 
 
-def to_text(graph: Graph) -> str:
-    """The graph as text. Values are numbered in the order in which they are made; equal text means equal graphs."""
+def to_text(graph: Graph, *, sources: bool = True) -> str:
+    """The graph as text. Values are numbered in the order in which they are made; equal text means equal graphs (and,
+    for primitives of a user's own, equal names).
+
+    sources: say which line of the user's code each node comes from.
+    """
     numbers: dict[Value, int] = {}
     lines: list[str] = []
 
@@ -37,17 +43,18 @@ def to_text(graph: Graph) -> str:
     for node in graph.nodes:
         operands = ", ".join(f"%{numbers[value]}" for value in node.inputs)
         outputs = ", ".join(made(value) for value in node.outputs)
-        attributes = json.dumps({name: _encode(value) for name, value in node.attributes.items()}, sort_keys=True)
-        source = f" @ {json.dumps(node.source)}" if node.source else ""
-        lines.append(f"{outputs} = {node.primitive}({operands}) {attributes}{source}")
+        encoded = {name: _encode(value, sources) for name, value in static(node.attributes).items()}
+        attributes = json.dumps(encoded, sort_keys=True)
+        source = f" @ {json.dumps(node.source)}" if node.source and sources else ""
+        lines.append(f"{outputs} = {node.label}({operands}) {attributes}{source}")
     for name, value in graph.outputs.items():
         lines.append(f"output {json.dumps(name)} %{numbers[value]}")
     return "\n".join(lines) + "\n"
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: Any, sources: bool) -> Any:
     if isinstance(value, Graph):
-        return {"graph": to_text(value).splitlines()}
+        return {"graph": to_text(value, sources=sources).splitlines()}
     if not isinstance(value, np.ndarray):
         return value
     array = cast("NDArray", value)
@@ -63,13 +70,16 @@ def _encode(value: Any) -> Any:
 _NAME = r'"(?:[^"\\]|\\.)*"'
 _INPUT = re.compile(rf"input ({_NAME}) %(\d+): (\w+)\[([\d,]*)\]")
 _MADE = r"%\d+: \w+\[[-\d,]*\]"
-_NODE = re.compile(rf"({_MADE}(?:, {_MADE})*|) = (\w+)\(([%\d, ]*)\) (\{{.*\}})(?: @ ({_NAME}))?")
+_NODE = re.compile(rf"({_MADE}(?:, {_MADE})*|) = ([\w.]+)\(([%\d, ]*)\) (\{{.*\}})(?: @ ({_NAME}))?")
 _VALUE = re.compile(r"%(\d+): (\w+)\[([-\d,]*)\]")
 _OUTPUT = re.compile(rf"output ({_NAME}) %(\d+)")
 
 
 def parse(text: str) -> Graph:
-    """The graph of a text. Raises InputError that names the line, or TraceError for a graph that breaks a law."""
+    """The graph of a text. Raises InputError that names the line, or TraceError for a graph that breaks a law.
+
+    Names that the core does not have are looked up in the registry of this context.
+    """
     inputs: dict[str, Value] = {}
     nodes: list[Node] = []
     outputs: dict[str, Value] = {}
@@ -88,7 +98,7 @@ def parse(text: str) -> Graph:
                 operands = tuple(values[operand.strip()[1:]] for operand in match[3].split(",") if operand.strip())
                 attributes = {name: _decode(value) for name, value in json.loads(match[4]).items()}
                 made = tuple(_new_value(values, *found) for found in _VALUE.findall(match[1]))
-                nodes.append(Node(match[2], operands, made, attributes, json.loads(match[5]) if match[5] else ""))
+                nodes.append(_node(match[2], operands, made, attributes, json.loads(match[5]) if match[5] else ""))
             else:
                 raise InputError(f"Line {number} is not an input, a node or an output: {line[:80]!r}.")
         except KeyError as error:
@@ -96,6 +106,17 @@ def parse(text: str) -> Graph:
         except (ValueError, TypeError) as error:
             raise InputError(f"Line {number} is malformed: {error}.") from None
     return verify(Graph(inputs, tuple(nodes), outputs))
+
+
+def _node(
+    name: str, operands: tuple[Value, ...], made: tuple[Value, ...], attributes: dict[str, Any], source: str
+) -> Node:
+    if "primitive" in attributes:
+        raise ValueError("an attribute cannot be called primitive")
+    primitive = active_registry().find(name)
+    if primitive is None:
+        return Node(name, operands, made, attributes, source)
+    return Node(NODE, operands, made, {"primitive": primitive, **attributes}, source)
 
 
 def _new_name(names: Mapping[str, Value], name: str, line: int) -> None:

@@ -44,7 +44,7 @@ def verify(graph: Graph) -> Graph:
 
 
 def _where(index: int, node: Node) -> str:
-    return f"node {index} ({node.primitive}{', ' + node.source if node.source else ''})"
+    return f"node {index} ({node.label}{', ' + node.source if node.source else ''})"
 
 
 def _unmade(graph: Graph, index: int, operand: Value, later: dict[Value, int], where: str) -> str:
@@ -74,7 +74,10 @@ def _check_type(value: Value, what: str) -> None:
 
 def _check_node(node: Node, where: str) -> None:
     if node.primitive not in PRIMITIVES and node.primitive not in STRUCTURED:
-        raise TraceError(f"{where}: there is no primitive of that name.")
+        raise TraceError(
+            f"{where}: there is no primitive of that name.",
+            hint="One of your own needs register(...) first; load_plugins() brings those of installed packages.",
+        )
     for name, held in node.attributes.items():
         if isinstance(held, Graph):
             try:

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.compute.array import Array, refuse
 from coterie.compute.control.row import Run, Structured
-from coterie.compute.ir import Attributes, Node, Value
+from coterie.compute.ir import Attributes, Node, Value, label
 from coterie.compute.recorder import RECORDER
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, ShapeError
@@ -40,7 +40,7 @@ def bind_structured(name: str, inputs: Sequence[Array], attributes: Attributes) 
     try:
         types = row.infer([array.type for array in inputs], attributes)
     except (ShapeError, DTypeError) as error:
-        refuse(type(error), name, inputs, error.message, error.hint)
+        refuse(type(error), label(name, attributes), inputs, error.message, error.hint)
     recorder = RECORDER.get()
     if recorder is not None and any(recorder.claims(array) for array in inputs):
         values = tuple(recorder.lift(array) for array in inputs)

@@ -2,5 +2,8 @@
 
 from coterie.compute.control import calls, cond, loop, scan
 from coterie.compute.control.row import Structured
+from coterie.compute.extension import structured
 
-STRUCTURED: dict[str, Structured] = {row.name: row for family in (calls, cond, loop, scan) for row in family.ROWS}
+_FAMILIES = (calls, cond, loop, scan, structured)
+
+STRUCTURED: dict[str, Structured] = {row.name: row for family in _FAMILIES for row in family.ROWS}

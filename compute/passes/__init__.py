@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from coterie.compute.extension.decompose import decompose
 from coterie.compute.ir import Graph
 from coterie.compute.passes.algebra import simplify
 from coterie.compute.passes.constants import fold_constants
@@ -12,6 +13,7 @@ from coterie.compute.passes.update_fusion import fuse_products
 from coterie.errors import InternalError
 
 PASSES: dict[str, Callable[[Graph], Graph]] = {
+    "user_primitives": decompose,
     "calls": inline_calls,
     "unread_results": drop_unread_results,
     "dead_code": remove_dead_code,
