@@ -5,6 +5,7 @@ from math import prod
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.compute.control.derived import custom_vjp
 from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
@@ -113,9 +114,23 @@ def by_channel(x: Array, rank: int) -> Array:
 
 def _normal(x: Array, epsilon: float) -> Array:
     """x with mean 0 and variance 1 along the last axis."""
-    centred = x - xp.mean(x, axis=-1, keepdims=True)
-    variance = xp.mean(centred * centred, axis=-1, keepdims=True)
-    return centred / xp.sqrt(variance + epsilon)
+
+    def parts(x: Array) -> tuple[Array, Array]:
+        centred = x - xp.mean(x, axis=-1, keepdims=True)
+        return centred, 1.0 / xp.sqrt(xp.mean(centred * centred, axis=-1, keepdims=True) + epsilon)
+
+    # What automatic differentiation would make of it takes twice as many passes over x.
+    def gradient(x: Array, normal: Array, told: Array) -> Array:
+        _, inverse = parts(x)
+        along = normal * xp.mean(told * normal, axis=-1, keepdims=True)
+        return inverse * (told - xp.mean(told, axis=-1, keepdims=True) - along)
+
+    @custom_vjp(gradient)
+    def normalised(x: Array) -> Array:
+        centred, inverse = parts(x)
+        return centred * inverse
+
+    return normalised(x)
 
 
 def _by_group(module: Module, x: Array, groups: int, channels: int, epsilon: float) -> Array:
