@@ -63,6 +63,38 @@ def _gelu(x: Array) -> Array:
     return x * sigmoid(x * (_GELU_A + _GELU_B * (x * x)))
 
 
+def erf(x: ArrayLike) -> Array:
+    """The error function. float64 is evaluated and cannot be exported: no provider has it in double precision."""
+    return bind("erf", as_array(x))
+
+
+def top_k(x: ArrayLike, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    """The k greatest (or smallest) elements along an axis in order, and their int32 positions; the first of equal ones
+    comes first. Gradients pass through the elements.
+    """
+    array = as_array(x)
+    place = axis_of("top_k", array, axis)
+    places = bind("top_k", array, k=k, axis=place, largest=largest)
+    return bind("gather_along", array, places, axis=place), places
+
+
+def scatter_add(x: ArrayLike, indices: ArrayLike, updates: ArrayLike, *, axis: int = 0) -> Array:
+    """x with updates[..., indices, ...] added to its slices at these positions of an axis; a position that is named
+    twice gets both. updates have the shape of take(x, indices, axis). The cost is that of the updates, not of x.
+    """
+    (array, added), places = promote("scatter_add", x, updates), as_array(indices)
+    place = axis_of("scatter_add", array, axis)
+    if place == 0:
+        return bind("scatter_add", array, places, added)
+    expected = (*array.shape[:place], *places.shape, *array.shape[place + 1 :])
+    if added.shape != expected:
+        fix = f"Give updates of shape {list(expected)}."
+        refuse(ShapeError, "scatter_add", (array, places, added), "the updates do not fit the indices.", fix)
+    inner = range(place, place + places.ndim)
+    rows = manipulation.permute_dims(added, (*inner, *(i for i in range(added.ndim) if i not in inner)))
+    return manipulation.moveaxis(bind("scatter_add", manipulation.moveaxis(array, place, 0), places, rows), 0, place)
+
+
 def softmax(x: ArrayLike, axis: int = -1) -> Array:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
     array = as_array(x)
@@ -114,6 +146,22 @@ def embedding(table: ArrayLike, ids: ArrayLike) -> Array:
     matrix.
     """
     return manipulation.take(table, ids, axis=0)
+
+
+def _add_rows(table: Array, ids: Array, _rows: Array, gradient: Array) -> tuple[Array, None]:
+    return bind("scatter_add", rules.zeros(table.type), ids, gradient), None
+
+
+@custom_vjp(_add_rows)
+def _touching(table: Array, ids: Array) -> Array:
+    return manipulation.take(table, ids, axis=0)
+
+
+def touching_embedding(table: ArrayLike, ids: ArrayLike) -> Array:
+    """:func:`embedding` whose gradient adds to the rows that were read, instead of multiplying by a one-hot matrix: its
+    cost does not grow with V. For providers that have ScatterElements (CPU, CUDA, WebGPU, TensorRT, CANN, OpenVINO).
+    """
+    return _touching(as_array(table), as_array(ids))
 
 
 def split(x: ArrayLike, sizes: Sequence[int], *, axis: int) -> tuple[Array, ...]:

@@ -77,10 +77,6 @@ class GraphEmitter(Emitter, Protocol):
         """
         ...
 
-    def ops(self, operator: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
-        """Add one ONNX node with several outputs."""
-        ...
-
 
 def in_file(type_: Type) -> Type:
     """The type that a value has in the file."""

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind
+from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
+from coterie.compute.numpy.elementwise import where
 from coterie.compute.primitives import rules
 from coterie.compute.source import user_source
-from coterie.errors import DTypeError
+from coterie.errors import DTypeError, InputError, ShapeError
 
 bool_ = np.dtype("bool")
 uint8 = np.dtype("uint8")
@@ -20,77 +21,130 @@ float64 = np.dtype("float64")
 Shape = int | tuple[int, ...] | list[int]
 
 
-def asarray(x: ArrayLike, *, dtype: Any = None) -> Array:
-    """An array of a number, nested lists, NumPy data or an array. Raises DTypeError for a dtype that coterie does not
-    have.
-    """
-    return as_array(x, dtype)
+Device = str | None
 
 
-def astype(x: ArrayLike, dtype: Any) -> Array:
-    """Convert elementwise. Floats are cut off towards zero when made integers. Gradients pass between floats and stop
-    at integers.
-    """
-    array = as_array(x)
+def _here(device: Device) -> None:
+    if device not in (None, "cpu"):
+        raise InputError(
+            f"{user_source()}: arrays are made on the device 'cpu', not {device!r}.",
+            hint="Leave device out; a compiled graph is moved to an accelerator by its execution provider.",
+        )
+
+
+def _name(dtype: Any) -> str:
     try:
-        name = np.dtype(dtype).name
+        return np.dtype(dtype).name
     except TypeError:
         raise DTypeError(
             f"{user_source()}: {dtype!r} is not a dtype.", hint='Pass a dtype such as "float32".'
         ) from None
-    return rules.cast(array, name)
 
 
-def full(shape: Shape, fill_value: float, *, dtype: Any = None) -> Array:
+def asarray(x: ArrayLike, *, dtype: Any = None, device: Device = None, copy: bool | None = None) -> Array:
+    """An array of a number, nested lists, NumPy data or an array. Arrays are never written to, so a copy is made only
+    when asked for. Raises DTypeError for a dtype that coterie does not have.
+    """
+    _here(device)
+    if copy and isinstance(x, np.ndarray):
+        return as_array(x.copy(), dtype)
+    return as_array(x, dtype)
+
+
+def from_dlpack(x: Any, *, device: Device = None, copy: bool | None = None) -> Array:
+    """An array over the memory of another library's, on the CPU."""
+    _here(device)
+    return asarray(np.from_dlpack(x), copy=copy)
+
+
+def astype(x: ArrayLike, dtype: Any, *, copy: bool = True, device: Device = None) -> Array:
+    """Convert elementwise. Floats are cut off towards zero when made integers. Gradients pass between floats and stop
+    at integers.
+    """
+    _here(device)
+    return rules.cast(as_array(x), _name(dtype))
+
+
+def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: Device = None) -> Array:
     """An array of one number."""
+    _here(device)
     return bind("broadcast_to", as_array(fill_value, dtype), shape=(shape,) if isinstance(shape, int) else tuple(shape))
 
 
-def zeros(shape: Shape, *, dtype: Any = "float32") -> Array:
+def zeros(shape: Shape, *, dtype: Any = None, device: Device = None) -> Array:
     """Zeros."""
-    return full(shape, 0, dtype=dtype)
+    return full(shape, 0, dtype=dtype or float32, device=device)
 
 
-def ones(shape: Shape, *, dtype: Any = "float32") -> Array:
+def ones(shape: Shape, *, dtype: Any = None, device: Device = None) -> Array:
     """Ones."""
-    return full(shape, 1, dtype=dtype)
+    return full(shape, 1, dtype=dtype or float32, device=device)
 
 
-def full_like(x: ArrayLike, fill_value: float, *, dtype: Any = None) -> Array:
+def empty(shape: Shape, *, dtype: Any = None, device: Device = None) -> Array:
+    """Zeros: arrays are never written to, so nothing could fill an empty one."""
+    return zeros(shape, dtype=dtype, device=device)
+
+
+def full_like(x: ArrayLike, fill_value: float, *, dtype: Any = None, device: Device = None) -> Array:
     """An array of one number with the shape (and dtype) of another."""
     like = as_array(x)
-    return full(like.shape, fill_value, dtype=like.dtype if dtype is None else dtype)
+    return full(like.shape, fill_value, dtype=like.dtype if dtype is None else dtype, device=device)
 
 
-def zeros_like(x: ArrayLike, *, dtype: Any = None) -> Array:
+def zeros_like(x: ArrayLike, *, dtype: Any = None, device: Device = None) -> Array:
     """Zeros with the shape (and dtype) of another array."""
-    return full_like(x, 0, dtype=dtype)
+    return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: ArrayLike, *, dtype: Any = None) -> Array:
+def ones_like(x: ArrayLike, *, dtype: Any = None, device: Device = None) -> Array:
     """Ones with the shape (and dtype) of another array."""
-    return full_like(x, 1, dtype=dtype)
+    return full_like(x, 1, dtype=dtype, device=device)
 
 
-def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: Any = None) -> Array:
+def empty_like(x: ArrayLike, *, dtype: Any = None, device: Device = None) -> Array:
+    """Zeros with the shape (and dtype) of another array."""
+    return zeros_like(x, dtype=dtype, device=device)
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: Device = None
+) -> Array:
     """Numbers from start (0 when only one bound is given) up to but without stop."""
+    _here(device)
     first, last = (0, start) if stop is None else (start, stop)
     kind = "float32" if any(isinstance(x, float) for x in (first, last, step)) else "int32"
-    return Array(np.arange(first, last, step, dtype=np.dtype(dtype or kind)))
+    return as_array(np.arange(first, last, step, dtype=np.dtype(dtype or kind)))
 
 
-def eye(rows: int, columns: int | None = None, *, dtype: Any = "float32") -> Array:
-    """Ones on the diagonal, zeros elsewhere."""
-    return Array(np.eye(rows, columns, dtype=np.dtype(dtype)))
+def linspace(
+    start: float, stop: float, num: int, *, dtype: Any = None, device: Device = None, endpoint: bool = True
+) -> Array:
+    """``num`` numbers at equal distances from start to stop, the last one included unless ``endpoint`` is False."""
+    _here(device)
+    return as_array(np.linspace(start, stop, num, endpoint=endpoint, dtype=np.dtype(dtype or "float32")))
+
+
+def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None, device: Device = None) -> Array:
+    """Ones on diagonal k, zeros elsewhere."""
+    _here(device)
+    return as_array(np.eye(n_rows, n_cols, k, dtype=np.dtype(dtype or "float32")))
+
+
+def _triangle(name: str, x: ArrayLike, k: int) -> tuple[Array, Array]:
+    array = as_array(x)
+    if array.ndim < 2:
+        refuse(ShapeError, name, (array,), "a triangle needs two axes.", "Reshape to a matrix first.")
+    return Array(np.tri(*array.shape[-2:], k=k, dtype=bool)), array
 
 
 def tril(x: ArrayLike, *, k: int = 0) -> Array:
     """The matrix with zeros above diagonal k."""
-    array = as_array(x)
-    return bind("where", Array(np.tri(*array.shape[-2:], k=k, dtype=bool)), array, rules.number(0, array))
+    below, array = _triangle("tril", x, k)
+    return where(below, array, rules.number(0, array))
 
 
 def triu(x: ArrayLike, *, k: int = 0) -> Array:
     """The matrix with zeros below diagonal k."""
-    array = as_array(x)
-    return bind("where", Array(np.tri(*array.shape[-2:], k=k - 1, dtype=bool)), rules.number(0, array), array)
+    below, array = _triangle("triu", x, k - 1)
+    return where(below, rules.number(0, array), array)

@@ -1,5 +1,7 @@
 """Elementwise functions. Operands broadcast and are promoted as :class:`coterie.compute.array.Array` says."""
 
+import numpy as np
+
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.primitives import rules
 from coterie.errors import DTypeError
@@ -52,6 +54,8 @@ def square(x: ArrayLike) -> Array:
 def abs(x: ArrayLike) -> Array:
     """|x|; its gradient at 0 is 0."""
     array = as_array(x)
+    if array.type.dtype == "uint8":
+        return array
     return bind("maximum", array, bind("negative", array))
 
 
@@ -79,36 +83,6 @@ def tanh(x: ArrayLike) -> Array:
     return bind("tanh", as_array(x))
 
 
-def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
-    """x to a power: by multiplication for a static integer, by square root for 0.5, else exp(exponent * log(x)) for x >
-    0.
-    """
-    if isinstance(exponent, (int, float)) and not isinstance(x, (int, float)):
-        base = as_array(x)
-        if float(exponent).is_integer() and -64 <= exponent <= 64:
-            return _integer_power(base, int(exponent))
-        if exponent == 0.5:
-            return sqrt(base)
-    base, power = promote("pow", x, exponent)
-    if not base.type.is_float:
-        refuse(
-            DTypeError, "pow", (base, power), "integers to an array of powers.", 'Convert with astype(x, "float32").'
-        )
-    return exp(multiply(power, log(base)))
-
-
-def _integer_power(x: Array, exponent: int) -> Array:
-    if exponent < 0:
-        return divide(1.0, _integer_power(x, -exponent))
-    result: Array | None = None
-    while exponent:
-        if exponent & 1:
-            result = x if result is None else result * x
-        exponent >>= 1
-        x = x * x if exponent else x
-    return bind("broadcast_to", rules.number(1, x), shape=x.shape) if result is None else result
-
-
 def clip(x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
     """x bounded below and above."""
     array = as_array(x)
@@ -118,7 +92,11 @@ def clip(x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = Non
 
 def where(condition: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
     """a where the condition holds, else b."""
-    return bind("where", as_array(condition), *promote("where", a, b))
+    mask, (left, right) = as_array(condition), promote("where", a, b)
+    if left.type.dtype == "bool":  # the choice between masks is missing on some providers: made of float masks
+        left, right = rules.cast(left, "float32"), rules.cast(right, "float32")
+        return greater(bind("where", mask, left, right), 0.0)
+    return bind("where", mask, left, right)
 
 
 def equal(a: ArrayLike, b: ArrayLike) -> Array:
@@ -146,6 +124,36 @@ def less_equal(a: ArrayLike, b: ArrayLike) -> Array:
     return greater_equal(b, a)
 
 
+def isnan(x: ArrayLike) -> Array:
+    """Whether an element is no number."""
+    array = as_array(x)
+    return not_equal(array, array)
+
+
+def isinf(x: ArrayLike) -> Array:
+    """Whether an element is infinite; no integer is."""
+    array = as_array(x)
+    return equal(abs(array), np.inf) if array.type.is_float else not_equal(array, array)
+
+
+def isfinite(x: ArrayLike) -> Array:
+    """Whether an element is a number and not infinite; every integer is."""
+    array = as_array(x)
+    return greater(np.inf, abs(array)) if array.type.is_float else equal(array, array)
+
+
+def signbit(x: ArrayLike) -> Array:
+    """Whether the sign of a float is minus, of -0.0 too; not that of NaN."""
+    array = as_array(x)
+    return logical_or(less(array, 0.0), logical_and(equal(array, 0.0), less(divide(1.0, array), 0.0)))
+
+
+def copysign(magnitude: ArrayLike, sign: ArrayLike) -> Array:
+    """|magnitude| with the sign of the other operand."""
+    left, right = promote("copysign", magnitude, sign)
+    return where(logical_xor(signbit(left), signbit(right)), negative(left), left)
+
+
 def _truth(name: str, x: ArrayLike) -> Array:
     array = as_array(x)
     if array.type.dtype != "bool":
@@ -168,3 +176,32 @@ def logical_or(a: ArrayLike, b: ArrayLike) -> Array:
 
 def logical_xor(a: ArrayLike, b: ArrayLike) -> Array:
     return logical_not(equal(_truth("logical_xor", a), _truth("logical_xor", b)))
+
+
+def _mask(name: str, *operands: ArrayLike) -> list[Array]:
+    arrays = [as_array(x) for x in operands]
+    for array in arrays:
+        if array.type.dtype != "bool":
+            fix = "Compare first: x > 0. ONNX has no bits of integers before opset 18."
+            refuse(DTypeError, name, arrays, "the operands must be bool.", fix)
+    return arrays
+
+
+def bitwise_invert(x: ArrayLike) -> Array:
+    """logical_not; of bool alone."""
+    return logical_not(*_mask("bitwise_invert", x))
+
+
+def bitwise_and(a: ArrayLike, b: ArrayLike) -> Array:
+    """logical_and; of bool alone."""
+    return logical_and(*_mask("bitwise_and", a, b))
+
+
+def bitwise_or(a: ArrayLike, b: ArrayLike) -> Array:
+    """logical_or; of bool alone."""
+    return logical_or(*_mask("bitwise_or", a, b))
+
+
+def bitwise_xor(a: ArrayLike, b: ArrayLike) -> Array:
+    """logical_xor; of bool alone."""
+    return logical_xor(*_mask("bitwise_xor", a, b))

@@ -6,7 +6,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from coterie.compute.array import Array, as_array
-from coterie.compute.numpy import creation, elementwise, linear, manipulation, reduction
+from coterie.compute.numpy import (
+    contraction,
+    creation,
+    cumulative,
+    elementary,
+    elementwise,
+    linear,
+    manipulation,
+    ordering,
+    reduction,
+    rounding,
+)
 from coterie.compute.source import user_source
 from coterie.errors import TraceError
 
@@ -42,21 +53,88 @@ def _tensordot(a: Any, b: Any, axes: int = 2) -> Array:
     return linear.tensordot(a, b, axes=axes)
 
 
+def _tile(x: Any, reps: int | Sequence[int]) -> Array:
+    return manipulation.tile(x, reps)
+
+
+def _flip(m: Any, axis: int | Sequence[int] | None = None) -> Array:
+    return manipulation.flip(m, axis=axis)
+
+
+def _roll(a: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
+    return manipulation.roll(a, shift, axis=axis)
+
+
+def _repeat(a: Any, repeats: Any, axis: int | None = None) -> Array:
+    return manipulation.repeat(a, repeats, axis=axis)
+
+
+def _cumsum(a: Any, axis: int | None = None, dtype: Any = None) -> Array:
+    flat, place = (manipulation.reshape(a, -1), 0) if axis is None else (a, axis)
+    return cumulative.cumulative_sum(flat, axis=place, dtype=dtype)
+
+
+def _cumprod(a: Any, axis: int | None = None, dtype: Any = None) -> Array:
+    flat, place = (manipulation.reshape(a, -1), 0) if axis is None else (a, axis)
+    return cumulative.cumulative_prod(flat, axis=place, dtype=dtype)
+
+
+def _diff(a: Any, n: int = 1, axis: int = -1) -> Array:
+    return cumulative.diff(a, n=n, axis=axis)
+
+
+def _var(a: Any, axis: reduction.Axis = None, ddof: float = 0.0, keepdims: bool = False) -> Array:
+    return reduction.var(a, axis, keepdims, correction=ddof)
+
+
+def _std(a: Any, axis: reduction.Axis = None, ddof: float = 0.0, keepdims: bool = False) -> Array:
+    return reduction.std(a, axis, keepdims, correction=ddof)
+
+
+def _sort(a: Any, axis: int = -1, kind: Any = None, stable: Any = None) -> Array:
+    return ordering.sort(a, axis=axis)
+
+
+def _argsort(a: Any, axis: int = -1, kind: Any = None, stable: Any = None) -> Array:
+    return ordering.argsort(a, axis=axis)
+
+
+def _take_along_axis(arr: Any, indices: Any, axis: int = -1) -> Array:
+    return ordering.take_along_axis(arr, indices, axis=axis)
+
+
 _SAME_NAME = (
     "add subtract multiply divide maximum minimum negative positive reciprocal square sign exp log sqrt tanh "
     "equal not_equal greater greater_equal less "
-    "less_equal logical_and logical_or logical_not logical_xor"
+    "less_equal logical_and logical_or logical_not logical_xor isnan isinf isfinite signbit copysign"
 ).split()
+_ELEMENTARY = "sin cos tan sinh cosh log1p log2 log10 logaddexp expm1 hypot".split()
+_ROUNDING = "floor ceil trunc floor_divide remainder".split()
 _UFUNCS: dict[str, Callable[..., Array]] = {
     **{name: getattr(elementwise, name) for name in _SAME_NAME},
+    **{name: getattr(elementary, name) for name in _ELEMENTARY},
+    **{f"arc{name}": getattr(elementary, f"a{name}") for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+    **{name: getattr(rounding, name) for name in _ROUNDING},
+    "rint": rounding.round,
     "absolute": elementwise.abs,
-    "power": elementwise.pow,
+    "power": elementary.pow,
     "matmul": linear.matmul,
 }
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sum": reduction.sum,
     "mean": reduction.mean,
-    "var": reduction.var,
+    "var": _var,
+    "std": _std,
+    "prod": reduction.prod,
+    "count_nonzero": reduction.count_nonzero,
+    "cumsum": _cumsum,
+    "cumprod": _cumprod,
+    "diff": _diff,
+    "sort": _sort,
+    "argsort": _argsort,
+    "searchsorted": ordering.searchsorted,
+    "take_along_axis": _take_along_axis,
+    "einsum": contraction.einsum,
     "max": reduction.max,
     "amax": reduction.max,
     "min": reduction.min,
@@ -73,6 +151,13 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "stack": _stack,
     "take": _take,
     "moveaxis": manipulation.moveaxis,
+    "swapaxes": manipulation.swapaxes,
+    "flip": _flip,
+    "roll": _roll,
+    "repeat": _repeat,
+    "tile": _tile,
+    "broadcast_arrays": manipulation.broadcast_arrays,
+    "meshgrid": manipulation.meshgrid,
     "transpose": _transpose,
     "where": elementwise.where,
     "clip": elementwise.clip,
@@ -100,7 +185,7 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Map
     return function(*inputs)
 
 
-def call_function(function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]) -> Array:
+def call_function(function: Callable[..., Any], positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """The array function that stands for a NumPy function. Raises TraceError for one that coterie does not have."""
     ours = _FUNCTIONS.get(function.__name__)
     if ours is None:

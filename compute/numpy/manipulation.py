@@ -1,6 +1,7 @@
 """Shapes and order of elements."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 
 import numpy as np
@@ -52,11 +53,19 @@ def matrix_transpose(x: ArrayLike) -> Array:
     return rules.swap_last(array)
 
 
-def moveaxis(x: ArrayLike, source: int, destination: int) -> Array:
-    """Move one axis to another place."""
+def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
+    """Move one axis, or several, to other places."""
     array = as_array(x)
-    order = [axis for axis in range(array.ndim) if axis != axis_of("moveaxis", array, source)]
-    order.insert(axis_of("moveaxis", array, destination), axis_of("moveaxis", array, source))
+    sources, places = (
+        [axis_of("moveaxis", array, a) for a in ((axes,) if isinstance(axes, int) else axes)]
+        for axes in (source, destination)
+    )
+    if len(sources) != len(places) or len(set(sources)) != len(sources) or len(set(places)) != len(places):
+        reason = f"the axes {sources} do not all have a place of their own in {places}."
+        refuse(ShapeError, "moveaxis", (array,), reason, "Name as many different places as different axes.")
+    order = [axis for axis in range(array.ndim) if axis not in sources]
+    for place, axis in sorted(zip(places, sources, strict=True)):
+        order.insert(place, axis)
     return permute_dims(array, order)
 
 
@@ -102,26 +111,40 @@ def stack(arrays: Sequence[ArrayLike], *, axis: int = 0) -> Array:
     return concat([expand_dims(array, place) for array in operands], axis=place)
 
 
-def split(x: ArrayLike, sizes: Sequence[int], *, axis: int = 0) -> list[Array]:
-    """The array cut along an axis into parts of these sizes, which must add up."""
+def slice_along(x: Array, axis: int, start: int, stop: int) -> Array:
+    """The part from start up to but without stop of an axis counted from the front."""
+    starts, stops = [0] * x.ndim, list(x.shape)
+    starts[axis], stops[axis] = start, stop
+    return bind("slice", x, starts=tuple(starts), stops=tuple(stops))
+
+
+def split(x: ArrayLike, sizes: int | Sequence[int], *, axis: int = 0) -> list[Array]:
+    """The array cut along an axis into parts of these sizes, which must add up, or into so many equal parts."""
     array = as_array(x)
     place = axis_of("split", array, axis)
-    if sum(sizes) != array.shape[place]:
+    count = array.shape[place]
+    if isinstance(sizes, int):
+        if sizes < 1 or count % sizes:
+            reason = f"{count} elements do not make {sizes} equal parts."
+            refuse(ShapeError, "split", (array,), reason, "Give the sizes of the parts as a list.")
+        sizes = [count // sizes] * sizes
+    if sum(sizes) != count:
         refuse(
             ShapeError,
             "split",
             (array,),
-            f"the sizes {list(sizes)} add up to {sum(sizes)}, not {array.shape[place]}.",
+            f"the sizes {list(sizes)} add up to {sum(sizes)}, not {count}.",
             "Cover the whole axis.",
         )
-    parts: list[Array] = []
-    start = 0
-    for size in sizes:
-        starts, stops = [0] * array.ndim, list(array.shape)
-        starts[place], stops[place] = start, start + size
-        parts.append(bind("slice", array, starts=tuple(starts), stops=tuple(stops)))
-        start += size
-    return parts
+    stops = list(accumulate(sizes))
+    return [slice_along(array, place, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
+
+
+def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[Array, ...]:
+    """The slices along an axis, without it."""
+    array = as_array(x)
+    place = axis_of("unstack", array, axis)
+    return tuple(squeeze(slice_along(array, place, i, i + 1), place) for i in range(array.shape[place]))
 
 
 def pad(x: ArrayLike, widths: Sequence[tuple[int, int]], *, value: float = 0.0) -> Array:
@@ -137,8 +160,102 @@ def take(x: ArrayLike, indices: ArrayLike, *, axis: int = 0) -> Array:
     return bind("gather", array, as_array(indices), axis=axis_of("take", array, axis))
 
 
-def flip(x: ArrayLike, *, axis: int) -> Array:
-    """The array in reverse order along an axis."""
+def flip(x: ArrayLike, *, axis: int | Sequence[int] | None = None) -> Array:
+    """The array in reverse order along an axis, several, or all."""
     array = as_array(x)
-    place = axis_of("flip", array, axis)
-    return take(array, Array(np.arange(array.shape[place] - 1, -1, -1, dtype=np.int32)), axis=place)
+    for a in range(array.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis:
+        place = axis_of("flip", array, a)
+        backwards = np.arange(array.shape[place] - 1, -1, -1, dtype=np.int32)
+        array = take(array, Array(backwards), axis=place)
+    return array
+
+
+def roll(x: ArrayLike, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
+    """The array moved round by ``shift`` elements along an axis, or along several; None: along all of them as one."""
+    array = as_array(x)
+    if axis is None:
+        return reshape(roll(reshape(array, -1), shift, axis=0), array.shape)
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    shifts = (shift,) * len(axes) if isinstance(shift, int) else tuple(shift)
+    if len(shifts) != len(axes):
+        reason = f"{len(shifts)} shifts for {len(axes)} axes."
+        refuse(ShapeError, "roll", (array,), reason, "Give one shift for each axis, or one for all.")
+    for places, a in zip(shifts, axes, strict=True):
+        place = axis_of("roll", array, a)
+        size = array.shape[place]
+        if size and places % size:
+            cut = size - places % size
+            array = concat([slice_along(array, place, cut, size), slice_along(array, place, 0, cut)], axis=place)
+    return array
+
+
+def repeat(x: ArrayLike, repeats: int | ArrayLike, *, axis: int | None = None) -> Array:
+    """Every element so many times in a row along an axis (None: of all elements as one axis). An array of counts must
+    be known when the function is traced, because the shape of the result depends on it.
+    """
+    array = as_array(x)
+    if axis is None:
+        array, axis = reshape(array, -1), 0
+    place = axis_of("repeat", array, axis)
+    size = array.shape[place]
+    if isinstance(repeats, int) or as_array(repeats).size == 1:
+        count = repeats if isinstance(repeats, int) else int(as_array(repeats).item())
+        front, back = array.shape[: place + 1], array.shape[place + 1 :]
+        grown = rules.broadcast_to(reshape(array, (*front, 1, *back)), (*front, count, *back))
+        return reshape(grown, (*front[:-1], size * count, *back))
+    counts = as_array(repeats).numpy()
+    if counts.shape != (size,):
+        reason = f"{list(counts.shape)} counts for {size} elements."
+        refuse(ShapeError, "repeat", (array,), reason, "Give one count for each element, or one for all.")
+    return take(array, Array(np.repeat(np.arange(size, dtype=np.int32), counts)), axis=place)
+
+
+def tile(x: ArrayLike, repetitions: int | Sequence[int]) -> Array:
+    """The array so many times beside itself along each axis; axes are matched from the right."""
+    array = as_array(x)
+    counts = (repetitions,) if isinstance(repetitions, int) else tuple(repetitions)
+    rank = max(len(counts), array.ndim)
+    counts = (1,) * (rank - len(counts)) + counts
+    shape = (1,) * (rank - array.ndim) + array.shape
+    apart = tuple(n for size in shape for n in (1, size))
+    grown = tuple(n for pair in zip(counts, shape, strict=True) for n in pair)
+    final = tuple(count * size for count, size in zip(counts, shape, strict=True))
+    return reshape(rules.broadcast_to(reshape(array, apart), grown), final)
+
+
+def swapaxes(x: ArrayLike, first: int, second: int) -> Array:
+    """The array with two axes exchanged."""
+    array = as_array(x)
+    order = list(range(array.ndim))
+    a, b = axis_of("swapaxes", array, first), axis_of("swapaxes", array, second)
+    order[a], order[b] = b, a
+    return permute_dims(array, order)
+
+
+def broadcast_arrays(*arrays: ArrayLike) -> list[Array]:
+    """The arrays, all in their common shape."""
+    given = [as_array(x) for x in arrays]
+    try:
+        shape = np.broadcast_shapes(*(array.shape for array in given))
+    except ValueError:
+        reason, fix = "the shapes do not broadcast.", "Axes are matched from the right and must be equal or 1."
+        refuse(ShapeError, "broadcast_arrays", given, reason, fix)
+    return [rules.broadcast_to(array, shape) for array in given]
+
+
+def meshgrid(*arrays: ArrayLike, indexing: str = "xy") -> list[Array]:
+    """The coordinates of a grid over these vectors, each in the shape of the grid. "xy": the second vector runs along
+    axis 0; "ij": the first does.
+    """
+    given = [as_array(x) for x in arrays]
+    if any(array.ndim > 1 for array in given) or indexing not in ("xy", "ij"):
+        refuse(ShapeError, "meshgrid", given, "it needs vectors, and an indexing xy or ij.", "Flatten the arrays.")
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[0], order[1] = 1, 0
+    sizes = [array.size for array in given]
+    shape = tuple(sizes[order.index(i)] for i in range(len(given)))
+    return [
+        rules.broadcast_to(reshape(array, tuple(n if i == place else 1 for i, n in enumerate(shape))), shape)
+        for array, place in zip(given, order, strict=True)
+    ]

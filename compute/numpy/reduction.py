@@ -1,10 +1,13 @@
-"""Reductions over axes (all of them when axis is None)."""
+"""Reductions over axes (all of them when axis is None). uint8 and bool are added and multiplied as int32."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
+from coterie.compute.numpy import manipulation
+from coterie.compute.numpy.elementwise import sqrt
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
 from coterie.errors import DTypeError, ShapeError
@@ -19,11 +22,47 @@ def _axes(name: str, array: Array, axis: Axis) -> tuple[int, ...]:
     return tuple(sorted(axis_of(name, array, a) for a in given))
 
 
-def sum(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The sum; of a bool array, the int32 number of true elements."""
-    array = as_array(x)
-    array = rules.cast(array, "int32") if array.type.dtype == "bool" else array
+def _count(array: Array, axes: tuple[int, ...]) -> int:
+    return int(np.prod([array.shape[a] for a in axes], dtype=np.int64))
+
+
+def countable(array: Array, dtype: Any = None) -> Array:
+    """The array in the dtype in which its elements are added and multiplied."""
+    if dtype is not None:
+        return rules.cast(array, np.dtype(dtype).name)
+    return rules.cast(array, "int32") if array.type.dtype in ("bool", "uint8") else array
+
+
+def sum(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Array:
+    """The sum; of a bool array, the number of true elements."""
+    array = countable(as_array(x), dtype)
     return bind("sum", array, axes=_axes("sum", array, axis), keepdims=keepdims)
+
+
+def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Array:
+    """The product: of both halves, again and again. Its gradient holds where elements are 0 too."""
+    array = countable(as_array(x), dtype)
+    axes = _axes("prod", array, axis)
+    kept = tuple(1 if i in axes else n for i, n in enumerate(array.shape))
+    others = tuple(i for i in range(array.ndim) if i not in axes)
+    rows = tuple(array.shape[i] for i in others)
+    size = _count(array, axes)
+    flat = manipulation.reshape(manipulation.permute_dims(array, (*others, *axes)), (*rows, size))
+    place = len(rows)
+    if size == 0:
+        flat, size = bind("broadcast_to", rules.number(1, array), shape=(*rows, 1)), 1
+    while size > 1:
+        half = size // 2
+        product = manipulation.slice_along(flat, place, 0, half) * manipulation.slice_along(flat, place, half, 2 * half)
+        rest = manipulation.slice_along(flat, place, 2 * half, size)
+        flat = manipulation.concat([product, rest], axis=place) if size % 2 else product
+        size = flat.shape[place]
+    return manipulation.reshape(flat, kept if keepdims else rows)
+
+
+def count_nonzero(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The int32 number of elements that are not 0."""
+    return sum(_true(as_array(x)), axis=axis, keepdims=keepdims)
 
 
 def mean(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -32,17 +71,28 @@ def mean(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     if not array.type.is_float:
         refuse(DTypeError, "mean", (array,), "the mean needs floats.", 'Convert with astype(x, "float32").')
     axes = _axes("mean", array, axis)
-    count = int(np.prod([array.shape[a] for a in axes], dtype=np.int64))
+    count = _count(array, axes)
     if count == 0:
         refuse(ShapeError, "mean", (array,), "the mean of nothing.", "Reduce over axes that are not empty.")
     return sum(array, axis=axes, keepdims=keepdims) * (1.0 / count)
 
 
-def var(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The variance (of the whole population)."""
+def var(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, correction: float = 0.0) -> Array:
+    """Squared distances from the mean, summed, over (count - correction): 0 for a population, 1 for a sample."""
     array = as_array(x)
     centred = array - mean(array, axis=axis, keepdims=True)
-    return mean(centred * centred, axis=axis, keepdims=keepdims)
+    if correction == 0:
+        return mean(centred * centred, axis=axis, keepdims=keepdims)
+    freedom = _count(array, _axes("var", array, axis)) - correction
+    if freedom <= 0:
+        reason = f"{correction} is no correction for {freedom + correction:g} elements."
+        refuse(ShapeError, "var", (array,), reason, "Reduce over more elements than the correction.")
+    return sum(centred * centred, axis=axis, keepdims=keepdims) * (1.0 / freedom)
+
+
+def std(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, correction: float = 0.0) -> Array:
+    """The square root of :func:`var`. Its gradient is infinite where all elements are equal."""
+    return sqrt(var(x, axis=axis, keepdims=keepdims, correction=correction))
 
 
 def max(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -51,24 +101,40 @@ def max(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     return bind("max", array, axes=_axes("max", array, axis), keepdims=keepdims)
 
 
+def _reversed(array: Array) -> Array:
+    """The same elements in reverse order of size; twice gives the array again, of every integer too."""
+    if array.type.is_float:
+        return bind("negative", array)
+    return (255 if array.type.dtype == "uint8" else -1) - array
+
+
 def min(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """The smallest element; several smallest share the gradient."""
-    return bind("negative", max(bind("negative", as_array(x)), axis=axis, keepdims=keepdims))
+    return _reversed(max(_reversed(as_array(x)), axis=axis, keepdims=keepdims))
+
+
+def _true(array: Array) -> Array:
+    return array if array.type.dtype == "bool" else array != 0
 
 
 def any(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether some element is true."""
-    return max(rules.cast(as_array(x), "float32"), axis=axis, keepdims=keepdims) > 0.0
+    """Whether some element is true (not 0)."""
+    return max(rules.cast(_true(as_array(x)), "float32"), axis=axis, keepdims=keepdims) > 0.0
 
 
 def all(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether every element is true."""
-    return min(rules.cast(as_array(x), "float32"), axis=axis, keepdims=keepdims) > 0.0
+    """Whether every element is true (not 0)."""
+    return min(rules.cast(_true(as_array(x)), "float32"), axis=axis, keepdims=keepdims) > 0.0
 
 
-def argmax(x: ArrayLike, axis: int = -1, keepdims: bool = False) -> Array:
-    """The int32 position of the first greatest element along an axis, without ArgMax, which some providers lack."""
+def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The int32 position of the first greatest element along an axis (None: of all elements in row-major order),
+    without ArgMax, which some providers lack.
+    """
     array = as_array(x)
+    if axis is None:
+        flat = argmax(manipulation.reshape(array, -1), axis=0)
+        return manipulation.reshape(flat, (1,) * array.ndim) if keepdims else flat
     place = axis_of("argmax", array, axis)
     count = array.shape[place]
     shape = tuple(count if i == place else 1 for i in range(array.ndim))
@@ -78,6 +144,6 @@ def argmax(x: ArrayLike, axis: int = -1, keepdims: bool = False) -> Array:
     return rules.cast(count - max(mask * countdown, axis=place, keepdims=keepdims), "int32")
 
 
-def argmin(x: ArrayLike, axis: int = -1, keepdims: bool = False) -> Array:
-    """The int32 position of the first smallest element along an axis."""
-    return argmax(bind("negative", as_array(x)), axis=axis, keepdims=keepdims)
+def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The int32 position of the first smallest element along an axis (None: of all)."""
+    return argmax(_reversed(as_array(x)), axis=axis, keepdims=keepdims)

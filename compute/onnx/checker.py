@@ -225,8 +225,9 @@ def _check_node(node: NodeProto, where: str, constants: set[str]) -> None:
             operator=node.op_type,
         )
     # MaxPool's second output, for one, is accepted at load and fails at run on some providers.
-    if len(node.output) != 1:
-        raise GraphRefused(f"{where} has {len(node.output)} outputs; it must have one.", operator=node.op_type)
+    if len(node.output) != rule.outputs:
+        wanted = "one" if rule.outputs == 1 else str(rule.outputs)
+        raise GraphRefused(f"{where} has {len(node.output)} outputs; it must have {wanted}.", operator=node.op_type)
     for attribute in node.attribute:
         if (
             attribute.type not in ATTRIBUTE_TYPES

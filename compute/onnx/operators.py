@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRule:
-    """What a node of one operator may look like, beyond the operator's own schema; every node has exactly one output.
+    """What a node of one operator may look like, beyond the operator's own schema.
 
+    outputs: how many it has, neither more nor fewer.
     constants: positions of the inputs that must be initialisers, because the output's shape, or a provider's kernel,
     depends on their values. attributes: the allowed values of named attributes.
     """
 
     constants: tuple[int, ...] = ()
     attributes: Mapping[str, frozenset[object]] | None = None
+    outputs: int = 1
 
 
 PLAIN = OperatorRule()
@@ -44,6 +46,14 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Sub": PLAIN,
     "Tanh": PLAIN,
     "Where": PLAIN,
+    # elementwise; not in the table of Qualcomm's NPU, of CoreML or of a browser's WebNN. CPU, CUDA, OpenVINO and WebGPU
+    # have them.
+    "Atan": PLAIN,
+    "Cos": PLAIN,
+    "Erf": PLAIN,
+    "Floor": PLAIN,
+    "Pow": PLAIN,
+    "Sin": PLAIN,
     # products
     "Conv": WINDOW,
     "ConvTranspose": WINDOW,
@@ -57,6 +67,12 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "ReduceMax": SHAPED,
     "ReduceSum": SHAPED,
     "Softmax": PLAIN,
+    # along an axis; not on CoreML and WebNN
+    "CumSum": OperatorRule(constants=(1,)),
+    "TopK": OperatorRule(constants=(1,), outputs=2),
+    # indexing; not on CoreML, ScatterElements not on Qualcomm's NPU either. WebGPU gathers floats alone.
+    "GatherElements": PLAIN,
+    "ScatterElements": OperatorRule(attributes={"reduction": frozenset({"add"})}),
     # shapes and indexing
     "Concat": PLAIN,
     "Expand": SHAPED,

@@ -39,6 +39,10 @@ class Emitter(Protocol):
         """Add one ONNX node with a single output and return the name of that output."""
         ...
 
+    def ops(self, operator: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        """Add one ONNX node with several outputs."""
+        ...
+
     def constant(self, value: NDArray) -> str:
         """The name of an initialiser with this value (equal values share one)."""
         ...

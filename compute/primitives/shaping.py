@@ -1,4 +1,4 @@
-"""Moving elements without computing: reshape, transpose, broadcast, slice, pad, concatenate, gather."""
+"""Moving elements without computing: reshape, transpose, broadcast, slice, pad, concatenate."""
 
 from collections.abc import Sequence
 from math import prod
@@ -9,7 +9,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
-from coterie.errors import DTypeError, InputError, ShapeError
+from coterie.errors import DTypeError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -204,71 +204,6 @@ def _concat_batch(call: Batched) -> Array:
     return bind("concat", *batch.all_mapped(call), axis=call.attributes["axis"] + 1)
 
 
-def _gather_infer(x: Type, indices: Type, *, axis: int) -> Type:
-    if indices.dtype not in ("int32", "int64"):
-        raise DTypeError("the indices must be int32 or int64.", hint='Convert them with astype(ids, "int32").')
-    if not 0 <= axis < x.rank:
-        raise ShapeError(f"axis {axis} does not exist.", hint=f"The operand has {x.rank} axes.")
-    return Type(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
-
-
-def _gather(x: NDArray, indices: NDArray, *, axis: int) -> NDArray:
-    if indices.size and not -x.shape[axis] <= indices.min() <= indices.max() < x.shape[axis]:
-        raise InputError(
-            f"gather: the indices {indices.min()} to {indices.max()} leave axis {axis} of size {x.shape[axis]}.",
-            hint="Check the ids against the size of the table.",
-        )
-    return np.take(x, indices, axis=axis)
-
-
-def _gather_gradient(call: Call, g: Array) -> Array:
-    """Sum the cotangents of equal indices: a product with the transposed one-hot matrix. It runs on every provider."""
-    x, indices = call.inputs
-    axis: int = call.attributes["axis"]
-    count, rest = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
-    ids = rules.reshape(indices, (indices.size, 1))
-    steps = Array(np.arange(count, dtype=indices.type.dtype))
-    # An index may count from the end.
-    from_start = ids + count * rules.greater_mask(rules.number(0, ids), ids, ids.type.dtype)
-    one_hot = rules.equal_mask(from_start, steps, g.type.dtype)
-    front = tuple(range(axis, axis + indices.ndim))
-    rows = rules.transpose(g, front + tuple(i for i in range(g.ndim) if i not in front))
-    table = bind("matmul", rules.swap_last(one_hot), rules.reshape(rows, (indices.size, prod(rest))))
-    order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
-    return rules.transpose(rules.reshape(table, (count, *rest)), order)
-
-
-def _gather_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    out = emit.op("Gather", *names, axis=node.attributes["axis"])
-    if node.inputs[1].type.shape and node.output.type.shape:
-        return out
-    return emit.op("Reshape", out, emit.integers(rules.carried(node.output.type.shape)))
-
-
-def _gather_batch(call: Batched) -> Array:
-    x, indices = call.inputs
-    axis: int = call.attributes["axis"]
-    if not call.mapped[1]:
-        return bind("gather", x, indices, axis=axis + 1)
-    if not call.mapped[0]:
-        out = bind("gather", x, indices, axis=axis)
-        return rules.transpose(out, (axis, *(i for i in range(out.ndim) if i != axis)))
-    # All tables under one another, and indices that count through them. An index outside its own table must not reach
-    # into the next one: it is sent beyond them all, where the gather refuses it.
-    n, count = call.size, x.shape[axis + 1]
-    last = Array(np.asarray(count - 1, indices.dtype))
-    zero = rules.number(0, indices)
-    inside = indices + count * rules.greater_mask(zero, indices, indices.type.dtype)
-    outside = rules.greater_mask(inside, last, "float32") + rules.greater_mask(zero, inside, "float32")
-    first = Array((np.arange(n) * count).astype(indices.dtype).reshape(n, *(1,) * (indices.ndim - 1)))
-    beyond = Array(np.asarray(n * count, indices.dtype))
-    flat = bind("where", bind("greater", outside, rules.number(0.0, outside)), beyond, inside + first)
-    order = (0, axis + 1, *(i for i in range(1, x.ndim) if i != axis + 1))
-    rows = bind("gather", batch.folded(rules.transpose(x, order)), flat, axis=0)
-    inner = indices.ndim
-    return rules.transpose(rows, (0, *range(inner, inner + axis), *range(1, inner), *range(inner + axis, rows.ndim)))
-
-
 ROWS = (
     Primitive(
         name="reshape",
@@ -317,13 +252,5 @@ ROWS = (
         gradient=_concat_gradient,
         batch=_concat_batch,
         lower=_concat_lower,
-    ),
-    Primitive(
-        name="gather",
-        infer=_gather_infer,
-        evaluate=_gather,
-        gradient=per_input(_gather_gradient, None),
-        batch=_gather_batch,
-        lower=_gather_lower,
     ),
 )

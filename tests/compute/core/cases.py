@@ -88,6 +88,20 @@ CASES: dict[str, list[Case]] = {
     "log": [case(np.abs(A) + 0.3), case(NUMBER)],
     "sqrt": [case(np.abs(A) + 0.3), case(NUMBER)],
     **{name: [case(A), case(NUMBER), case(10 * A)] for name in ("tanh", "sigmoid", "relu", "softplus")},
+    **{name: [case(A), case(NUMBER), case(3 * A)] for name in ("sin", "cos", "atan", "erf")},
+    "log1p": [case(np.abs(A) - 0.9), case(0.01 * A), case(NUMBER)],
+    "floor": [case(0.97 * A), case(NUMBER)],
+    # Positive bases, and any base to whole exponents, through which no gradient is asked.
+    "power": [
+        *(Case((np.abs(c.operands[0]) + 0.3, c.operands[1])) for c in BROADCASTS),
+        case(ints(-3, 0, 2), ints(3, 0, 5)),
+    ],
+    "floor_divide": [
+        case(ints(7, -7, 7, -7, 6, 0), ints(2, 2, -2, -2, 3, 5)),
+        case(ints(5, -(2**31), 9), ints(0, -1, -1)),
+        case(np.asarray([7, 9], np.uint8), np.asarray([2, 0], np.uint8)),
+        case(np.asarray([[2**40], [-5]]), np.asarray([3, -7])),
+    ],
     "softmax": [case(A, axis=0), case(A, axis=1), case(spread(2, 3, 2), axis=1)],
     "equal": [case(A, B), case(A, A), case(A, ROW), case(ints(1, 2), ints(1, 3))],
     "greater": [case(A, B), case(A, NUMBER), case(ints(1, 2), ints(1, 1))],
@@ -116,6 +130,31 @@ CASES: dict[str, list[Case]] = {
         case(TABLE, np.asarray(2, np.int32), axis=0),
         case(spread(4), np.asarray(1, np.int64), axis=0),
         case(spread(2, 3, 2), ints(2, 0), axis=1),
+    ],
+    "gather_along": [
+        case(TABLE, ints(2, -1, 0).reshape(1, 3), axis=0),
+        case(TABLE, np.asarray([[0, 0], [1, 2], [2, 2], [-3, 1], [0, 1]]), axis=1),
+        case(spread(4), ints(1, 1, 3), axis=0),
+        case(spread(2, 3, 2), ints(*range(3), *range(3), 0, 0, 0, 2, 2, 2).reshape(2, 3, 2), axis=1),
+    ],
+    "scatter_add": [
+        case(TABLE, ints(0, 3, 3, -1), spread(4, 3, seed=1)),
+        case(TABLE, ints(2, 1, 0, 2).reshape(2, 2), spread(2, 2, 3, seed=1)),
+        case(TABLE, np.asarray(2, np.int64), spread(3, seed=1)),
+        case(spread(4), ints(1, 1, 3), spread(3, seed=1)),
+        case(spread(4), np.asarray(1, np.int32), np.asarray(0.5)),
+    ],
+    "cumsum": [
+        case(A, axis=0, reverse=False),
+        case(A, axis=1, reverse=True),
+        case(spread(4), axis=0, reverse=False),
+        case(ints(3, -1, 2), axis=0, reverse=True),
+    ],
+    "top_k": [
+        case(A, k=2, axis=1, largest=True),
+        case(A, k=3, axis=0, largest=False),
+        case(ints(2, 3, 3, 1, 2), k=5, axis=0, largest=True),
+        case(ints(2, 3, 3, 1, 2), k=4, axis=0, largest=False),
     ],
     "sum": [
         case(A, axes=(0,), keepdims=False),

@@ -71,7 +71,7 @@ MISTAKES: list[tuple[str, Callable[..., Any], tuple[TensorSpec, ...], type[Coter
     ("truth", lambda x: x if cnp.sum(x) > 0 else -x, (X,), TraceError, "whether it is true.*where"),
     ("float", lambda x: float(cnp.sum(x)), (X,), TraceError, "its numbers"),
     ("numpy", lambda x: np.asarray(x), (X,), TraceError, "NumPy array"),
-    ("unknown ufunc", lambda x: np.arctan2(x, x), (X,), TraceError, "np.arctan2 does not work"),
+    ("unknown ufunc", lambda x: np.nextafter(x, x), (X,), TraceError, "np.nextafter does not work"),
     ("unknown function", lambda x: np.linalg.svd(x), (X,), TraceError, "np.svd does not work"),
     ("out", lambda x: np.add(x, x, out=np.zeros((3, 4), np.float32)), (X,), TraceError, "np.add with out"),
     ("index", lambda x: x[5], (X,), TraceError, "5 is outside axis 0 of size 3"),

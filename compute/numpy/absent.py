@@ -1,0 +1,59 @@
+"""What of the array API standard coterie does not have: name → why, and what to use instead."""
+
+from typing import NoReturn
+
+_BITS = "integers have no bits in ONNX before opset 18 (bool has: bitwise_and, bitwise_or, bitwise_xor)"
+_SHAPE = "the shape of its result depends on data, and shapes are static"
+_COMPLEX = "there are no complex dtypes: ONNX Runtime has no kernels for them"
+_KERNELS = "ONNX Runtime's kernels of this dtype are too few for every law of the primitives to hold"
+_EXTENSION = "this optional extension of the standard is not built"
+
+ABSENT: dict[str, tuple[str, str]] = {
+    "bitwise_left_shift": (_BITS, "multiply by a power of two"),
+    "bitwise_right_shift": (_BITS, "floor_divide by a power of two"),
+    "complex64": (_COMPLEX, "carry real and imaginary parts in two arrays"),
+    "complex128": (_COMPLEX, "carry real and imaginary parts in two arrays"),
+    "conj": (_COMPLEX, "carry real and imaginary parts in two arrays"),
+    "fft": (_EXTENSION, "multiply by the matrix of the transform"),
+    "imag": (_COMPLEX, "carry real and imaginary parts in two arrays"),
+    "int8": (_KERNELS, "use int32"),
+    "int16": (_KERNELS, "use int32"),
+    "linalg": (_EXTENSION, "use matmul, matrix_transpose, tensordot, vecdot and outer"),
+    "nextafter": ("it has no ONNX operator, and no use in training", "add finfo(x).eps * abs(x)"),
+    "nonzero": (_SHAPE, "use where(mask, x, 0), or top_k for a known number of elements"),
+    "real": (_COMPLEX, "carry real and imaginary parts in two arrays"),
+    "uint16": (_KERNELS, "use int32"),
+    "uint32": (_KERNELS, "use int64"),
+    "uint64": (_KERNELS, "use int64"),
+    "unique_all": (_SHAPE, "use sort, or ids prepared on the host"),
+    "unique_counts": (_SHAPE, "use sum(one_hot(ids, n), axis=0)"),
+    "unique_inverse": (_SHAPE, "use ids prepared on the host"),
+    "unique_values": (_SHAPE, "use sort, or ids prepared on the host"),
+}
+
+# What is there, and takes or gives less than the standard asks.
+NARROWER: dict[str, str] = {
+    "__getitem__": f"no masks ({_SHAPE}) and no arrays beside slices",
+    "__setitem__": "arrays are never written to; where, concat and scatter_add make new ones",
+    "argmax": "axes of less than 2**24 elements; NaN has no place",
+    "bitwise_and": _BITS,
+    "bitwise_invert": _BITS,
+    "bitwise_or": _BITS,
+    "bitwise_xor": _BITS,
+    "floor_divide": "of floats, the floor of the rounded quotient",
+    "max": "not of nothing",
+    "mean": "not of nothing",
+    "min": "not of nothing",
+    "pad": "is not of the standard; takes one value, float or integer",
+    "repeat": "an array of counts must be known when the function is traced",
+    "sort": "NaN has no defined place",
+    "sum": "uint8 is added as int32, there being no uint32",
+}
+
+
+def refuse_absent(name: str) -> NoReturn:
+    """Raise AttributeError that tells why there is no such function, and what to use."""
+    if name in ABSENT:
+        why, instead = ABSENT[name]
+        raise AttributeError(f"coterie.compute.numpy has no {name}: {why}. Instead, {instead}.", name=name)
+    raise AttributeError(f"module 'coterie.compute.numpy' has no attribute {name!r}", name=name)

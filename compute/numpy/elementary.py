@@ -1,0 +1,178 @@
+"""Elementary functions of floats: powers, logarithms, trigonometric and hyperbolic functions.
+
+What is not a primitive is composed so that it neither cancels nor overflows inside its range, and so that gradients of
+every order are those of the function.
+"""
+
+from math import log as ln
+from math import pi
+
+import numpy as np
+
+from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.numpy.elementwise import abs, divide, exp, log, logical_and, sqrt, where
+from coterie.compute.primitives import rules
+from coterie.errors import DTypeError
+
+
+def _float(name: str, x: ArrayLike) -> Array:
+    array = as_array(x)
+    if not array.type.is_float:
+        refuse(DTypeError, name, (array,), "the operand must be a float.", 'Convert it with astype(x, "float32").')
+    return array
+
+
+def _floats(name: str, a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
+    left, right = promote(name, a, b)
+    return _float(name, left), _float(name, right)
+
+
+def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
+    """x to a power. A static integer is a product, a static 0.5 a square root; everything else is the real power.
+
+    Real powers of x < 0 exist for whole exponents (whole floats too) and are NaN elsewhere. The gradient of the
+    exponent is 0 at x = 0, and NaN at x < 0, where the power exists at single points only. Integers have powers >= 0: a negative
+    one is an error at run time.
+    """
+    if isinstance(exponent, (int, float)) and not isinstance(x, (int, float)):
+        base = as_array(x)
+        if float(exponent).is_integer() and -64 <= exponent <= 64:
+            return _integer_power(base, int(exponent))
+        if exponent == 0.5:
+            return sqrt(base)
+    base, power = promote("pow", x, exponent)
+    if base.type.dtype == "uint8":
+        return rules.cast(bind("power", rules.cast(base, "int32"), rules.cast(power, "int32")), "uint8")
+    return bind("power", base, power)
+
+
+def _integer_power(x: Array, exponent: int) -> Array:
+    if exponent < 0:
+        return divide(1.0, _integer_power(x, -exponent))
+    result: Array | None = None
+    while exponent:
+        if exponent & 1:
+            result = x if result is None else result * x
+        exponent >>= 1
+        x = x * x if exponent else x
+    return bind("broadcast_to", rules.number(1, x), shape=x.shape) if result is None else result
+
+
+def expm1(x: ArrayLike) -> Array:
+    """exp(x) - 1, accurate for small x."""
+    array = _float("expm1", x)
+    return bind("tanh", 0.5 * array) * (exp(array) + 1.0)
+
+
+def log1p(x: ArrayLike) -> Array:
+    """log(1 + x), accurate for small x."""
+    return bind("log1p", _float("log1p", x))
+
+
+def log2(x: ArrayLike) -> Array:
+    """The logarithm to base 2."""
+    return log(_float("log2", x)) / ln(2.0)
+
+
+def log10(x: ArrayLike) -> Array:
+    """The logarithm to base 10."""
+    return log(_float("log10", x)) / ln(10.0)
+
+
+def logaddexp(a: ArrayLike, b: ArrayLike) -> Array:
+    """log(exp(a) + exp(b)), without overflow."""
+    left, right = _floats("logaddexp", a, b)
+    same = logical_and(bind("equal", left, right), bind("equal", abs(left), rules.number(np.inf, left)))
+    apart = where(same, rules.number(0, left), right - left)
+    above = bind("greater", left, right)
+    return where(above, left + bind("softplus", apart), right + bind("softplus", bind("negative", apart)))
+
+
+def sin(x: ArrayLike) -> Array:
+    """The sine of an angle in radians."""
+    return bind("sin", _float("sin", x))
+
+
+def cos(x: ArrayLike) -> Array:
+    """The cosine of an angle in radians."""
+    return bind("cos", _float("cos", x))
+
+
+def tan(x: ArrayLike) -> Array:
+    """The tangent of an angle in radians."""
+    array = _float("tan", x)
+    return bind("sin", array) / bind("cos", array)
+
+
+def asin(x: ArrayLike) -> Array:
+    """The angle between -pi/2 and pi/2 with this sine; NaN outside [-1, 1]."""
+    array = _float("asin", x)
+    return 2.0 * bind("atan", array / (1.0 + sqrt((1.0 - array) * (1.0 + array))))
+
+
+def acos(x: ArrayLike) -> Array:
+    """The angle between 0 and pi with this cosine; NaN outside [-1, 1]."""
+    array = _float("acos", x)
+    return 2.0 * bind("atan", sqrt(1.0 - array) / sqrt(1.0 + array))
+
+
+def atan(x: ArrayLike) -> Array:
+    """The angle between -pi/2 and pi/2 with this tangent."""
+    return bind("atan", _float("atan", x))
+
+
+def atan2(y: ArrayLike, x: ArrayLike) -> Array:
+    """The angle between -pi and pi of the point (x, y); 0 at the origin, whatever the signs of its zeros."""
+    rise, run = _floats("atan2", y, x)
+    zero = rules.number(0, run)
+    # The angle to the nearer axis, so that the quotient is at most 1.
+    steep = bind("greater", abs(rise), abs(run))
+    above, below = where(steep, run, rise), where(steep, rise, run)
+    angle = bind("atan", above / where(bind("equal", below, zero), rules.number(1, run), below))
+    up = where(bind("greater", zero, rise), rules.number(-1, run), rules.number(1, run))
+    left = where(bind("greater", zero, run), pi * up, zero)
+    return where(steep, pi / 2 * up - angle, left + angle)
+
+
+def hypot(x: ArrayLike, y: ArrayLike) -> Array:
+    """sqrt(x² + y²), without overflow."""
+    a, b = _floats("hypot", x, y)
+    # The scale cancels, so no gradient passes through it.
+    larger = bind("stop_gradient", bind("maximum", abs(a), abs(b)))
+    scale = where(bind("equal", larger, rules.number(0, larger)), rules.number(1, larger), larger)
+    scale = bind("minimum", scale, rules.number(float(np.finfo(a.dtype).max), scale))
+    a, b = a / scale, b / scale
+    return scale * sqrt(a * a + b * b)
+
+
+def sinh(x: ArrayLike) -> Array:
+    """The hyperbolic sine."""
+    array = _float("sinh", x)
+    return 0.5 * (expm1(array) - expm1(bind("negative", array)))
+
+
+def cosh(x: ArrayLike) -> Array:
+    """The hyperbolic cosine."""
+    array = _float("cosh", x)
+    return 0.5 * (exp(array) + exp(bind("negative", array)))
+
+
+def asinh(x: ArrayLike) -> Array:
+    """The inverse of sinh."""
+    array = _float("asinh", x)
+    below = bind("greater", rules.number(0, array), array)
+    size = where(below, bind("negative", array), array)  # |x|, with the derivative 1 at 0
+    result = log1p(size + size * (size / (1.0 + hypot(size, rules.number(1, array)))))
+    return where(below, bind("negative", result), result)
+
+
+def acosh(x: ArrayLike) -> Array:
+    """The inverse of cosh on [1, inf); NaN below 1."""
+    above = _float("acosh", x) - 1.0
+    return log1p(above + sqrt(above) * sqrt(above + 2.0))
+
+
+def atanh(x: ArrayLike) -> Array:
+    """The inverse of tanh; NaN outside [-1, 1]."""
+    array = _float("atanh", x)
+    return 0.5 * (log1p(array) - log1p(bind("negative", array)))
