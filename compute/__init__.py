@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from coterie.compute.trace import TensorSpec as TensorSpec
     from coterie.compute.trace import trace as trace
     from coterie.compute.trace import trace_named as trace_named
+    from coterie.compute.training.data_sink import data_sink as data_sink
     from coterie.compute.verify import verify as verify
 
 _HOMES = {
@@ -55,6 +56,7 @@ _HOMES = {
     "checkpoint": "control.derived",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
+    "data_sink": "training.data_sink",
     "get_mode": "mode",
     "grad": "autodiff",
     "graph_digest": "graph_file",

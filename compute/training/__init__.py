@@ -1,5 +1,36 @@
-"""Training helpers: steps that accumulate, scale their loss or run many at a time, and a small trainer."""
+"""Training helpers: steps that accumulate, scale their loss or run many at a time, and a small trainer.
 
-from coterie.compute.training.accumulate import accumulate
+The public names are loaded on first use: a step needs neither ONNX nor its runtime.
+"""
 
-__all__ = ["accumulate"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.compute.training.accumulation import accumulate as accumulate
+    from coterie.compute.training.precision import Precision as Precision
+    from coterie.compute.training.precision import amp as amp
+    from coterie.compute.training.sink import sunk as sunk
+    from coterie.compute.training.sink import sunk_executable as sunk_executable
+    from coterie.compute.training.step import TrainStep as TrainStep
+    from coterie.compute.training.trainer import Fit as Fit
+    from coterie.compute.training.trainer import Trainer as Trainer
+
+_HOMES = {
+    "Fit": "trainer",
+    "Precision": "precision",
+    "TrainStep": "step",
+    "Trainer": "trainer",
+    "accumulate": "accumulation",
+    "amp": "precision",
+    "sunk": "sink",
+    "sunk_executable": "sink",
+}
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -8,7 +8,7 @@ import pytest
 from coterie.aggregation.horizontal import Algorithm, FedAvg, FedProx
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.optim import Optimizer, adam, sgd
-from coterie.compute.training.accumulate import accumulate
+from coterie.compute.training.accumulation import accumulate
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedProx(0.5)], ids=["fedavg", "fedprox"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coterie.compute import optim
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
-from coterie.compute.training.accumulate import accumulate
+from coterie.compute.training.accumulation import accumulate
 from coterie.errors import InputError
 
 OPTIMIZERS = {

@@ -1,0 +1,117 @@
+"""The two graphs of a trainer: one training step, and the sums of one batch of an evaluation.
+
+Names are those of plans: shared/…, frozen/…, optimizer/…, hyper/…, random/…, batch/…, and next/… for what a step
+carries on.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, TypeAlias
+
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.data.batches import WEIGHT
+from coterie.compute.ir import Graph
+from coterie.compute.nn import mode as modes
+from coterie.compute.nn.calling import forward
+from coterie.compute.nn.module import Module
+from coterie.compute.passes import optimise
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.compute.training.precision import LARGEST
+from coterie.compute.training.step import TrainStep
+
+PerExample: TypeAlias = Callable[[Array, Array], Array]
+"""(prediction, label) → one float32 value per example, [B]."""
+Specs: TypeAlias = Mapping[str, TensorSpec]
+
+NEXT = "next/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What the graphs are made of. step: with any objective, which is replaced by that of the model. batch: the arrays
+    of a batch by name, with their rows; label: which of them the loss compares with.
+    """
+
+    model: Module
+    loss: PerExample
+    metrics: Mapping[str, PerExample]
+    step: TrainStep
+    shared: Specs
+    frozen: Specs
+    buffers: Specs
+    optimizer: Specs
+    batch: Specs
+    label: str
+
+    def train(self) -> Graph:
+        """Weights, buffers, optimizer state, hyper and a batch → next/… of the first three, and "loss" [1]."""
+        state = _named("shared", self.shared) | _named("buffer", self.buffers) | _named("optimizer", self.optimizer)
+        scalars = {f"hyper/{name}": TensorSpec((1,)) for name in (*self.step.inner.hyper, "active")}
+        return optimise(trace_named(self._train, {**state, **_named("frozen", self.frozen), **scalars, **self._rows()}))
+
+    def evaluate(self) -> Graph:
+        """Weights and a batch → "examples", "loss" and each metric: sums over the batch, [1]."""
+        weights = _named("shared", self.shared) | _named("frozen", self.frozen) | _named("buffer", self.buffers)
+        return optimise(trace_named(self._evaluate, {**weights, **self._rows()}))
+
+    def _rows(self) -> dict[str, TensorSpec]:
+        return {f"batch/{name}": spec for name, spec in self.batch.items()}
+
+    def _train(self, inputs: GraphInputs) -> dict[str, Array]:
+        numbers = count()
+        mode = modes.train(
+            lambda shape: inputs.request(f"random/{next(numbers)}", TensorSpec(shape)), inputs[f"batch/{WEIGHT}"]
+        )
+        label, frozen = inputs[f"batch/{self.label}"], _group(inputs, "frozen", self.frozen)
+
+        def objective(params: Mapping[str, Array], batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+            # Running statistics, and the loss itself, stay in float32, also where the model is in half precision.
+            kept = {name.removeprefix("frozen/"): batch[name] for name in given if name.startswith("frozen/")}
+            prediction, after = forward(self.model, {**params, **kept, **buffers}, self._features(batch), mode)
+            return self.loss(xp.astype(prediction, xp.float32), label), after
+
+        buffers = _group(inputs, "buffer", self.buffers)
+        given = _group(inputs, "batch", self.batch) | {f"frozen/{name}": array for name, array in frozen.items()}
+        state = {
+            "params": _group(inputs, "shared", self.shared),
+            "optimizer": _group(inputs, "optimizer", self.optimizer),
+        }
+        hyper = {name: inputs[f"hyper/{name}"] for name in self.step.inner.hyper}
+        active = inputs["hyper/active"]
+        after, (loss, moved) = replace(self.step, objective=objective)(state, given, hyper, active)
+        outputs = {f"{NEXT}buffer/{name}": _counted(active, moved[name], buffers[name]) for name in buffers}
+        outputs |= {f"{NEXT}shared/{name}": array for name, array in after["params"].items()}
+        outputs |= {f"{NEXT}optimizer/{name}": array for name, array in after["optimizer"].items()}
+        return outputs | {"loss": xp.reshape(loss, (1,))}
+
+    def _evaluate(self, inputs: GraphInputs) -> dict[str, Array]:
+        groups = {"shared": self.shared, "frozen": self.frozen, "buffer": self.buffers}
+        params = {name: array for key, specs in groups.items() for name, array in _group(inputs, key, specs).items()}
+        batch = _group(inputs, "batch", self.batch)
+        prediction, label, weight = self.model(params, self._features(batch)), batch[self.label], batch[WEIGHT]
+        values = {"loss": self.loss(prediction, label)} | {
+            name: function(prediction, label) for name, function in self.metrics.items()
+        }
+        sums = {name: xp.sum(value * weight) for name, value in values.items()}
+        return {name: xp.reshape(total, (1,)) for name, total in ({"examples": xp.sum(weight)} | sums).items()}
+
+    def _features(self, batch: Mapping[str, Array]) -> Any:
+        """The only feature as it is, several by name."""
+        names = [name for name in self.batch if name not in (self.label, WEIGHT)]
+        return batch[names[0]] if len(names) == 1 else {name: batch[name] for name in names}
+
+
+def _counted(active: Array, after: Array, before: Array) -> Array:
+    """The new value of a buffer where the step counts and nothing overflowed, else the old one."""
+    counts = active * xp.astype(xp.less(xp.sum(xp.abs(after)), LARGEST), xp.float32)
+    return xp.where(xp.greater(counts, 0.0), after, before)
+
+
+def _named(group: str, specs: Specs) -> dict[str, TensorSpec]:
+    return {f"{group}/{name}": spec for name, spec in specs.items()}
+
+
+def _group(inputs: GraphInputs, group: str, specs: Specs) -> dict[str, Array]:
+    return {name: inputs[f"{group}/{name}"] for name in specs}

@@ -1,0 +1,74 @@
+"""bfloat16 on any provider: float32 tensors whose values are rounded to the significant bits of bfloat16."""
+
+from collections.abc import Callable
+from typing import Any
+
+from coterie.compute import tree
+from coterie.compute.array import Array, as_array, bind
+from coterie.compute.control.bind import bind_structured, is_structured
+from coterie.compute.control.derived import custom_vjp
+from coterie.compute.data.batches import WEIGHT
+from coterie.compute.source import replaying
+from coterie.compute.trace import is_array, trace_flat
+
+# float32 has 24 significant bits, bfloat16 has 8.
+_SPLIT = float(2**16 + 1)
+# These only move numbers that are rounded already.
+_MOVING = frozenset({"reshape", "transpose", "broadcast_to", "slice", "concat", "flip", "relu", "stop_gradient"})
+
+
+def _split(x: Array) -> Array:
+    """The leading 8 bits of each number: Dekker's split (1971), three operations that every provider has. A cast to
+    bfloat16 and back says the same, but few providers have it.
+    """
+    spread = x * _SPLIT
+    return spread - (spread - x)
+
+
+def _round_cotangent(x: Array, y: Array, dy: Array) -> Array:
+    return _split(dy)
+
+
+@custom_vjp(_round_cotangent)
+def round_bfloat16(x: Array) -> Array:
+    """x float32 of any shape, rounded to the nearest number of bfloat16 (a tie may go either way); its cotangent is
+    rounded too. Numbers beyond 5e33 overflow, where bfloat16 reaches 3e38.
+    """
+    return _split(x)
+
+
+def rounded(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its float32 inputs (``sample_weight`` apart), constants and every result in it rounded to
+    bfloat16, and with every cotangent on the way back. The insides of loops and branches stay float32; what they
+    return is rounded.
+    """
+
+    def computed(*arguments: Any) -> Any:
+        traced = trace_flat(fn, arguments, ())
+        leaves, structure = tree.flatten(tuple(arguments))
+        inputs = [
+            as_array(leaf) if path.rpartition(".")[2] == WEIGHT else _round(as_array(leaf))
+            for path, leaf in zip(structure.paths(), leaves, strict=True)
+            if is_array(leaf)
+        ]
+        inputs += [_round(array) for array in traced.captures]
+        known = dict(zip(traced.graph.inputs.values(), inputs, strict=True))
+        for node in traced.graph.nodes:
+            with replaying(node.source):
+                operands = [known[value] for value in node.inputs]
+                if node.primitive == "constant":
+                    results = (Array(node.attributes["value"]),)
+                elif is_structured(node.primitive):
+                    results = bind_structured(node.primitive, operands, node.attributes)
+                else:
+                    results = (bind(node.primitive, *operands, **node.attributes),)
+                if node.primitive not in _MOVING:
+                    results = tuple(map(_round, results))
+                known.update(zip(node.outputs, results, strict=True))
+        return tree.unflatten(traced.out_structure, [known[value] for value in traced.graph.outputs.values()])
+
+    return computed
+
+
+def _round(x: Array) -> Array:
+    return round_bfloat16(x) if x.type.dtype == "float32" else x

@@ -1,0 +1,303 @@
+"""A small trainer: one graph for a step, one for an evaluation, and what is needed to stop and go on."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.compute.data.batches import WEIGHT, Batches
+from coterie.compute.ir import Graph, NDArray
+from coterie.compute.nn.module import Module, Role
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.optim.schedules import Schedule
+from coterie.compute.primitives.rules import carried
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.session import CPU
+from coterie.compute.runtime.step_loop import StepLoop
+from coterie.compute.trace import TensorSpec
+from coterie.compute.training.checkpoints import read_checkpoint, write_checkpoint
+from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
+from coterie.compute.training.precision import Precision
+from coterie.compute.training.sink import require_loops, sunk_executable
+from coterie.compute.training.stacks import Stacks
+from coterie.compute.training.step import TrainStep
+from coterie.errors import InputError
+
+Data = Mapping[str, NDArray]
+_GROUPS: tuple[Role, ...] = ("shared", "frozen", "buffer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What a call of ``fit`` did. losses: the mean loss of each step, float32 [steps]. epochs: the mean of the losses
+    of each epoch that it touched. host_calls: how often the runtime was called.
+    """
+
+    losses: NDArray
+    epochs: tuple[float, ...]
+    host_calls: int
+
+
+class Trainer:
+    """Fits a module to arrays.
+
+    model, loss, optimizer: as in an experiment; loss(prediction, label) gives one value per example. metrics: more such
+    functions, by name, for ``evaluate``. label: the array that the loss compares with; every other array of the data is
+    a feature, and several reach the model as a dict. batch_size, seed: the batches, and with them their order; the seed
+    also starts the weights and draws the numbers of dropout. schedules: hyper-parameters as functions of the number of
+    the step. precision: see Precision. sink_size: steps per host call, for providers with loops. provider, threads: see
+    Executable.
+
+    Guarantees: a step is one run of one ONNX graph, its state bound and not copied; the same arguments, data and calls
+    give the same losses bit for bit, and so does a trainer that ``load``\\ s what another one ``save``\\ d, at whatever
+    step; with ``sink_size`` k there is one host call for k steps, and the last one of a ``fit`` is filled up by
+    inactive steps. Raises InputError for arguments and data that do not fit.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        loss: PerExample,
+        optimizer: Optimizer,
+        *,
+        metrics: Mapping[str, PerExample] | None = None,
+        label: str = "y",
+        batch_size: int = 32,
+        seed: int = 0,
+        schedules: Mapping[str, Schedule] | None = None,
+        precision: Precision | None = None,
+        sink_size: int = 1,
+        provider: str = CPU,
+        threads: int = 1,
+    ) -> None:
+        self._model, self._loss, self._metrics, self._label = model, loss, dict(metrics or {}), label
+        self._step = TrainStep(lambda params, batch: params, optimizer, precision)
+        self._batch_size, self._seed, self._sink_size = batch_size, seed, sink_size
+        self._schedules = dict(schedules or {})
+        self._provider, self._threads = provider, threads
+        if sink_size < 1:
+            raise InputError(f"Trainer: sink_size must be at least 1, got {sink_size}.")
+        if sink_size > 1:
+            require_loops(provider)
+        if unknown := sorted(self._schedules.keys() - self._step.inner.hyper.keys()):
+            raise InputError(
+                f"Trainer: {optimizer.name} has no hyper-parameter {', '.join(unknown)}; it has "
+                f"{', '.join(self._step.inner.hyper)}."
+            )
+        self._loops: dict[Any, StepLoop] = {}
+        self._evaluations: dict[Any, Executable] = {}
+        self._position = {"epoch": 0, "batch": 0, "rows": 0}
+        self.steps = 0
+        roles = {name: spec.role for name, spec in model.specs().items()}
+        weights = {f"{roles[name]}/{name}": value for name, value in model.init(seed).items()}
+        started = self._step.init({name[7:]: value for name, value in weights.items() if name.startswith("shared/")})
+        shared = {f"shared/{name}": value.numpy() for name, value in started["params"].items()}
+        state = {f"optimizer/{name}": value.numpy() for name, value in started["optimizer"].items()}
+        first: dict[str, NDArray] = {**weights, **shared, **state}
+        self._shapes = {name: value.shape for name, value in first.items()}
+        self._state = {name: value.reshape(carried(value.shape)) for name, value in first.items()}
+
+    @property
+    def params(self) -> dict[str, NDArray]:
+        """Copies of all parameters and buffers as they are now, by the model's names."""
+        groups = tuple(f"{group}/" for group in _GROUPS)
+        return {
+            name.partition("/")[2]: value.copy().reshape(self._shapes[name])
+            for name, value in self._state.items()
+            if name.startswith(groups)
+        }
+
+    def fit(self, data: Data, epochs: int = 1, *, steps: int | None = None) -> Fit:
+        """Train over the data, ``epochs`` times: from where the trainer stands to the end of that many epochs, of which
+        the one that it stands in is the first. steps: stop after so many, also in the middle of an epoch.
+
+        data: arrays [N, ...] by name, the label among them.
+        """
+        if epochs < 1 or (steps is not None and steps < 1):
+            raise InputError(f"fit: epochs and steps must be at least 1, got {epochs} and {steps}.")
+        batches = Batches(data, batch_size=self._batch_size, seed=self._seed, epochs=self._position["epoch"] + epochs)
+        if self._position["batch"]:
+            batches.restore({**batches.state(), **self._position})
+        else:
+            batches.restore({**batches.state(), "epoch": self._position["epoch"]})
+        loop = self._loop(data)
+        first, per_epoch = self.steps, batches.per_epoch
+        begun = self._position["epoch"] * per_epoch + self._position["batch"]
+        losses, calls = self._run(loop, islice(batches, steps))
+        done = begun + self.steps - first
+        self._position = {"epoch": done // per_epoch, "batch": done % per_epoch, "rows": batches.rows}
+        self._state |= loop.state()
+        numbers = np.arange(begun, done) // per_epoch
+        epoch_means = tuple(float(losses[numbers == number].mean()) for number in np.unique(numbers))
+        return Fit(losses=losses, epochs=epoch_means, host_calls=calls)
+
+    def evaluate(self, data: Data) -> dict[str, float]:
+        """The mean loss and metrics over the data, with the model in its evaluation mode."""
+        key = _signature(data)
+        if key not in self._evaluations:
+            graph = self._recipe(data).evaluate()
+            self._evaluations[key] = self._executable(graph, "evaluate")
+        executable = self._evaluations[key]
+        weights = {name: value for name, value in self._state.items() if name in executable.input}
+        totals: dict[str, float] = dict.fromkeys(executable.output, 0.0)
+        for batch in Batches(data, batch_size=self._batch_size, shuffle=False):
+            sums = executable.run(weights | _feeds(batch, executable.input))
+            totals = {name: total + float(sums[name][0]) for name, total in totals.items()}
+        examples = totals.pop("examples")
+        return {name: total / examples for name, total in totals.items()}
+
+    def save(self, path: str | Path) -> None:
+        """Write everything that a training needs to go on into one file (NumPy's ``.npz``, no pickle)."""
+        facts = {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, "position": self._position}
+        write_checkpoint(path, self._state, facts)
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a file that a trainer of the same model, optimizer, batch size and seed saved. Raises InputError
+        for another file, and leaves the trainer as it is.
+        """
+        arrays, facts = read_checkpoint(path)
+        mine = {name: (value.shape, value.dtype.name) for name, value in self._state.items()}
+        theirs = {name: (value.shape, value.dtype.name) for name, value in arrays.items()}
+        if differing := sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name)):
+            raise InputError(f"{path} is of another model or optimizer: {', '.join(differing[:5])} do not agree.")
+        if (facts.get("seed"), facts.get("batch_size")) != (self._seed, self._batch_size):
+            raise InputError(
+                f"{path} was trained with seed {facts.get('seed')} and batch_size {facts.get('batch_size')}, this "
+                f"trainer has {self._seed} and {self._batch_size}, so the batches would not go on where they stopped."
+            )
+        position = facts.get("position")
+        if not isinstance(position, dict) or not isinstance(facts.get("steps"), int):
+            raise InputError(f"{path} does not say where its training stopped.")
+        self._state, self.steps = arrays, facts["steps"]
+        self._position = {name: int(position[name]) for name in self._position}  # pyright: ignore[reportUnknownArgumentType]
+
+    # One step, or sink_size of them, a call.
+
+    def _run(self, loop: StepLoop, batches: Iterator[dict[str, NDArray]]) -> tuple[NDArray, int]:
+        losses: list[NDArray] = []
+        calls = 0
+        for fed, count in self._fed(loop, batches):
+            loop.step(fed)
+            losses.append(loop.read(["loss"])["loss"].reshape(-1)[:count])
+            calls += 1
+        return np.concatenate(losses) if losses else np.zeros(0, np.float32), calls
+
+    def _fed(self, loop: StepLoop, batches: Iterator[dict[str, NDArray]]) -> Iterator[tuple[dict[str, NDArray], int]]:
+        shapes = {tensor.name: tensor.shape for tensor in loop.feeds}
+        if self._sink_size == 1:
+            for batch in batches:
+                yield _feeds(batch, shapes) | self._scalars(shapes), 1
+                self.steps += 1
+            return
+        stacks = Stacks(batches, self._sink_size)
+        try:
+            for stack in stacks:
+                count = len(stack[WEIGHT])
+                scalars = [self._scalars(shapes, ahead) for ahead in range(count)]
+                rows = _feeds(stack, shapes) | {name: np.stack([row[name] for row in scalars]) for name in scalars[0]}
+                yield {name: _filled(name, value, self._sink_size) for name, value in rows.items()}, count
+                self.steps += count
+        finally:
+            stacks.close()
+
+    def _scalars(self, shapes: Mapping[str, tuple[int, ...]], ahead: int = 0) -> dict[str, NDArray]:
+        """What a step is fed besides its batch: hyper-parameters, and numbers for dropout."""
+        number = self.steps + ahead
+        scheduled = {**self._step.inner.hyper, **{name: rule(number) for name, rule in self._schedules.items()}}
+        fed = {f"hyper/{name}": np.array([value], np.float32) for name, value in scheduled.items()}
+        fed["hyper/active"] = np.ones(1, np.float32)
+        for name in (name for name in shapes if name.startswith("random/")):
+            shape = shapes[name] if self._sink_size == 1 else shapes[name][1:]
+            fed[name] = _uniform(self._seed, number, int(name.removeprefix("random/")), shape)
+        return {name: value for name, value in fed.items() if name in shapes}
+
+    # The graphs.
+
+    def _loop(self, data: Data) -> StepLoop:
+        key = _signature(data)
+        constants = {name: value for name, value in self._state.items() if name.startswith("frozen/")}
+        if key not in self._loops:
+            graph = self._recipe(data).train()
+            carry = {name: name.removeprefix(NEXT) for name in graph.outputs if name.startswith(NEXT)}
+            held = {name: value for name, value in constants.items() if name in graph.inputs}
+            if self._sink_size == 1:
+                executable = self._executable(graph, "train")
+            else:
+                executable = sunk_executable(
+                    graph,
+                    self._sink_size,
+                    carry=carry,
+                    constants=held,
+                    provider=self._provider,
+                    threads=self._threads,
+                )
+            state = {name: self._state[name] for name in carry.values()}
+            self._loops[key] = StepLoop(executable, carry=carry, constants=held, state=state)
+            return self._loops[key]
+        loop = self._loops[key]
+        loop.load(
+            {name: self._state[name] for name in loop.state()},
+            constants={name: value for name, value in constants.items() if name in loop.executable.input},
+        )
+        return loop
+
+    def _executable(self, graph: Graph, name: str) -> Executable:
+        return Executable(to_onnx(graph, name=name), provider=self._provider, threads=self._threads)
+
+    def _recipe(self, data: Data) -> Recipe:
+        if self._label not in data or len(data) < 2:
+            raise InputError(
+                f"Trainer: the data must have the label {self._label!r} and a feature; it has "
+                f"{', '.join(data) or 'nothing'}."
+            )
+        rows = {
+            name: TensorSpec((self._batch_size, *value.shape[1:]), value.dtype.name) for name, value in data.items()
+        }
+        return Recipe(
+            model=self._model,
+            loss=self._loss,
+            metrics=self._metrics,
+            step=self._step,
+            shared=self._specs("shared"),
+            frozen=self._specs("frozen"),
+            buffers=self._specs("buffer"),
+            optimizer=self._specs("optimizer"),
+            batch=rows | {WEIGHT: TensorSpec((self._batch_size,))},
+            label=self._label,
+        )
+
+    def _specs(self, group: str) -> Specs:
+        prefix = f"{group}/"
+        return {
+            name[len(prefix) :]: TensorSpec(shape) for name, shape in self._shapes.items() if name.startswith(prefix)
+        }
+
+
+def _signature(data: Data) -> Any:
+    return tuple(sorted((name, value.shape[1:], value.dtype.name) for name, value in data.items()))
+
+
+def _feeds(batch: Data, wanted: Mapping[str, object]) -> dict[str, NDArray]:
+    """The arrays of a batch that the graph reads."""
+    named = {f"batch/{name}": value for name, value in batch.items()}
+    return {name: value for name, value in named.items() if name in wanted}
+
+
+def _filled(name: str, rows: NDArray, size: int) -> NDArray:
+    """Rows up to ``size``: copies of the last one, which do not count."""
+    missing = size - len(rows)
+    if not missing:
+        return rows
+    more = np.repeat(rows[-1:], missing, axis=0)
+    return np.concatenate([rows, more * (0 if name == "hyper/active" else 1)], dtype=rows.dtype)
+
+
+def _uniform(seed: int, step: int, index: int, shape: tuple[int, ...]) -> NDArray:
+    """Numbers in [0, 1) that depend on these three alone: 24 bits of the raw stream each."""
+    stream = np.random.Philox(key=np.array([seed % 2**64, step * 2**16 + index], np.uint64))
+    words = stream.random_raw(int(np.prod(shape, dtype=np.int64)))
+    return np.asarray((words >> np.uint64(40)) * 2.0**-24, np.float32).reshape(shape)

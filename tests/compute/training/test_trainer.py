@@ -1,0 +1,177 @@
+"""The trainer: it learns, stops and goes on bit for bit, sinks its loop, and names what does not fit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.compute import jit, nn, optim
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.data.batches import Batches
+from coterie.compute.ir import NDArray
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.training.accumulation import accumulate
+from coterie.compute.training.precision import Precision
+from coterie.compute.training.step import TrainStep
+from coterie.compute.training.trainer import Trainer
+from coterie.errors import ConfigurationError, InputError
+
+Data = dict[str, NDArray]
+
+
+def rows(count: int = 90, seed: int = 0) -> Data:
+    """Three classes around three points."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, count).astype(np.int32)
+    centres = np.array([[3, 0, 0, 1], [0, 3, 0, -1], [0, 0, 3, 0]], np.float32)
+    return {"x": centres[y] + rng.normal(size=(count, 4)).astype(np.float32), "y": y}
+
+
+MODEL = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+OPTIMIZERS: dict[str, optim.Optimizer] = {
+    "momentum": optim.sgd(0.05, momentum=0.9),
+    "adam": optim.adam(0.02),
+    "accumulated": accumulate(optim.adam(0.02), 3),
+}
+
+
+def trainer(optimizer: optim.Optimizer | None = None, **options: Any) -> Trainer:
+    chosen: dict[str, Any] = {"metrics": {"accuracy": accuracy}, "batch_size": 16, "seed": 5, **options}
+    return Trainer(chosen.pop("model", MODEL), softmax_cross_entropy, optimizer or optim.adam(0.02), **chosen)
+
+
+@pytest.mark.capability("B11")
+def test_b11_a_workflow_from_data_to_test(tmp_path: Path) -> None:
+    train, test = rows(), rows(60, seed=9)
+    fitted = trainer()
+    before = fitted.evaluate(test)
+    fit = fitted.fit(train, epochs=8)
+    after = fitted.evaluate(test)
+    assert after["accuracy"] > 0.8 > before["accuracy"] and after["loss"] < before["loss"]
+    assert len(fit.losses) == fit.host_calls == 8 * 6 and len(fit.epochs) == 8 and fit.epochs[-1] < fit.epochs[0]
+    fitted.save(tmp_path / "model.npz")
+    other = trainer()
+    other.load(tmp_path / "model.npz")
+    assert other.evaluate(test) == after
+
+
+@pytest.mark.capability("B11")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("stop", [6, 11], ids=["after an epoch", "within one"])
+def test_b11_resume_gives_the_same_losses_bit_for_bit(optimizer: optim.Optimizer, stop: int, tmp_path: Path) -> None:
+    data, whole = rows(), trainer(optimizer)
+    straight = np.concatenate([whole.fit(data, epochs=2).losses, whole.fit(data, epochs=2).losses])
+    first, second = trainer(optimizer), trainer(optimizer)
+    losses = first.fit(data, epochs=4, steps=stop).losses
+    first.save(tmp_path / "half.npz")
+    second.load(tmp_path / "half.npz")
+    losses = np.concatenate([losses, second.fit(data, epochs=4 - stop // 6).losses])
+    assert losses.tobytes() == straight.tobytes()
+    for name, value in whole.params.items():
+        assert value.tobytes() == second.params[name].tobytes(), name
+
+
+@pytest.mark.parametrize("sink_size", [4, 5])
+def test_sunk_steps_equal_plain_ones_with_fewer_host_calls(sink_size: int) -> None:
+    data = rows()
+    plain, sunk = trainer(), trainer(sink_size=sink_size)
+    left, right = plain.fit(data, epochs=2), sunk.fit(data, epochs=2)
+    np.testing.assert_allclose(right.losses, left.losses, rtol=2e-6, atol=1e-7)
+    assert (left.host_calls, right.host_calls) == (12, -(-12 // sink_size))
+    for name, value in plain.params.items():
+        np.testing.assert_allclose(sunk.params[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_running_statistics_are_trained_saved_and_used(tmp_path: Path) -> None:
+    data = rows()
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    fitted, sunk = trainer(model=model), trainer(model=model, sink_size=3)
+    fitted.fit(data, epochs=4)
+    sunk.fit(data, epochs=4)
+    assert np.abs(fitted.params["1.running_mean"]).max() > 0.01
+    for name, value in fitted.params.items():
+        np.testing.assert_allclose(sunk.params[name], value, rtol=1e-4, atol=1e-5)
+    assert fitted.evaluate(rows(60, 9))["accuracy"] > 0.8
+
+
+def test_a_schedule_reaches_every_step() -> None:
+    data = rows()
+    still = trainer(optim.sgd(0.5), schedules={"lr": optim.step_decay(0.5, factor=0.0, every=3)})
+    three = trainer(optim.sgd(0.5))
+    still.fit(data)
+    three.fit(data, steps=3)
+    for name, value in three.params.items():
+        assert value.tobytes() == still.params[name].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_learns_too(dtype: Any) -> None:
+    data = rows()
+    full, half = trainer(), trainer(precision=Precision(dtype=dtype, scale=1024.0))
+    left, right = full.fit(data, epochs=6), half.fit(data, epochs=6)
+    np.testing.assert_allclose(right.epochs, left.epochs, rtol=0.05)
+    assert half.evaluate(rows(60, 9))["accuracy"] > 0.8
+
+
+def test_a_script_of_plain_functions_over_arrays() -> None:
+    """The same in the manner of a NumPy script: parameters are a dict, the model is a function."""
+    data, rng = rows(), np.random.default_rng(1)
+    params = {"w": rng.normal(size=(4, 3)).astype(np.float32), "b": np.zeros(3, np.float32)}
+
+    def objective(params: dict[str, Array], batch: dict[str, Array]) -> Array:
+        return softmax_cross_entropy(batch["x"] @ params["w"] + params["b"], batch["y"])
+
+    train = TrainStep(objective, optim.sgd(0.5))
+    step = jit(train)
+    state, losses = train.init(params), list[float]()
+    for batch in Batches(data, batch_size=32, epochs=10):
+        state, loss = step(state, batch)
+        losses.append(loss.item())
+    assert np.mean(losses[-3:]) < 0.5 < losses[0] and step.compilations == 1
+    predicted = np.argmax(data["x"] @ state["params"]["w"].numpy() + state["params"]["b"].numpy(), axis=1)
+    assert np.mean(predicted == data["y"]) > 0.8
+
+
+def test_an_objective_of_one_number_is_taken_as_it_is() -> None:
+    step = TrainStep(lambda params, batch: xp.sum(params["w"] * batch["x"]), optim.sgd(1.0))
+    state, loss = step(step.init({"w": np.ones(2, np.float32)}), {"x": np.array([1, 3], np.float32)})
+    assert loss.item() == 4 and state["params"]["w"].numpy().tolist() == [0, -2]
+
+
+MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: trainer(sink_size=0), InputError, "sink_size must be at least 1"),
+    (lambda: trainer(sink_size=2, provider="WebGpuExecutionProvider"), ConfigurationError, "WebGpu.* has no Loop"),
+    (lambda: trainer(schedules={"rate": optim.constant(1)}), InputError, "adam has no hyper-parameter rate"),
+    (lambda: trainer().fit(rows(), epochs=0), InputError, "epochs and steps must be at least 1"),
+    (lambda: trainer().fit({"x": rows()["x"]}), InputError, "must have the label 'y' and a feature; it has x"),
+    (lambda: trainer().load(Path(__file__)), InputError, "is no checkpoint"),
+    (lambda: trainer().load("nowhere.npz"), InputError, "is no checkpoint"),
+    (lambda: trainer().save(Path("nowhere") / "deeper" / "x.npz"), InputError, "cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "message"), MISTAKES, ids=[message for *_, message in MISTAKES])
+def test_mistakes_are_named(make: Callable[[], Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: trainer(optim.sgd(0.1)), "another model or optimizer"),
+        (lambda: trainer(seed=6), "seed 5 and batch_size 16, this trainer has 6 and 16"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(other: Callable[[], Trainer], message: str, tmp_path: Path) -> None:
+    saved, taken = trainer(), other()
+    saved.fit(rows(), steps=2)
+    saved.save(tmp_path / "a.npz")
+    before = taken.params
+    with pytest.raises(InputError, match=message):
+        taken.load(tmp_path / "a.npz")
+    assert all(before[name].tobytes() == value.tobytes() for name, value in taken.params.items()) and not taken.steps
