@@ -23,6 +23,7 @@ from coterie.compute.primitives import rules
 from coterie.compute.private.factors import needed, read
 from coterie.compute.private.layout import settle
 from coterie.compute.private.norms import Clippable, clippable
+from coterie.compute.private.units import one_unit
 from coterie.compute.replay import apply, build
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, Traced, is_array, trace_flat
@@ -61,8 +62,8 @@ def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -
     """A function of (params, *batch, sample_weight=None) that sums the clipped gradients of the examples of a batch.
 
     fn(params, *batch) gives one loss per example, float[B]. It is traced on ``microbatch`` examples, so that examples
-    cannot see one another: layers that normalise over the batch are not what they are elsewhere, and random numbers
-    such as dropout masks must come with the batch to differ between examples. clip: C > 0, a number or a scalar array
+    cannot see one another: BatchNorm is refused, and random numbers such as dropout masks must come with the batch to
+    differ between examples. clip: C > 0, a number or a scalar array
     (a runtime input); a mapping gives each entry of params, which then is a mapping of the same names, a norm of its
     own. microbatch: k consecutive examples share one clipped gradient, that of the sum of their weighted losses over k.
 
@@ -199,7 +200,8 @@ def _trace_unit(
         return losses, gradients
 
     batch = tree.unflatten(structure, [specimen(row) for row in rows])
-    return trace_flat(of_unit, (params, TensorSpec((size,), weight.type.dtype), *batch), ())
+    with one_unit():
+        return trace_flat(of_unit, (params, TensorSpec((size,), weight.type.dtype), *batch), ())
 
 
 def _batch_size(rows: list[Any], paths: list[str], microbatch: int) -> int:
