@@ -77,7 +77,8 @@ def aggregate_updates(
     first.
     weight_cap: the most that one update may weigh; a larger claim counts as the cap.
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
-    a slice that no update covers keeps the base's weights and the optimizer's state; the files are whole or absent.
+    a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
+    by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
     Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow); and
     errors.StorageError.
     """
@@ -172,12 +173,16 @@ def _step(
             placed[spec.name] = _place(spec, sections[spec.name], layout.size)
             for start, stop in spec.slices:
                 uncovered[start:stop] = False
+    statistics = np.zeros(layout.size, np.bool_)
+    for name in manifest.buffers:
+        start, stop = layout.slices[name]
+        statistics[start:stop] = True
     kept = dict(_part(state, _OPTIMIZER) or server.init(layout.size))
 
     def optimize(delta: Vector) -> Vector:
         change, after = server.update(delta, kept)
         kept.update({name: np.where(uncovered, kept[name], value) for name, value in after.items()})
-        return change
+        return np.where(statistics, delta, change)  # momentum could make a variance negative
 
     aggregates = Aggregates(sections=placed, clients=len(usable), weight=sum(entry.weight for entry in usable))
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)

@@ -243,6 +243,7 @@ def _check_flow(manifest: Manifest) -> None:
     """begin fills train's state, train fills finish's, finish yields the sections and the client state; metrics sum
     up.
     """
+    _check_kinds(manifest)
     begin, train, finish = (manifest.graph(name) for name in ("begin", "train", "finish"))
     train_state = {t.name: (t.dtype, t.shape) for t in train.from_source("state")}
     begun = {t.name.removeprefix(NEXT): (t.dtype, t.shape) for t in begin.outputs if t.name.startswith(NEXT)}
@@ -265,6 +266,18 @@ def _check_flow(manifest: Manifest) -> None:
         raise _refused("wiring", "infer must have the one output 'output'.")
     if not train.from_source("active") or SAMPLE_WEIGHT not in {t.key for t in train.from_source("batch")}:
         raise _refused("wiring", f"train must read hyper/active and batch/{SAMPLE_WEIGHT}.")
+
+
+def _check_kinds(manifest: Manifest) -> None:
+    """A tensor of the layout is a weight or a buffer, in all graphs alike: the server treats the two differently."""
+    kinds: dict[str, Role] = {}
+    for name, graph in manifest.graphs.items():
+        for tensor in graph.inputs:
+            if tensor.role in ("shared", "buffer") and kinds.setdefault(tensor.key, tensor.role) != tensor.role:
+                raise _refused("wiring", f"Tensor {tensor.key!r} is both a weight and a buffer (in {name}).")
+    unknown = sorted(set(kinds) - set(manifest.layout.names))
+    if unknown:
+        raise _refused("wiring", f"Tensor {unknown[0]!r} is a weight or a buffer, but not in the layout.")
 
 
 def _check_graph(name: str, graph: GraphManifest, data: bytes, limits: GraphLimits) -> None:

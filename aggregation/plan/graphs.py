@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import floor
-from typing import Any
+from typing import Any, get_args
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, PerExample
@@ -16,8 +17,9 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
+from coterie.compute.nn.calling import forward
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.module import Module, ParameterSpec
+from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
@@ -55,8 +57,11 @@ class Requested(Mapping[str, Array]):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphBuilder:
-    """What the five functions need to know of an experiment. zeroed: state that starts as zeros, so begin need not
-    make it.
+    """What the five functions need to know of an experiment.
+
+    layout: every tensor of a model version. trained: those that the optimizer moves; buffers: the others, running
+    statistics that the model itself moves while it trains. zeroed: state that starts as zeros, so begin need not make
+    it.
     """
 
     experiment: Experiment
@@ -66,6 +71,8 @@ class GraphBuilder:
     client: ClientPart
     specs: Mapping[str, ParameterSpec]
     layout: Layout
+    trained: tuple[str, ...]
+    buffers: tuple[str, ...]
     frozen: tuple[str, ...]
     hyper: Mapping[str, float]
     optimizer_state: Mapping[str, tuple[int, ...]]
@@ -85,8 +92,10 @@ class GraphBuilder:
             )
         client = experiment.algorithm.client
         specs = researcher.parameters(model)
-        layout = Layout.of({name: spec.shape for name, spec in specs.items() if spec.role == "shared"})
-        state = _traced_state(optimizer, layout)
+        layout = Layout.of({name: spec.shape for name, spec in specs.items() if spec.role != "frozen"})
+        named = {role: tuple(name for name, spec in specs.items() if spec.role == role) for role in get_args(Role)}
+        trained = named["shared"]
+        state = _traced_state(optimizer, {name: layout.shapes[name] for name in trained})
         return GraphBuilder(
             experiment=experiment,
             model=model,
@@ -95,7 +104,9 @@ class GraphBuilder:
             client=client,
             specs=specs,
             layout=layout,
-            frozen=tuple(name for name, spec in specs.items() if spec.role == "frozen"),
+            trained=trained,
+            buffers=named["buffer"],
+            frozen=named["frozen"],
             hyper={name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()},
             optimizer_state={name: value.type.shape for name, value in state.outputs.items()},
             zeroed=frozenset(f"optimizer/{name}" for name in state.outputs if _is_zero(state, name)),
@@ -105,7 +116,7 @@ class GraphBuilder:
     def build(self) -> dict[GraphName, Graph]:
         """All five, optimised."""
         batch, infer = self.experiment.batch_size, self.experiment.infer_batch
-        weights = {f"shared/{name}": TensorSpec(shape) for name, shape in self.layout.shapes.items()}
+        weights = {self._place(name): TensorSpec(shape) for name, shape in self.layout.shapes.items()}
         state = weights | {f"optimizer/{name}": TensorSpec(shape) for name, shape in self.optimizer_state.items()}
         constants = {f"round_input/begin/{name}": TensorSpec(shape) for name, shape in self.constants.items()}
         sums = {f"metric/{name}": TensorSpec((1,)) for name in self.experiment.metric_names}
@@ -123,28 +134,29 @@ class GraphBuilder:
     # The five functions: named arrays → named arrays.
 
     def _begin(self, inputs: GraphInputs) -> Outputs:
-        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
+        params = self._weights(inputs)
         # Adding 0 turns −0 into +0; only then does active = 0 return the state bit for bit.
-        outputs = {f"{NEXT}shared/{name}": value + 0.0 for name, value in params.items()}
-        state = self.optimizer.init(params)
+        outputs = {f"{NEXT}{self._place(name)}": value + 0.0 for name, value in params.items()}
+        state = self.optimizer.init({name: params[name] for name in self.trained})
         made = {name: value for name, value in state.items() if f"optimizer/{name}" not in self.zeroed}
         outputs |= {f"{NEXT}optimizer/{name}": value for name, value in made.items()}
         constants = self.client.begin(self._begin_context(inputs, params))
         return outputs | {f"{NEXT}round_input/begin/{name}": value for name, value in constants.items()}
 
     def _train(self, inputs: GraphInputs) -> Outputs:
-        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
+        weights = self._weights(inputs)
+        params = {name: weights[name] for name in self.trained}
         state = {name: inputs[f"optimizer/{name}"] for name in self.optimizer_state}
         weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs["hyper/active"]
         hyper = self._hyper(inputs)
 
-        def objective(trained: Arrays) -> tuple[Array, Array, Array]:
-            prediction = self._predict(inputs, trained, self._training_mode(inputs))
+        def objective(trained: Arrays) -> tuple[Array, Array, Array, Arrays]:
+            prediction, after = self._predict(inputs, {**weights, **trained}, self._training_mode(inputs, weight))
             losses = self._loss(prediction, self._label(inputs))
             total = xp.sum(losses * weight)
-            return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction
+            return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction, after
 
-        (_, losses, prediction), gradient = value_and_grad(objective, has_aux=True)(params)
+        (_, losses, prediction, after), gradient = value_and_grad(objective, has_aux=True)(params)
         step = Step(
             params=params,
             base=Requested(inputs, "base", self.layout.shapes),
@@ -153,7 +165,9 @@ class GraphBuilder:
         )
         gradient = self.client.gradient(gradient, step)
         moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=xp.sum(weight))
-        outputs = {f"{NEXT}shared/{name}": moved[name] for name in self.layout.names}
+        # A step that is not active adds 0 times the change of a buffer, so it leaves the buffer as it is.
+        moved |= {name: weights[name] + active * (after[name] - weights[name]) for name in self.buffers}
+        outputs = {f"{NEXT}{self._place(name)}": moved[name] for name in self.layout.names}
         outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
         return outputs | self._sums(inputs, losses, prediction, weight, active)
 
@@ -162,7 +176,7 @@ class GraphBuilder:
         finished = self.client.finish(
             Finish(
                 base=base,
-                end={name: inputs[f"shared/{name}"] for name in self.layout.names},
+                end=self._weights(inputs),
                 constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
                 client_state=Requested(inputs, "client_state", self.client.client_state(self.layout)),
                 round_inputs=Requested(inputs, "round_input", self.client.round_inputs(self.layout)),
@@ -179,16 +193,22 @@ class GraphBuilder:
         return outputs | {f"{NEXT}client_state/{name}": value for name, value in finished.client_state.items()}
 
     def _evaluate(self, inputs: GraphInputs) -> Outputs:
-        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
-        prediction = self._predict(inputs, params, modes.EVAL)
+        prediction, _ = self._predict(inputs, self._weights(inputs), modes.EVAL)
         losses = self._loss(prediction, self._label(inputs))
         return self._sums(inputs, losses, prediction, inputs[f"batch/{SAMPLE_WEIGHT}"], None)
 
     def _infer(self, inputs: GraphInputs) -> Outputs:
-        params = {name: inputs[f"shared/{name}"] for name in self.layout.names}
-        return {"output": self._predict(inputs, params, modes.EVAL)}
+        return {"output": self._predict(inputs, self._weights(inputs), modes.EVAL)[0]}
 
     # Parts of them.
+
+    def _place(self, name: str) -> str:
+        """The full name of a tensor of the layout."""
+        return f"buffer/{name}" if name in self.buffers else f"shared/{name}"
+
+    def _weights(self, inputs: GraphInputs) -> Outputs:
+        """Every tensor of the model version."""
+        return {name: inputs[self._place(name)] for name in self.layout.names}
 
     def _begin_context(self, inputs: GraphInputs, base: Arrays) -> Begin:
         return Begin(
@@ -201,9 +221,9 @@ class GraphBuilder:
     def _hyper(self, inputs: GraphInputs) -> Arrays:
         return Requested(inputs, "hyper", dict.fromkeys(self.hyper, (1,)))
 
-    def _training_mode(self, inputs: GraphInputs) -> modes.Mode:
+    def _training_mode(self, inputs: GraphInputs, weight: Array) -> modes.Mode:
         count = iter(range(1 << 16))
-        return modes.train(lambda shape: inputs.request(f"random/{next(count)}", TensorSpec(shape)))
+        return modes.train(lambda shape: inputs.request(f"random/{next(count)}", TensorSpec(shape)), weight)
 
     def _rows(self, rows: int) -> dict[str, TensorSpec]:
         label = self.experiment.schema.label
@@ -219,23 +239,23 @@ class GraphBuilder:
     def _label(self, inputs: GraphInputs) -> Array:
         return inputs[f"batch/{self.experiment.schema.label.name}"]
 
-    def _predict(self, inputs: GraphInputs, trained: Arrays, mode: modes.Mode) -> Array:
-        """The model's output for the batch, normalised as the schema says."""
+    def _predict(self, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> tuple[Array, Arrays]:
+        """The model's output for the batch, normalised as the schema says, and its buffers after it."""
         features = {f.name: inputs[f"batch/{f.name}"] for f in self.experiment.schema.features}
         frozen = Requested(inputs, "frozen", {name: self.specs[name].shape for name in self.frozen})
         x = {f.name: _normalised(features[f.name], f) for f in self.experiment.schema.features}
         taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
-        prediction = researcher.ask(
+        prediction, buffers = researcher.ask(
             "The model",
-            self.model,
-            researcher.Named("parameter", {**trained, **{name: frozen[name] for name in frozen}}),
+            partial(forward, self.model),
+            researcher.Named("parameter", {**weights, **{name: frozen[name] for name in frozen}}),
             researcher.Named("feature", x) if len(x) > 1 else next(iter(x.values())),
             mode,
             given=f"the schema's features ({taken})",
             hint="Make the schema's shapes and dtypes those of the model's first layer.",
             code="model_mismatch",
         )
-        return researcher.array("The model", prediction, code="model_mismatch")
+        return researcher.array("The model", prediction, code="model_mismatch"), buffers
 
     def _loss(self, prediction: Array, label: Array) -> Array:
         highest = _highest_class(self.experiment.schema.label)
@@ -320,8 +340,8 @@ def _highest_class(label: Label) -> int:
     return -1 if label.high is None or label.dtype != "int32" else floor(label.high)
 
 
-def _traced_state(optimizer: Optimizer, layout: Layout) -> Graph:
-    specs = {tensor.name: TensorSpec(tensor.shape) for tensor in layout.tensors}
+def _traced_state(optimizer: Optimizer, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    specs = {name: TensorSpec(shape) for name, shape in shapes.items()}
     return optimise(trace_named(lambda inputs: optimizer.init(dict(inputs)), specs))
 
 

@@ -121,6 +121,15 @@ class Manifest:
         """The plan's id: SHA-256 (hex) of the canonical bytes."""
         return sha256_hex(self.data)
 
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Tensors of the layout that are no weights but running statistics, which a model moves by itself while it
+        trains (BatchNorm's mean and variance). Clients send their change like that of weights, and the weighted mean of
+        the changes is added to the model as it is: no optimizer and no other rule of a method acts on them.
+        """
+        train = self.graphs.get("train")
+        return tuple(tensor.key for tensor in train.inputs if tensor.role == "buffer") if train else ()
+
     def sections_for(self, kind: Literal["train", "evaluate"]) -> tuple[SectionSpec, ...]:
         """What the update of a task of this kind must hold: everything, or the metric sums alone."""
         return self.sections if kind == "train" else tuple(spec for spec in self.sections if spec.name == METRICS)

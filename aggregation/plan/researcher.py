@@ -85,13 +85,6 @@ def parameters(model: Module) -> Mapping[str, ParameterSpec]:
         for holds, message in rules:
             if not holds:
                 raise errors.ExperimentError(f"Parameter {name!r} has {message}.", code="model_mismatch")
-    buffers = [name for name, spec in specs.items() if spec.role == "buffer"]
-    if buffers:
-        raise errors.ExperimentError(
-            f"The model has the buffer {buffers[0]!r}; plans cannot carry buffers yet.",
-            hint="Use LayerNorm in place of a layer that keeps running statistics.",
-            code="model_buffer",
-        )
     if not any(spec.role == "shared" for spec in specs.values()):
         raise errors.ExperimentError("The model has no parameter to train.", code="model_mismatch")
     return specs

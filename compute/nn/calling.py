@@ -15,9 +15,11 @@ def forward(model: Module, params: Parameters, x: Array, mode: Mode = EVAL) -> t
     ``value_and_grad`` return them beside the loss (``has_aux=True``). A layer that is called twice keeps what the last
     call made. Raises InputError for a layer that reports an array that it was not given as a buffer.
     """
-    names = [name for name, spec in model.specs().items() if spec.role == "buffer"]
     # Modules pass arrays on as they are, under names without prefixes; so a buffer is known by being this very object.
-    given = {name: params[name].alias() for name in names}
+    given = {name: params[name] for name, spec in model.specs().items() if spec.role == "buffer"}
+    if len({id(array) for array in given.values()}) < len(given):
+        given = {name: array.alias() for name, array in given.items()}
+        params = {**params, **given}
     after = dict(given)
 
     def record(before: Array, value: Array) -> None:
@@ -34,5 +36,5 @@ def forward(model: Module, params: Parameters, x: Array, mode: Mode = EVAL) -> t
             )
         after[name] = value
 
-    output = model({**params, **given}, x, replace(mode, record=record))
+    output = model(params, x, replace(mode, record=record))
     return output, after

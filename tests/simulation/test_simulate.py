@@ -17,6 +17,7 @@ from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.compute.nn import AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, ReLU, Sequential
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.models import mlp
@@ -240,3 +241,36 @@ def test_a_folder_keeps_every_version_and_nothing_else(tmp_path: Path) -> None:
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
     assert {f"{record.model}.safetensors" for record in result.history.rounds} < kept
     assert len(kept) == 5
+
+
+def test_a_convolution_with_batch_norm_learns() -> None:
+    """Bright corners; the model that is measured and exported normalises by the averaged statistics."""
+
+    def pictures(count: int, seed: int) -> Arrays:
+        generator = np.random.Generator(np.random.PCG64(seed))
+        y = generator.integers(0, 3, count).astype(np.int32)
+        x = generator.normal(3, 0.5, (count, 1, 6, 6)).astype(np.float32)
+        for index, label in enumerate(y):
+            x[index, 0, 3 * (label // 2) : 3 * (label // 2) + 3, 3 * (label % 2) : 3 * (label % 2) + 3] += 2
+        return {"x": x, "y": y}
+
+    model = Sequential(
+        Conv2d(1, 4, 3, padding=1, bias=False), BatchNorm2d(4), ReLU(), AvgPool2d(3), Flatten(), Linear(16, 3)
+    )
+    wanted = experiment(
+        model=model,
+        schema=DataSchema((Feature(name="x", shape=(1, 6, 6)),), Label(name="y", low=0, high=2)),
+        rounds=RoundPolicy(rounds=8, cohort=4),
+    )
+    clients = [pictures(30, seed) for seed in range(4)]
+    result = simulate_full(wanted, clients)
+    values = [value for _, value in result.history.curve("accuracy")]
+    assert values[-1] > 0.9
+    first = compile_plan(wanted).initial
+    for name in ("1.running_mean", "1.running_var"):
+        assert np.all(result.weights[name] != first[name])
+    assert np.all(result.weights["1.running_var"] > 0)
+    session = cast(Any, onnxruntime).InferenceSession(result.infer())
+    test = pictures(40, 9)
+    said = [int(np.argmax(session.run(None, {"batch/x": test["x"][i : i + 1]})[0])) for i in range(40)]
+    assert np.mean(said == test["y"]) > 0.85
