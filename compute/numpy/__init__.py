@@ -58,9 +58,9 @@ from coterie.compute.numpy.elementary import cos as cos
 from coterie.compute.numpy.elementary import cosh as cosh
 from coterie.compute.numpy.elementary import expm1 as expm1
 from coterie.compute.numpy.elementary import hypot as hypot
-from coterie.compute.numpy.elementary import log10 as log10
 from coterie.compute.numpy.elementary import log1p as log1p
 from coterie.compute.numpy.elementary import log2 as log2
+from coterie.compute.numpy.elementary import log10 as log10
 from coterie.compute.numpy.elementary import logaddexp as logaddexp
 from coterie.compute.numpy.elementary import pow as pow
 from coterie.compute.numpy.elementary import sin as sin

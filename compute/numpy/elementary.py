@@ -31,8 +31,8 @@ def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
     """x to a power. A static integer is a product, a static 0.5 a square root; everything else is the real power.
 
     Real powers of x < 0 exist for whole exponents (whole floats too) and are NaN elsewhere. The gradient of the
-    exponent is 0 at x = 0, and NaN at x < 0, where the power exists at single points only. Integers have powers >= 0: a negative
-    one is an error at run time.
+    exponent is 0 at x = 0, and NaN at x < 0, where the power exists at single points only. Integers have
+    powers >= 0: a negative one is an error at run time.
     """
     if isinstance(exponent, (int, float)) and not isinstance(x, (int, float)):
         base = as_array(x)
