@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
     from coterie.compute.passes.legalise import legalise as legalise
+    from coterie.compute.tape import Variable as Variable
+    from coterie.compute.tape import backward as backward
+    from coterie.compute.tape import tape as tape
     from coterie.compute.text import parse as parse
     from coterie.compute.text import to_text as to_text
     from coterie.compute.trace import GraphInputs as GraphInputs
@@ -52,6 +55,8 @@ _HOMES = {
     "GraphInputs": "trace",
     "Registry": "extension.registry",
     "TensorSpec": "trace",
+    "Variable": "tape",
+    "backward": "tape",
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
     "cond": "control.functions",
@@ -74,6 +79,7 @@ _HOMES = {
     "save_graph": "graph_file",
     "scan": "control.functions",
     "set_mode": "mode",
+    "tape": "tape",
     "to_onnx": "onnx.writer",
     "to_text": "text",
     "trace": "trace",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
-from coterie.compute.ir import DTYPES, FLOATS, NDArray, Type, Value
+from coterie.compute.ir import DTYPES, FLOATS, Attributes, NDArray, Type, Value
 from coterie.compute.recorder import RECORDER, Recorder
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, InputError, ShapeError, TraceError
@@ -278,10 +278,18 @@ def bind(name: str, *inputs: Array, **attributes: Any) -> Array:
     # A broadcast is recorded even of known data: as a constant it would be written out at its full size.
     elif name == "broadcast_to" or any(recorder.claims(array) for array in inputs):
         values = [recorder.lift(array) for array in inputs]
-        return Array(None, value=recorder.append(name, values, result, attributes, user_source()), recorder=recorder)
+        value = recorder.append(name, values, result, attributes, user_source())
+        if recorder.evaluates:
+            (array,) = recorder.evaluated([value], lambda: [_evaluated(primitive, inputs, attributes, result)])
+            return array
+        return Array(None, value=value, recorder=recorder)
+    return Array(_evaluated(primitive, inputs, attributes, result))
+
+
+def _evaluated(primitive: Primitive, inputs: Sequence[Array], attributes: Attributes, result: Type) -> NDArray:
     with np.errstate(all="ignore"):
         data = primitive.evaluate(*(array.numpy() for array in inputs), **attributes)
-    return Array(np.asarray(data, dtype=result.dtype))
+    return np.asarray(data, dtype=result.dtype)
 
 
 def refuse(

@@ -163,12 +163,20 @@ class _Linearised:
 class Forward:
     """A graph replayed on arrays in the context of the caller, with what gradients for ``wanted`` values will read.
 
-    Structured nodes between the wanted values and the outputs run in their saving form.
+    Structured nodes between the wanted values and the outputs run in their saving form. evaluated: arrays of values
+    that are known already; their nodes are not replayed.
     """
 
-    def __init__(self, graph: Graph, inputs: Sequence[Array], wanted: Sequence[Value]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[Array],
+        wanted: Sequence[Value],
+        evaluated: Mapping[Value, Array] | None = None,
+    ) -> None:
         self.graph = graph
         self.environment: dict[Value, Array] = dict(zip(graph.inputs.values(), inputs, strict=True))
+        self.environment.update(evaluated or {})
         self._active = set(wanted)
         self._saved: dict[Node, tuple[Array, ...]] = {}
         for node in graph.nodes:
@@ -187,7 +195,7 @@ class Forward:
             saving = STRUCTURED[node.primitive].saving(node.attributes) if active else node.attributes
             self._saved[node] = bind_structured(node.primitive, operands, saving)
             self.environment.update(zip(node.outputs, self._saved[node], strict=False))
-        else:
+        elif node.output not in self.environment:
             self.environment[node.output] = bind(node.primitive, *operands, **node.attributes)
 
     def pull(self, seeds: Mapping[Value, Array]) -> dict[Value, Array]:

@@ -1,12 +1,12 @@
 """The open end of a trace: nodes are appended here while the user's function runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from coterie.compute.ir import Attributes, Graph, Node, Type, Value, constant_node
+from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type, Value, constant_node
 from coterie.compute.source import user_source
-from coterie.errors import TraceError
+from coterie.errors import InternalError, TraceError
 
 if TYPE_CHECKING:
     from coterie.compute.array import Array
@@ -19,6 +19,8 @@ class Recorder:
     input of this graph, fed by that array where the graph is replayed. ``weights`` are arrays which the function holds
     by closure and which are inputs all the same (gradients with respect to them).
     """
+
+    evaluates: ClassVar[bool] = False  # whether results have data at once: a tape
 
     def __init__(self, parent: "Recorder | None" = None) -> None:
         self.parent = parent
@@ -70,6 +72,10 @@ class Recorder:
         output = Value(type_)
         self.nodes.append(Node(primitive, tuple(inputs), (output,), attributes, source))
         return output
+
+    def evaluated(self, values: Sequence[Value], evaluate: Callable[[], Sequence[NDArray]]) -> "Sequence[Array]":
+        """The arrays of recorded results that have data at once."""
+        raise InternalError("This recorder does not evaluate.")
 
     def finish(self, outputs: Mapping[str, Value]) -> Graph:
         """The graph; captures stand behind the inputs as "capture/0", "capture/1", ..."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.compute.array import Array, refuse
 from coterie.compute.control.row import Run, Structured
-from coterie.compute.ir import Attributes, Node, Value, label
+from coterie.compute.ir import Attributes, NDArray, Node, Type, Value, label
 from coterie.compute.recorder import RECORDER
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, ShapeError
@@ -46,7 +46,15 @@ def bind_structured(name: str, inputs: Sequence[Array], attributes: Attributes) 
         values = tuple(recorder.lift(array) for array in inputs)
         outputs = tuple(Value(type_) for type_ in types)
         recorder.nodes.append(Node(name, values, outputs, attributes, user_source()))
+        if recorder.evaluates:
+            return tuple(recorder.evaluated(outputs, lambda: _evaluated(row, inputs, attributes, types)))
         return tuple(Array(None, value=value, recorder=recorder) for value in outputs)
+    return tuple(Array(data) for data in _evaluated(row, inputs, attributes, types))
+
+
+def _evaluated(
+    row: Structured, inputs: Sequence[Array], attributes: Attributes, types: Sequence[Type]
+) -> list[NDArray]:
     with np.errstate(all="ignore"):
         results = row.evaluate(_run(), [array.numpy() for array in inputs], attributes)
-    return tuple(Array(np.asarray(result, dtype=type_.dtype)) for result, type_ in zip(results, types, strict=True))
+    return [np.asarray(result, dtype=type_.dtype) for result, type_ in zip(results, types, strict=True)]
