@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
     from coterie.compute.passes.legalise import legalise as legalise
+    from coterie.compute.passes.recompute import recompute as recompute
     from coterie.compute.tape import Variable as Variable
     from coterie.compute.tape import backward as backward
     from coterie.compute.tape import tape as tape
@@ -74,6 +75,7 @@ _HOMES = {
     "optimise": "passes",
     "parse": "text",
     "primitive": "extension.definition",
+    "recompute": "passes.recompute",
     "register": "extension.registry",
     "register_kernel": "extension.registry",
     "save_graph": "graph_file",

@@ -8,8 +8,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from coterie.compute.extension.registry import active_registry
-from coterie.compute.extension.row import UserPrimitive, broken
-from coterie.compute.ir import Attribute, Attributes, NDArray, Type
+from coterie.compute.extension.row import UserPrimitive, broken, static
+from coterie.compute.ir import Attribute, Attributes, NDArray, Node, Type
 from coterie.compute.source import source_of
 from coterie.errors import CoterieError, InputError
 
@@ -75,6 +75,13 @@ def requirements(
     if implementation is None or not _is_kernel(implementation):
         return plain
     return _prepared(primitive, implementation, tuple(inputs), tuple(outputs), tuple(sorted(attributes.items()))).needs
+
+
+def node_workspace(node: Node) -> int:
+    """The bytes of scratch that the kernel of a user primitive's node reports: what a memory planner sets aside."""
+    primitive: UserPrimitive = node.attributes["primitive"]
+    types = ([value.type for value in values] for values in (node.inputs, node.outputs))
+    return sum(requirements(primitive, *types, **static(node.attributes)).workspace)
 
 
 def nbytes(type_: Type) -> int:

@@ -1,6 +1,7 @@
 """Which results may be written over an operand that nothing reads any more."""
 
 from coterie.compute.ir import Graph, Node, Value
+from coterie.compute.memory.lifetimes import VIEWS
 
 # Element i of the result needs element i of the operand alone.
 ELEMENTWISE = frozenset(
@@ -13,10 +14,10 @@ def in_place(graph: Graph) -> dict[Value, Value]:
     this graph, read here for the last time and no output. Other operands live elsewhere, so they are not harmed.
     """
     last: dict[Value, Node] = {}
-    homes: dict[Value, Value] = {}  # a reshape shares the memory of its operand
+    homes: dict[Value, Value] = {}  # a view shares the memory of its operand
     made: set[Value] = set()
     for node in graph.nodes:
-        if node.primitive == "reshape":
+        if node.primitive in VIEWS:
             homes[node.output] = homes.get(node.inputs[0], node.inputs[0])
         elif node.primitive != "constant":
             made.update(node.outputs)

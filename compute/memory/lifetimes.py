@@ -8,7 +8,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from coterie.compute.control.table import STRUCTURED
+from coterie.compute.extension.kernels import node_workspace
+from coterie.compute.extension.row import NODE
 from coterie.compute.ir import Graph, Node, Type, Value
+
+# Nodes whose result is their operand under another shape or name: ONNX Runtime copies nothing for them.
+VIEWS = frozenset({"reshape", "barrier", "stop_gradient"})
 
 Kind: TypeAlias = Literal["held", "temporary"]
 
@@ -45,7 +50,7 @@ def lifetimes(graph: Graph, merged: Mapping[Value, Value] | None = None) -> tupl
     of each node that needs some: the largest graph inside it, at its own fullest moment.
 
     merged: values written over others (``in_place``); such a chain is one block. A reshape shares the block of its
-    operand, as it does in ONNX Runtime.
+    operand.
     """
     homes = _homes(graph, merged or {})
     last = len(graph.nodes)
@@ -80,7 +85,7 @@ def _homes(graph: Graph, merged: Mapping[Value, Value]) -> dict[Value, Value]:
     homes: dict[Value, Value] = {}
     for node in graph.nodes:
         for value in node.outputs:
-            before = node.inputs[0] if node.primitive == "reshape" else merged.get(value)
+            before = node.inputs[0] if node.primitive in VIEWS else merged.get(value)
             if before is not None:
                 homes[value] = homes.get(before, before)
     return homes
@@ -90,6 +95,8 @@ def work_space(node: Node) -> int:
     """Bytes that a node needs while it runs, beside operands and results."""
     if node.primitive not in STRUCTURED:
         return 0
+    if node.primitive == NODE:
+        return node_workspace(node)
     return max((_inner(held) for held in node.attributes.values() if isinstance(held, Graph)), default=0)
 
 

@@ -14,7 +14,7 @@ from coterie.compute.control.functions import scan
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray, Value
 from coterie.compute.memory.in_place import in_place
-from coterie.compute.memory.lifetimes import Block, lifetimes, lower_bound
+from coterie.compute.memory.lifetimes import VIEWS, Block, lifetimes, lower_bound
 from coterie.compute.memory.planners import PLANNERS, Plan, best_fit, two_cursors
 from coterie.compute.memory.report import memory_report
 from coterie.compute.passes import optimise
@@ -102,7 +102,7 @@ def run_in_arena(graph: Graph, plan: Plan, laid: tuple[Block, ...], over: dict[V
         place(node.output)[...] = node.attributes["value"]
     with np.errstate(all="ignore"):
         for node in graph.nodes:
-            if node.primitive in ("constant", "reshape"):
+            if node.primitive == "constant" or node.primitive in VIEWS:
                 continue
             operands = [place(value) for value in node.inputs]
             out, evaluate = place(node.output), PRIMITIVES[node.primitive].evaluate
