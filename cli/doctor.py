@@ -77,9 +77,10 @@ def _versions() -> Iterator[Finding]:
 
 def _providers() -> Iterator[Finding]:
     """Every execution provider found here, judged by running each recipe against NumPy."""
+    from coterie.compute.extension.providers import load_providers
     from coterie.compute.runtime.devices import conformance, discover
 
-    for provider in discover():
+    for provider in discover(load_providers()):
         report = conformance(provider)
         name = f"provider {provider.name}"
         if report.passed:

@@ -1,25 +1,42 @@
 """Which execution providers there are, and whether each computes what NumPy computes."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
+from typing import TypeAlias
 
+import numpy as np
+
+from coterie.compute.ir import NDArray
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.recipes import RECIPES, Recipe
 from coterie.compute.runtime.reference import distance, evaluate
 from coterie.compute.runtime.session import available_providers, runtime_version
-from coterie.errors import CoterieError
+from coterie.errors import ConfigurationError, CoterieError
 
 # Float32 results of a few hundred products; a provider that computes in half or tf32 precision misses it by far.
 TOLERANCE = 1e-4
 
 
+Runner: TypeAlias = Callable[[Mapping[str, NDArray]], Mapping[str, NDArray]]
+"""A loaded graph: feeds by name to results by name."""
+
+
 @dataclass(frozen=True)
 class Provider:
-    """An execution provider of the installed ONNX Runtime."""
+    """An execution provider: one of the installed ONNX Runtime, or one that a plug-in brings.
+
+    open: what loads the bytes of an ONNX file and gives back what runs it; None for those of ONNX Runtime.
+    """
 
     name: str
     runtime: str
+    open: Callable[[bytes], Runner] | None = field(default=None, compare=False)
+
+    def load(self, data: bytes) -> Runner:
+        """Load a graph for this provider alone, without help from the CPU."""
+        return Executable(data, provider=self.name, fallback=False).run if self.open is None else self.open(data)
 
 
 @dataclass(frozen=True)
@@ -61,9 +78,25 @@ class ConformanceReport:
         return tuple(case for case in self.cases if not case.passed)
 
 
-def discover() -> list[Provider]:
-    """The providers that run graphs on this machine, in ONNX Runtime's order of preference."""
-    return [Provider(name, runtime_version()) for name in available_providers()]
+def discover(plugins: Iterable[Provider] = ()) -> list[Provider]:
+    """The providers that run graphs on this machine, in ONNX Runtime's order of preference, and those of plug-ins
+    (``coterie.compute.extension.providers.load_providers`` finds the installed ones). Trust none before it conforms.
+
+    Raises ConfigurationError for two of one name.
+    """
+    found = [*(Provider(name, runtime_version()) for name in available_providers()), *plugins]
+    names = [provider.name for provider in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"There are two providers called {twice[0]}.", hint="Leave out the plug-in that repeats it."
+        )
+    return found
+
+
+def quarantined(providers: Sequence[Provider]) -> tuple[list[Provider], list[ConformanceReport]]:
+    """The providers that conform, and the reports of those that do not and must stay unused."""
+    reports = [conformance(provider) for provider in providers]
+    return [r.provider for r in reports if r.passed], [r for r in reports if not r.passed]
 
 
 def conformance(provider: Provider | str, *, recipes: tuple[Recipe, ...] = RECIPES) -> ConformanceReport:
@@ -80,8 +113,15 @@ def run_recipe(recipe: Recipe, provider: Provider) -> CaseResult:
     feeds = recipe.feeds(graph)
     expected = evaluate(graph, feeds)
     try:
-        actual = Executable(to_onnx(graph, name="recipe"), provider=provider.name, fallback=False).run(feeds)
+        actual = provider.load(to_onnx(graph, name="recipe"))(feeds)
     except CoterieError as error:
         return CaseResult(recipe.name, inf, str(error), required=recipe.portable)
-    furthest = max(distance(actual[name], value) for name, value in expected.items())
+    except Exception as error:
+        if provider.open is None:
+            raise
+        # A plug-in is foreign code: whatever it raises is its result.
+        return CaseResult(recipe.name, inf, f"{type(error).__name__}: {error}", required=recipe.portable)
+    if absent := sorted(set(expected) - set(actual)):
+        return CaseResult(recipe.name, inf, f"The results {absent} are missing.")
+    furthest = max(distance(np.asarray(actual[name]), value) for name, value in expected.items())
     return CaseResult(recipe.name, furthest, required=recipe.portable)
