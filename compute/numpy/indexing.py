@@ -1,19 +1,31 @@
-"""``x[...]`` with static integers, slices, None and Ellipsis, or one integer array."""
+"""``x[...]`` with static integers, slices, None and Ellipsis, or with integer arrays for the first axes."""
 
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 
-from coterie.compute.array import Array, bind, refuse
-from coterie.compute.numpy.manipulation import take
+from coterie.compute.array import Array, as_array, bind, refuse
+from coterie.compute.numpy.elementwise import greater_equal, less, logical_and, where
+from coterie.compute.numpy.manipulation import reshape, take
 from coterie.errors import TraceError
 
 
 def get(x: Array, index: Any) -> Array:
-    """The part of an array at an index. Raises TraceError for an index that is neither static nor one integer array."""
-    if isinstance(index, (Array, np.ndarray)) and cast("Array", index).dtype.kind == "i":
-        return take(x, cast("Array", index), axis=0)
+    """The part of an array at an index. Raises TraceError for an index that is neither static nor made of integer
+    arrays, and for a mask.
+    """
     items: list[Any] = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
+    arrays = [cast("Array", item) for item in items if isinstance(item, (Array, np.ndarray))]
+    if any(array.dtype.kind == "b" for array in arrays):
+        fix = "Use where(mask, x, 0), or top_k for a known number of elements."
+        refuse(TraceError, "index", (x,), "a mask selects a number of elements that depends on data.", fix)
+    if any(array.ndim for array in arrays) and all(array.dtype.kind == "i" for array in arrays):
+        if all(isinstance(item, (int, Array, np.ndarray)) for item in items) and len(items) <= max(x.ndim, 1):
+            return _at(x, [as_array(item) for item in items])
+        if len(arrays) < len(items):
+            fix = "Slice first, then take(x, indices, axis=...)."
+            refuse(TraceError, "index", (x,), "arrays and slices in one index.", fix)
     used = sum(1 for item in items if item is not None and item is not Ellipsis)
     gap = [slice(None)] * (x.ndim - used)
     if any(item is Ellipsis for item in items):
@@ -24,6 +36,27 @@ def get(x: Array, index: Any) -> Array:
     if used > x.ndim:
         refuse(TraceError, "index", (x,), f"{used} indices for {x.ndim} axes.", "Use fewer indices.")
     return _apply(x, items)
+
+
+def _at(x: Array, places: list[Array]) -> Array:
+    """The slices at positions that count through the first axes in row-major order."""
+    if len(places) == 1:
+        return take(x, places[0], axis=0)
+    sizes = x.shape[: len(places)]
+    flat: Array | None = None
+    for place, size in zip(places, sizes, strict=True):
+        # An index outside its axis would reach into the next row: it is sent beyond all, where it is refused.
+        inside = where(less(place, 0), place + size, place)
+        inside = where(logical_and(greater_equal(inside, 0), less(inside, size)), inside, np.iinfo(np.int32).max)
+        flat = inside if flat is None else _joined(flat, inside, size)
+    merged = reshape(x, (prod(sizes), *x.shape[len(places) :]))
+    return take(merged, cast("Array", flat), axis=0)
+
+
+def _joined(front: Array, back: Array, size: int) -> Array:
+    beyond = np.iinfo(np.int32).max
+    inside = logical_and(less(front, beyond), less(back, beyond))
+    return where(inside, where(inside, front, 0) * size + back, beyond)
 
 
 def _apply(x: Array, items: list[Any]) -> Array:

@@ -54,8 +54,8 @@ def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, dtype: Any 
     while size > 1:
         half = size // 2
         product = manipulation.slice_along(flat, place, 0, half) * manipulation.slice_along(flat, place, half, 2 * half)
-        rest = manipulation.slice_along(flat, place, 2 * half, size)
-        flat = manipulation.concat([product, rest], axis=place) if size % 2 else product
+        odd = [manipulation.slice_along(flat, place, 2 * half, size)] if size % 2 else []
+        flat = manipulation.concat([product, *odd], axis=place)
         size = flat.shape[place]
     return manipulation.reshape(flat, kept if keepdims else rows)
 
