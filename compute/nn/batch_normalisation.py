@@ -10,6 +10,7 @@ from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
 from coterie.compute.nn.normalisation import by_channel
+from coterie.compute.private.units import require_whole_batch
 from coterie.errors import InputError, ShapeError
 
 # A sum of weights below this is zero; dividing by it keeps 0/0 away.
@@ -54,6 +55,7 @@ class _BatchNorm(Module):
         if not mode.training:
             # An average of updates that a lossy codec rounded may fall below 0.
             return (x - mean) / xp.sqrt(xp.maximum(variance, 0.0) + self.epsilon) * weight + bias
+        require_whole_batch(str(self))
         share, count = self._shares(x, mode.weight)
         axes = (0, *range(2, x.ndim))
         mean = xp.sum(x * share, axis=axes, keepdims=True)
