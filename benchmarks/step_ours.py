@@ -40,8 +40,8 @@ def model(workload: Workload) -> nn.Sequential:
 
 
 def optimizer(workload: Workload) -> optim.Optimizer:
-    """The optimizer of a workload."""
-    return {"sgd": optim.sgd, "adam": optim.adam}[workload.optimizer](workload.rate)
+    """The optimizer of a workload, arranged as plans arrange it."""
+    return optim.packed({"sgd": optim.sgd, "adam": optim.adam}[workload.optimizer](workload.rate))
 
 
 def losses(logits: Array, labels: Array) -> Array:

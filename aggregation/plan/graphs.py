@@ -21,6 +21,7 @@ from coterie.compute.nn.calling import forward
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.optim.packing import packed
 from coterie.compute.passes import optimise
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
@@ -82,8 +83,8 @@ class GraphBuilder:
     @staticmethod
     def of(experiment: Experiment) -> "GraphBuilder":
         """The builder of an experiment with a model of coterie's. Raises errors.ExperimentError."""
-        model, loss, optimizer = experiment.model, experiment.loss, experiment.optimizer
-        if not isinstance(model, Module) or loss is None or optimizer is None:
+        model, loss, rule = experiment.model, experiment.loss, experiment.optimizer
+        if not isinstance(model, Module) or loss is None or rule is None:
             found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise errors.ExperimentError(
                 f"The model of experiment {experiment.name!r} is {found}, not a module of compute.nn.",
@@ -95,6 +96,7 @@ class GraphBuilder:
         layout = Layout.of({name: spec.shape for name, spec in specs.items() if spec.role != "frozen"})
         named = {role: tuple(name for name, spec in specs.items() if spec.role == role) for role in get_args(Role)}
         trained = named["shared"]
+        optimizer = packed(rule)
         state = _traced_state(optimizer, {name: layout.shapes[name] for name in trained})
         return GraphBuilder(
             experiment=experiment,

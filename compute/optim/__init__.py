@@ -2,7 +2,20 @@
 
 from coterie.compute.optim.adam import adam, adamw
 from coterie.compute.optim.optimizer import Arrays, Optimizer
+from coterie.compute.optim.packing import packed
 from coterie.compute.optim.schedules import Schedule, constant, cosine, step_decay, warmup
 from coterie.compute.optim.sgd import sgd
 
-__all__ = ["Arrays", "Optimizer", "Schedule", "adam", "adamw", "constant", "cosine", "sgd", "step_decay", "warmup"]
+__all__ = [
+    "Arrays",
+    "Optimizer",
+    "Schedule",
+    "adam",
+    "adamw",
+    "constant",
+    "cosine",
+    "packed",
+    "sgd",
+    "step_decay",
+    "warmup",
+]

@@ -79,4 +79,4 @@ def _adam(
             moved[name] = param + scaled(step, mean / shifted(xp.sqrt(square), floor))
         return moved, moments
 
-    return Optimizer(name=name, hyper=hyper, init=init, update=update)
+    return Optimizer(name=name, hyper=hyper, init=init, update=update, elementwise=True)

@@ -44,6 +44,9 @@ class Optimizer:
     step, 0 for none. weighted: the same for an optimizer that must know how many examples stand behind a gradient;
     callers that know it call ``step``.
 
+    elementwise: every element of a parameter moves by its own gradient and its own element of the state alone, so that
+    tensors may be joined and cut (see ``packed``).
+
     Guarantees: pure, eager or traced. With active = 0, finite gradients, and no -0.0 in params or state, both come back
     bit for bit. Scalars are combined before they touch a tensor, so ``active`` costs no pass over the parameters.
     """
@@ -52,12 +55,13 @@ class Optimizer:
     hyper: Mapping[str, float]
     init: Init
     update: Update
+    elementwise: bool = False
     weighted: WeightedUpdate | None = None
 
     def step(
         self, grads: Arrays, state: Arrays, params: Arrays, hyper: Arrays, active: Array, *, weight: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """``update``, told ``weight``: the sum of the sample weights that ``grads`` were divided by, of shape () or [1]."""
+        """``update``, told ``weight``: the sum of the sample weights that ``grads`` were divided by, of () or [1]."""
         if self.weighted is None:
             return self.update(grads, state, params, hyper, active)
         return self.weighted(grads, state, params, hyper, active, xp.reshape(weight, (1,)))

@@ -96,6 +96,23 @@ def test_every_tensor_has_a_role_and_a_source(make_experiment: Make) -> None:
     assert [spec.name for spec in manifest.sections_for("evaluate")] == ["metrics"]
 
 
+def test_a_plan_updates_small_tensors_together(make_experiment: Make, make_batch: Any, drive: Any) -> None:
+    """Adam's state is one vector for each moment, and the weights move as they do one by one."""
+    model = Sequential(Linear(4, 8), ReLU(), Linear(8, 3))
+    compiled = compile_plan(make_experiment(model=model, optimizer=adam(0.1)))
+    train = {tensor.name: tensor for tensor in compiled.plan.manifest.graph("train").inputs}
+    assert [
+        (train[f"optimizer/packed.{what}"].shape, train[f"optimizer/packed.{what}"].source)
+        for what in ("first", "second")
+    ] == [((67,), "zeros")] * 2
+    driven = drive(compiled.plan, compiled.initial, [make_batch(real=4)])
+    # The first step of Adam moves every weight that has a gradient by the rate.
+    moved = np.concatenate(
+        [(driven.state[f"shared/{name}"] - value).reshape(-1) for name, value in compiled.initial.items()]
+    )
+    assert set(np.unique(np.round(np.abs(moved), 4))) <= {np.float32(0.0), np.float32(0.1)} and np.abs(moved).max() > 0
+
+
 def test_the_gradient_step_is_that_of_the_formula(make_experiment: Make, make_batch: Any, drive: Any) -> None:
     """One linear layer, mean squared error, plain gradient descent: all in closed form."""
     schema = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", dtype="float32"))

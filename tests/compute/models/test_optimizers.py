@@ -65,6 +65,8 @@ OPTIMIZERS: dict[str, tuple[optim.Optimizer, Known]] = {
     "adam betas": (optim.adam(0.01, beta1=0.5, beta2=0.9, epsilon=1e-3), known_adam(0.01, (0.5, 0.9), 1e-3)),
     "adam l2": (optim.adam(0.01, weight_decay=0.1), known_adam(0.01, l2=0.1)),
     "adamw": (optim.adamw(0.01, weight_decay=0.1), known_adam(0.01, decay=0.1)),
+    "adam packed": (optim.packed(optim.adam(0.01)), known_adam(0.01)),
+    "adamw packed": (optim.packed(optim.adamw(0.01, weight_decay=0.1)), known_adam(0.01, decay=0.1)),
 }
 SHAPES = {"0.weight": (3, 4), "0.bias": (4,), "gain": ()}
 each = pytest.mark.parametrize(("optimizer", "known"), OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -208,3 +210,41 @@ SCHEDULES = [
 @pytest.mark.parametrize(("schedule", "expected"), SCHEDULES)
 def test_schedules_give_their_numbers(schedule: optim.Schedule, expected: list[float]):
     assert [schedule(number) for number in range(len(expected))] == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shapes=st.lists(st.sampled_from([(), (1,), (7,), (3, 4), (2, 3, 2), (300, 300)]), max_size=6),
+    steps=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_packing_changes_no_bit_of_an_update(shapes: list[tuple[int, ...]], steps: int, seed: int):
+    """Any mixture of small and large tensors: the same parameters, and in the state the same numbers, joined."""
+    rng = np.random.default_rng(seed)
+
+    def draw() -> Dict:
+        return {f"p{i}": np.asarray(rng.normal(size=shape), np.float32) for i, shape in enumerate(shapes)}
+
+    params, plain_rule, joined_rule = draw(), optim.adam(0.01), optim.packed(optim.adam(0.01))
+    joined = params
+    state, joined_state = (plain(rule.init(arrays(params))) for rule in (plain_rule, joined_rule))
+    for _ in range(steps):
+        gradients = draw()
+        params, state = advance(plain_rule, gradients, state, params)
+        joined, joined_state = advance(joined_rule, gradients, joined_state, joined)
+        assert bits(joined) == bits(params)
+    small = [name for name in params if params[name].size <= 1 << 16]
+    if len(small) >= 3:
+        for what in ("first", "second"):
+            expected = np.concatenate([state[f"{name}.{what}"].reshape(-1) for name in small])
+            np.testing.assert_array_equal(joined_state[f"packed.{what}"], expected)
+    else:
+        assert bits(joined_state) == bits(state)
+
+
+def test_only_optimizers_that_gain_by_it_are_packed():
+    for rule in (optim.sgd(0.1), optim.sgd(0.1, momentum=0.9)):
+        assert optim.packed(rule) is rule
+    assert optim.packed(optim.adam()) is not optim.adam()
+    state = optim.packed(optim.adam()).init(arrays(numbers(0) | {"packed": np.zeros(2, np.float32)}))
+    assert "packed_.first" in state and state["packed_.first"].shape == (19,)
