@@ -9,10 +9,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie.compute.aot import aot_compile as aot_compile
     from coterie.compute.array import Array as Array
     from coterie.compute.autodiff import grad as grad
     from coterie.compute.autodiff import value_and_grad as value_and_grad
     from coterie.compute.autodiff import vjp as vjp
+    from coterie.compute.autojit import autojit as autojit
     from coterie.compute.batching import vmap as vmap
     from coterie.compute.control.derived import checkpoint as checkpoint
     from coterie.compute.control.derived import custom_vjp as custom_vjp
@@ -59,6 +61,8 @@ _HOMES = {
     "Registry": "extension.registry",
     "TensorSpec": "trace",
     "Variable": "tape",
+    "aot_compile": "aot",
+    "autojit": "autojit",
     "backward": "tape",
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",

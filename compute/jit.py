@@ -9,12 +9,13 @@ from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.extension.decompose import host_only
 from coterie.compute.frontend.rewrite import rewrite
-from coterie.compute.ir import Type
+from coterie.compute.ir import Graph, Type
 from coterie.compute.mode import get_mode
-from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.signature import check_call, declared
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array, trace
 from coterie.errors import DTypeError, InputError, ShapeError, TraceError
@@ -47,8 +48,16 @@ class Compiled:
     arrays, the values of everything else.
     """
 
-    def __init__(self, fn: Function, *, fullgraph: bool = False, capture_mode: Capture = "ast") -> None:
+    def __init__(
+        self,
+        fn: Function,
+        *,
+        fullgraph: bool = False,
+        capture_mode: Capture = "ast",
+        input_signature: Sequence[Any] | None = None,
+    ) -> None:
         self._fn = fn
+        self._declared = declared(fn, input_signature)
         self._traceable = rewrite(fn) if capture_mode == "ast" else fn
         self._fullgraph = fullgraph
         self._signatures: dict[Any, _Program | TraceError] = {}
@@ -66,6 +75,8 @@ class Compiled:
 
     def __call__(self, *arguments: Any) -> Any:
         """The result of the function, as arrays. Inside a trace it becomes part of that, in eager mode it is called."""
+        if self._declared is not None:
+            check_call(self._name, self._declared, arguments)
         if RECORDER.get() is not None:
             return self._traceable(*arguments)
         if get_mode() == "eager":
@@ -98,17 +109,28 @@ class Compiled:
             if self._fullgraph:
                 raise unlowered
             return unlowered
-        graph = optimise(traced.graph)
-        # Inputs and outputs are named by path, and a path can be both.
-        renamed = type(graph)(
-            graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()}
-        )
-        name = str(getattr(self._fn, "__name__", "function"))
+        renamed = _renamed(traced.graph)
         return _Program(
-            executable=Executable(to_onnx(renamed, name=name, target="cpu")),
+            executable=Executable(to_onnx(renamed, name=self._name, target="cpu")),
             out_structure=traced.out_structure,
             outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),
         )
+
+    def export(self, *specs: Any, target: Target = "portable") -> bytes:
+        """The ONNX file of the function for arguments of these types: TensorSpecs or arrays, of which only the types
+        count. Inputs are named by path, outputs "result/<path>". Raises TraceError and its kinds.
+        """
+        return to_onnx(_renamed(trace(self._traceable, *specs).graph), name=self._name, target=target)
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self._fn, "__name__", "function"))
+
+
+def _renamed(graph: Graph) -> Graph:
+    """The optimised graph whose outputs have names of their own: a path can be that of an input and of an output."""
+    graph = optimise(graph)
+    return Graph(graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()})
 
 
 def signature_of(structure: tree.Structure, leaves: Sequence[Any], arrays: Sequence[Array | None]) -> Any:
@@ -134,13 +156,27 @@ def signature_of(structure: tree.Structure, leaves: Sequence[Any], arrays: Seque
 
 
 @overload
-def jit(fn: Function, *, fullgraph: bool = False, capture_mode: Capture = "ast") -> Compiled: ...
+def jit(
+    fn: Function,
+    *,
+    fullgraph: bool = False,
+    capture_mode: Capture = "ast",
+    input_signature: Sequence[Any] | None = None,
+) -> Compiled: ...
 @overload
 def jit(
-    fn: None = None, *, fullgraph: bool = False, capture_mode: Capture = "ast"
+    fn: None = None,
+    *,
+    fullgraph: bool = False,
+    capture_mode: Capture = "ast",
+    input_signature: Sequence[Any] | None = None,
 ) -> Callable[[Function], Compiled]: ...
 def jit(
-    fn: Function | None = None, *, fullgraph: bool = False, capture_mode: Capture = "ast"
+    fn: Function | None = None,
+    *,
+    fullgraph: bool = False,
+    capture_mode: Capture = "ast",
+    input_signature: Sequence[Any] | None = None,
 ) -> Compiled | Callable[[Function], Compiled]:
     """Compile a function of pytrees of arrays; leaves that are not arrays are static and must be hashable. Also a
     decorator, with or without arguments.
@@ -149,13 +185,15 @@ def jit(
     they may decide on arrays (functions that it calls are rewritten when they are under ``jit`` themselves); "trace"
     takes the function as it is. fullgraph: raise TraceError where the Python cannot be a graph. Otherwise such a
     function runs on the host, line by line, and ``fallbacks`` tells why; it cannot be exported, since an export is a
-    trace, which raises.
+    trace, which raises. input_signature: for each argument a tree of TensorSpecs and static values; every call is held
+    to it. Parameters that are all annotated, as in ``x: Annotated[Array, TensorSpec((8, 3))]``, say the same.
 
     Arrays that the function holds by closure are constants of the compiled graph, as they are when it is compiled.
-    Raises InputError for a capture mode that does not exist.
+    Raises InputError for a capture mode that does not exist; a call raises ShapeError or DTypeError for arrays of other
+    types than the declared ones.
     """
     if capture_mode not in ("ast", "trace"):
         raise InputError(f"There is no capture mode {capture_mode!r}.", hint="Choose ast or trace.")
     if fn is None:
-        return lambda inner: Compiled(inner, fullgraph=fullgraph, capture_mode=capture_mode)
-    return Compiled(fn, fullgraph=fullgraph, capture_mode=capture_mode)
+        return lambda inner: jit(inner, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature)
+    return Compiled(fn, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature)

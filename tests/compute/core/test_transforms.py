@@ -17,6 +17,7 @@ from coterie.compute import ops, tree
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, value_and_grad
 from coterie.compute.batching import vmap
+from coterie.compute.control.derived import custom_vjp
 from coterie.compute.control.functions import cond, scan, while_loop
 from coterie.compute.jit import jit
 from coterie.compute.mode import get_mode, set_mode, use_mode
@@ -70,6 +71,7 @@ SEMANTICS: list[tuple[str, dict[str, Any], Any]] = [
 ]
 
 
+@pytest.mark.capability("B6")
 @pytest.mark.parametrize(("options", "expected"), [s[1:] for s in SEMANTICS], ids=[s[0] for s in SEMANTICS])
 def test_the_shape_of_gradients(options: dict[str, Any], expected: Any) -> None:
     assert plain(grad(loss, **options)(A, B)) == expected
@@ -82,6 +84,7 @@ def test_the_shape_of_gradients(options: dict[str, Any], expected: Any) -> None:
     assert isinstance(values, tuple) and (plain(values), plain(found)) == ((VALUE, *AUX), expected)
 
 
+@pytest.mark.capability("B6")
 def test_b6_without_aux_the_gradients_of_all_results_are_summed() -> None:
     several = lambda a: (cnp.sum(a * a), 3.0 * cnp.sum(a))  # noqa: E731
     assert plain(grad(several)(A)) == [5.0, 7.0]
@@ -90,6 +93,7 @@ def test_b6_without_aux_the_gradients_of_all_results_are_summed() -> None:
     assert plain(values) == (5.0, 9.0)
 
 
+@pytest.mark.capability("B6")
 def test_b6_one_aux_is_still_a_tuple_and_aux_may_be_a_tree() -> None:
     _, aux = grad(lambda a: (cnp.sum(a), {"x": a}), has_aux=True)(A)
     assert plain(aux) == ({"x": [1.0, 2.0]},)
@@ -111,6 +115,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.capability("B6")
 @pytest.mark.parametrize(("options", "message"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
     for transform in (grad, value_and_grad):
@@ -118,6 +123,7 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message:
             transform(loss, **options)(A, B)
 
 
+@pytest.mark.capability("B6")
 def test_a_result_that_is_no_scalar_is_an_error_where_mindspore_would_sum_it() -> None:
     with pytest.raises(ShapeError, match="not a scalar.*Reduce it"):
         grad(lambda a: a * a)(A)
@@ -126,6 +132,32 @@ def test_a_result_that_is_no_scalar_is_an_error_where_mindspore_would_sum_it() -
 ORDERS = (0.0706508, -0.1362187, 0.2526541)
 
 
+@pytest.mark.capability("B6")
+def test_b6_gradients_stop_where_told_and_follow_a_functions_own_rule() -> None:
+    stopped = lambda a: cnp.sum(a * ops.stop_gradient(a))  # noqa: E731
+    assert plain(grad(stopped)(A)) == [1.0, 2.0]
+
+    @custom_vjp(lambda a, out, dout: dout * 10.0)
+    def own(a: Array) -> Array:
+        return a * a
+
+    assert plain(grad(lambda a: cnp.sum(own(a)))(A)) == [10.0, 10.0]
+    assert plain(grad(lambda a: cnp.sum(grad(lambda b: cnp.sum(b * b * b))(a)))(A)) == [6.0, 12.0]
+
+
+@pytest.mark.capability("A10")
+def test_a10_the_gradient_of_a_function_is_a_function_to_evaluate() -> None:
+    """f(x, y) = x @ y of 2 by 3 and 3 by 3: GradNet's example, whose gradient has each row of x alike."""
+    x = Array(np.asarray([[0.5, 0.6, 0.4], [1.2, 1.3, 1.1]], np.float32))
+    y = Array(np.asarray([[0.01, 0.3, 1.1], [0.1, 0.2, 1.3], [2.1, 1.2, 3.3]], np.float32))
+    gradient = grad(lambda x, y: cnp.sum(x @ y), (0, 1))
+    for run in (gradient, jit(gradient)):
+        dx, dy = run(x, y)
+        np.testing.assert_allclose(dx.numpy(), [[1.41, 1.6, 6.6]] * 2, rtol=1e-6)
+        np.testing.assert_allclose(dy.numpy(), [[1.7] * 3, [1.9] * 3, [1.5] * 3], rtol=1e-6)
+
+
+@pytest.mark.capability("A12", "A10")
 def test_a12_tanh_to_the_third_order_in_every_way() -> None:
     fn: Callable[[Array], Array] = cnp.tanh
     x = Array(np.asarray(2.0))
@@ -140,6 +172,7 @@ def nodes(fn: Any, *specs: TensorSpec) -> list[str]:
     return [node.primitive for node in optimise(trace(fn, *specs).graph).nodes]
 
 
+@pytest.mark.capability("C6")
 def test_c6_the_backward_pass_stops_at_the_last_wanted_parameter() -> None:
     def net(first: Array, last: Array, x: Array) -> Array:
         return cnp.sum(cnp.square(cnp.tanh(cnp.tanh(x @ first) @ first) @ last))
@@ -152,6 +185,7 @@ def test_c6_the_backward_pass_stops_at_the_last_wanted_parameter() -> None:
     assert products == [4, 7, 8]  # three forward, one for `last`; four back to `first`; one more for both
 
 
+@pytest.mark.capability("C2")
 def test_c2_gradients_pass_through_a_returned_closure() -> None:
     def power(n: int) -> Callable[[Array], Array]:
         return (lambda x: x) if n == 0 else (lambda x: power(n - 1)(x) * x)
@@ -159,6 +193,7 @@ def test_c2_gradients_pass_through_a_returned_closure() -> None:
     assert grad(power(5))(Array(np.asarray(1.5))).item() == pytest.approx(6 * 1.5**5)
 
 
+@pytest.mark.capability("B9")
 def test_b9_jit_compiles_again_only_for_a_new_signature() -> None:
     @jit
     def fn(x: Array, k: Any = 1) -> Array:
@@ -176,6 +211,7 @@ def host(x: Array) -> Array:
     return x * float(np.asarray(x).max())
 
 
+@pytest.mark.capability("D4")
 def test_d4_python_that_cannot_be_traced_runs_on_the_host_and_says_so() -> None:
     compiled = jit(host)
     assert plain(compiled(A)) == [2.0, 4.0] and plain(compiled(B)) == [15.0, 25.0]
@@ -184,6 +220,7 @@ def test_d4_python_that_cannot_be_traced_runs_on_the_host_and_says_so() -> None:
     assert "test_transforms.py:" in reason and "NumPy array" in reason
 
 
+@pytest.mark.capability("D4")
 def test_d4_fullgraph_and_export_refuse_it() -> None:
     with pytest.raises(TraceError, match=r"test_transforms.py:\d+: .*NumPy array"):
         jit(fullgraph=True)(host)(A)
@@ -191,11 +228,13 @@ def test_d4_fullgraph_and_export_refuse_it() -> None:
         to_onnx(trace(lambda x: {"y": jit(host)(x)}, A).graph, name="export")
 
 
+@pytest.mark.capability("D4")
 def test_d4_a_mistake_is_no_reason_to_fall_back() -> None:
     with pytest.raises(ShapeError, match="broadcast"):
         jit(lambda x: x + cnp.ones(3))(A)
 
 
+@pytest.mark.capability("D3")
 def test_d3_graph_eager_and_host_functions_mix() -> None:
     inner = jit(cnp.tanh)
     outer = jit(lambda x: inner(x) * 2.0)
@@ -216,6 +255,7 @@ MODES: list[tuple[str, Callable[..., Any]]] = [
 ]
 
 
+@pytest.mark.capability("D1")
 @pytest.mark.parametrize("fn", [m[1] for m in MODES], ids=[m[0] for m in MODES])
 def test_d1_one_switch_runs_the_same_code_eagerly_or_as_a_graph(fn: Callable[..., Any]) -> None:
     arguments = (A, B) if fn is MODES[0][1] else (A,)
@@ -229,6 +269,7 @@ def test_d1_one_switch_runs_the_same_code_eagerly_or_as_a_graph(fn: Callable[...
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9)
 
 
+@pytest.mark.capability("D1")
 def test_d1_eager_mode_shows_numbers_and_the_switch_can_be_set_back() -> None:
     seen: list[float] = []
 
