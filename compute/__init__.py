@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from coterie.compute.passes import optimise as optimise
     from coterie.compute.passes.legalise import legalise as legalise
     from coterie.compute.passes.recompute import recompute as recompute
+    from coterie.compute.profile import profile as profile
     from coterie.compute.tape import Variable as Variable
     from coterie.compute.tape import backward as backward
     from coterie.compute.tape import tape as tape
@@ -81,6 +82,7 @@ _HOMES = {
     "optimise": "passes",
     "parse": "text",
     "primitive": "extension.definition",
+    "profile": "profile",
     "recompute": "passes.recompute",
     "register": "extension.registry",
     "register_kernel": "extension.registry",
