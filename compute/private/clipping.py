@@ -89,9 +89,8 @@ def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -
         size = _batch_size(rows, list(batch_structure.paths()), microbatch)
         units = size // microbatch
         weight = _weights(sample_weight, size, arrays)
-        unit = _trace_unit(fn, tree.unflatten(structure, arrays), rows, batch_structure, weight, microbatch)
-
         names, limits = _limits(clip, params, arrays)
+        unit = _trace_unit(fn, tree.unflatten(structure, arrays), rows, batch_structure, weight, microbatch)
         members = _members(structure, names)
         examples = [weight, *(as_array(row) for row in rows if is_array(row))]
         inputs = [*arrays, *examples, *unit.captures, *limits]
