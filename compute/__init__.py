@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from coterie.compute.passes import optimise as optimise
     from coterie.compute.passes.legalise import legalise as legalise
     from coterie.compute.passes.recompute import recompute as recompute
+    from coterie.compute.private.clipping import clipped_grad as clipped_grad
+    from coterie.compute.private.clipping import noised_mean as noised_mean
     from coterie.compute.profile import profile as profile
     from coterie.compute.tape import Variable as Variable
     from coterie.compute.tape import backward as backward
@@ -67,6 +69,7 @@ _HOMES = {
     "backward": "tape",
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
+    "clipped_grad": "private.clipping",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
     "data_sink": "training.data_sink",
@@ -78,6 +81,7 @@ _HOMES = {
     "legalise": "passes.legalise",
     "load_graph": "graph_file",
     "load_plugins": "extension.plugins",
+    "noised_mean": "private.clipping",
     "operator_vjp": "extension.operator",
     "optimise": "passes",
     "parse": "text",
