@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from coterie.compute.private.clipping import clipped_grad as clipped_grad
     from coterie.compute.private.clipping import noised_mean as noised_mean
     from coterie.compute.profile import profile as profile
+    from coterie.compute.shard import shard as shard
     from coterie.compute.tape import Variable as Variable
     from coterie.compute.tape import backward as backward
     from coterie.compute.tape import tape as tape
@@ -93,6 +94,7 @@ _HOMES = {
     "save_graph": "graph_file",
     "scan": "control.functions",
     "set_mode": "mode",
+    "shard": "shard",
     "tape": "tape",
     "to_dot": "drawing.dot",
     "to_onnx": "onnx.writer",
