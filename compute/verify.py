@@ -16,27 +16,30 @@ def verify(graph: Graph) -> Graph:
     """The same graph, when it keeps every law. Raises TraceError that names the node, its source line and the broken
     law.
     """
-    made: dict[Value, str] = {}
+    made: dict[
+        Value, str | int
+    ] = {}  # an input's name, or a node's number: this runs often, errors are put in words late
     for name, value in graph.inputs.items():
         if value in made:
             raise TraceError(
-                f"The inputs {made[value]} and {name!r} are one value.", hint="Give every input a value of its own."
+                f"The inputs {made[value]!r} and {name!r} are one value.", hint="Give every input a value of its own."
             )
-        _check_type(value, f"input {name!r}")
-        made[value] = repr(name)
-    later = {value: index for index, node in enumerate(graph.nodes) for value in node.outputs}
+        _check_type(value, name)
+        made[value] = name
     for index, node in enumerate(graph.nodes):
-        where = _where(index, node)
         for operand in node.inputs:
             if operand not in made:
-                raise TraceError(_unmade(graph, index, operand, later, where))
+                raise TraceError(_unmade(graph, index, operand))
         for value in node.outputs:
             if value in made:
+                maker = made[value]
+                told = repr(maker) if isinstance(maker, str) else _where(maker, graph.nodes[maker])
                 raise TraceError(
-                    f"{where}: its output was already made by {made[value]}.", hint="Every value is made exactly once."
+                    f"{_where(index, node)}: its output was already made by {told}.",
+                    hint="Every value is made exactly once.",
                 )
-            made[value] = where
-        _check_node(node, where)
+            made[value] = index
+        _check_node(node, index)
     for name, value in graph.outputs.items():
         if value not in made:
             raise TraceError(f"Output {name!r} ({value.type}) dangles: no input and no node makes it.")
@@ -47,7 +50,9 @@ def _where(index: int, node: Node) -> str:
     return f"node {index} ({node.label}{', ' + node.source if node.source else ''})"
 
 
-def _unmade(graph: Graph, index: int, operand: Value, later: dict[Value, int], where: str) -> str:
+def _unmade(graph: Graph, index: int, operand: Value) -> str:
+    later = {value: at for at, node in enumerate(graph.nodes) for value in node.outputs}
+    where = _where(index, graph.nodes[index])
     maker = later.get(operand)
     if maker is None:
         return f"{where}: an operand ({operand.type}) dangles: no input and no node makes it."
@@ -64,18 +69,18 @@ def _unmade(graph: Graph, index: int, operand: Value, later: dict[Value, int], w
     return f"{where}: it stands before {maker_text}, whose result it needs."
 
 
-def _check_type(value: Value, what: str) -> None:
+def _check_type(value: Value, name: str) -> None:
     if value.type.dtype not in DTYPES or any(n < 0 for n in value.type.shape):
         raise TraceError(
-            f"{what}: {value.type} is not a type of coterie.",
+            f"input {name!r}: {value.type} is not a type of coterie.",
             hint=f"dtypes are {', '.join(DTYPES)}; sizes are at least 0.",
         )
 
 
-def _check_node(node: Node, where: str) -> None:
+def _check_node(node: Node, index: int) -> None:
     if node.primitive not in PRIMITIVES and node.primitive not in STRUCTURED:
         raise TraceError(
-            f"{where}: there is no primitive of that name.",
+            f"{_where(index, node)}: there is no primitive of that name.",
             hint="One of your own needs register(...) first; load_plugins() brings those of installed packages.",
         )
     for name, held in node.attributes.items():
@@ -83,21 +88,32 @@ def _check_node(node: Node, where: str) -> None:
             try:
                 verify(held)
             except TraceError as error:
-                raise TraceError(f"{where}, in its graph {name!r}: {error.message}", hint=error.hint) from error
-    operands = ", ".join(str(value.type) for value in node.inputs)
+                raise TraceError(
+                    f"{_where(index, node)}, in its graph {name!r}: {error.message}", hint=error.hint
+                ) from error
     try:
         inferred = _infer(node)
     except (ShapeError, DTypeError) as error:
-        raise TraceError(f"{where}: wrongly typed: ({operands}): {error.message}", hint=error.hint) from error
+        raise TraceError(
+            f"{_where(index, node)}: wrongly typed: ({_operands(node)}): {error.message}", hint=error.hint
+        ) from error
     except (TypeError, KeyError) as error:
         raise TraceError(
-            f"{where}: wrong number of operands or wrong attributes {sorted(node.attributes)}: {error}"
+            f"{_where(index, node)}: wrong number of operands or wrong attributes {sorted(node.attributes)}: {error}"
         ) from error
     if len(node.outputs) != len(inferred):
-        raise TraceError(f"{where}: it has {len(node.outputs)} outputs, and the primitive makes {len(inferred)}.")
+        raise TraceError(
+            f"{_where(index, node)}: it has {len(node.outputs)} outputs, and the primitive makes {len(inferred)}."
+        )
     made = tuple(value.type for value in node.outputs)
     if inferred != made:
-        raise TraceError(f"{where}: wrongly typed: ({operands}) makes {_told(inferred)}, not {_told(made)}.")
+        raise TraceError(
+            f"{_where(index, node)}: wrongly typed: ({_operands(node)}) makes {_told(inferred)}, not {_told(made)}."
+        )
+
+
+def _operands(node: Node) -> str:
+    return _told(tuple(value.type for value in node.inputs))
 
 
 def _infer(node: Node) -> tuple[Type, ...]:

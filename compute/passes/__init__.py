@@ -33,10 +33,12 @@ def fixpoint(graph: Graph, *passes: Callable[[Graph], Graph]) -> Graph:
     """Run passes in turn until none changes anything."""
     # Every rule makes the graph smaller or moves work to a smaller tensor: a chain of n nodes needs at most n sweeps.
     most = 100 + len(graph.nodes)
+    unchanged = 0  # how many passes in a row left the graph as it is
     for _ in range(most):
-        before = graph
         for run in passes:
+            before = graph
             graph = run(graph)
-        if graph is before:
-            return graph
+            unchanged = unchanged + 1 if graph is before else 0
+            if unchanged == len(passes):
+                return graph
     raise InternalError(f"The passes still change the graph after {most} sweeps.")
