@@ -3,11 +3,12 @@
     python benchmarks/private_step.py --json --threads 1 [--only mlp512_b32_sgd ...] [--rounds 40] [--clock wall|cpu]
     [--opacus-python PYTHON] [--oracle]
 
-Sides, all with SGD on the same model, on a new batch every step: ``own``, the plain step; ``clip``, the sum of clipped
-per-example gradients with no noise; ``private``, that with noise which the host draws for every step from AES in
-counter mode, keyed anew by the operating system, and turns into normal numbers; with --oracle ``vmap``, the definition
-of clipping, a gradient for every example. With --opacus-python, a Python that has Opacus (see step_opacus.py), its
-steps run in a process of their own. glibc is told there to keep freed memory, without which Opacus is slower.
+Sides, all with the same model and optimizer, on a new batch every step: ``own``, the plain step; ``clip``, the sum of
+clipped per-example gradients with no noise; ``private``, that with noise which the host draws for every step from AES
+in counter mode, keyed anew by the operating system, and turns into normal numbers; with --oracle ``vmap``, the
+definition of clipping, a gradient for every example. With --opacus-python, a Python that has Opacus (see
+step_opacus.py), its steps run in a process of their own. glibc is told there to keep freed memory, without which Opacus
+is slower.
 
 Each case prints one JSON line with the minimum over rounds of interleaved blocks, in microseconds a step, the ratios of
 ``clip`` to ``own`` and to Opacus with their budgets, and how long it takes from tracing ``clip`` to a session that is
@@ -47,7 +48,7 @@ from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 
 # The wanted ratios to the own step; 0.25 of Opacus where there is one. Others are measured for information.
 BUDGETS = {"mlp512_b32_sgd": 1.15, "fedavg_cnn_b32_sgd": 1.6}
-CASES = (*BUDGETS, "lenet_b16_sgd", "gru_b16_sgd")
+CASES = (*BUDGETS, *(name for name in BY_NAME if name not in BUDGETS))
 OPACUS_BUDGET = 0.25
 CLIP, NOISE_MULTIPLIER = 1.0, 1.0
 KEEP = {"MALLOC_MMAP_THRESHOLD_": "2000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "268435456"}
@@ -106,13 +107,14 @@ def step_graph(workload: Workload, state: Mapping[str, NDArray], side: Side) -> 
             mean = noised_mean(total, group("random/"), scale=scale, count=workload.batch)
         else:
             mean = {name: gradient * (1.0 / workload.batch) for name, gradient in total.items()}
-        moved, _ = rule.update(mean, {}, params, group("hyper/"), inputs["hyper/active"])
+        moved, after = rule.update(mean, group("optimizer/"), params, group("hyper/"), inputs["hyper/active"])
         outputs = {f"next/shared/{name}": array for name, array in moved.items()}
+        outputs |= {f"next/optimizer/{name}": array for name, array in after.items()}
         return outputs | {"metric/loss": xp.sum(found) * (1.0 / workload.batch)}
 
     specs = {name: TensorSpec(array.shape) for name, array in state.items()}
     if side.noise:
-        specs |= {name.replace("shared/", "random/"): TensorSpec(array.shape) for name, array in state.items()}
+        specs |= {name: TensorSpec(shape) for name, shape in noise_shapes(state).items()}
     specs |= {f"hyper/{name}": TensorSpec((1,)) for name in hyper(workload, side)}
     x, y = batches(workload)[0]
     specs |= {
@@ -127,6 +129,13 @@ def hyper(workload: Workload, side: Side) -> dict[str, float]:
     """Runtime scalars and their values."""
     values = {**optimizer(workload).hyper, "active": 1.0, "clip": CLIP}
     return values | {"noise_multiplier": NOISE_MULTIPLIER} if side.noise else values
+
+
+def noise_shapes(state: Mapping[str, NDArray]) -> dict[str, tuple[int, ...]]:
+    """The noise of a step: as much as there are parameters."""
+    return {
+        name.replace("shared/", "random/"): array.shape for name, array in state.items() if name.startswith("shared/")
+    }
 
 
 def normals(count: int) -> NDArray:
@@ -153,7 +162,10 @@ class Prepared:
 
 def private(workload: Workload, threads: int, side: Side) -> Prepared:
     """Build and load the private step of a workload."""
-    state = {f"shared/{name}": array for name, array in model(workload).init(0).items()}
+    weights = model(workload).init(0)
+    first = optimizer(workload).init({name: Array(array) for name, array in weights.items()})
+    state = {f"shared/{name}": array for name, array in weights.items()}
+    state |= {f"optimizer/{name}": array.numpy() for name, array in first.items()}
     start = time.perf_counter()
     content = to_onnx(step_graph(workload, state, side), name=workload.name)
     executable = Executable(content, threads=threads, spinning=True)
@@ -164,7 +176,7 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
     feeds = cycle(
         [{"batch/x": x, "batch/y": y, "batch/sample_weight": weight, **scalars} for x, y in batches(workload)]
     )
-    shapes = {name.replace("shared/", "random/"): array.shape for name, array in state.items()}
+    shapes = noise_shapes(state)
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
 
     def noise() -> dict[str, NDArray]:
