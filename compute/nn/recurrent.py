@@ -20,11 +20,12 @@ from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_i
 from coterie.errors import ShapeError
 
 State: TypeAlias = tuple[Array, ...]
+Groups: TypeAlias = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
 class _Recurrent(Module):
-    """What the GRU and the LSTM share: ``gates`` parts of size ``hidden`` in every weight, and the walk over time."""
+    """What the GRU and the LSTM share: weights of parts of size ``hidden``, in groups, and the walk over time."""
 
     inputs: int
     hidden: int
@@ -35,8 +36,15 @@ class _Recurrent(Module):
 
     @property
     @abstractmethod
+    def _groups(self) -> tuple[tuple[int, bool], ...]:
+        """How many parts each group has, and whether the shares of the input and of the state are merely added in it.
+        Each group has products of its own, so that no step has to cut or join its parts.
+        """
+
+    @property
     def _gates(self) -> int:
         """How many parts a weight has."""
+        return sum(parts for parts, _ in self._groups)
 
     @property
     @abstractmethod
@@ -44,9 +52,9 @@ class _Recurrent(Module):
         """How many arrays [B, hidden] are carried from step to step; the first is the output."""
 
     @abstractmethod
-    def _step(self, given: Array, state: State, weight: Array, bias: Array) -> State:
-        """The state after a step. given [B, gates hidden]: the input's share; weight [hidden, gates hidden], bias:
-        those of the state's share.
+    def _step(self, given: Groups, state: State, weight: Groups, bias: Groups) -> State:
+        """The state after a step, from one array for each group. given [B, parts hidden]: the input's share, with both
+        biases where the shares are merely added; weight [hidden, parts hidden] and bias: those of the state's share.
         """
 
     def specs(self) -> dict[str, ParameterSpec]:
@@ -73,22 +81,34 @@ class _Recurrent(Module):
                 raise ShapeError(f"{self} takes a state {list(shape)}, got {list(array.shape)}.")
         # Time first, so that a step is a run of rows.
         rows = xp.reshape(xp.permute_dims(x, (1, 0, 2)), (steps * count, self.inputs))
-        given = rows @ xp.matrix_transpose(require(params, "weight_ih", self)) + require(params, "bias_ih", self)
-        weight, bias = xp.matrix_transpose(require(params, "weight_hh", self)), require(params, "bias_hh", self)
+        weights_in, biases_in, weights, biases = (
+            self._cut(require(params, name, self)) for name in ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
+        )
+        given = [
+            rows @ xp.matrix_transpose(weight) + (bias + own if added else bias)
+            for weight, bias, own, (_, added) in zip(weights_in, biases_in, biases, self._groups, strict=True)
+        ]
+        weight = tuple(xp.matrix_transpose(array) for array in weights)
         if self.unroll:
             outputs: list[Array] = []
-            for part in ops.split(given, [count] * steps, axis=0):
-                carry = self._step(part, carry, weight, bias)
+            for part in zip(*(ops.split(array, [count] * steps, axis=0) for array in given), strict=True):
+                carry = self._step(part, carry, weight, biases)
                 outputs.append(carry[0])
             stacked = xp.reshape(xp.concat(outputs, axis=0), (steps, *shape))
         else:
 
-            def step(carry: State, part: Array) -> tuple[State, Array]:
-                after = self._step(part, carry, weight, bias)
+            def step(carry: State, part: Groups) -> tuple[State, Array]:
+                after = self._step(part, carry, weight, biases)
                 return after, after[0]
 
-            carry, stacked = scan(step, carry, xp.reshape(given, (steps, count, self._gates * self.hidden)))
+            apart = tuple(xp.reshape(array, (steps, count, array.shape[1])) for array in given)
+            carry, stacked = scan(step, carry, apart)
         return xp.permute_dims(stacked, (1, 0, 2)), carry
+
+    def _cut(self, array: Array) -> Groups:
+        """A weight or a bias, by groups."""
+        sizes = [parts * self.hidden for parts, _ in self._groups]
+        return (array,) if len(sizes) == 1 else ops.split(array, sizes, axis=0)
 
 
 @dataclass(frozen=True)
@@ -102,20 +122,17 @@ class GRU(_Recurrent):
     """
 
     @property
-    def _gates(self) -> int:
-        return 3
+    def _groups(self) -> tuple[tuple[int, bool], ...]:
+        return ((2, True), (1, False))
 
     @property
     def _carried(self) -> int:
         return 1
 
-    def _step(self, given: Array, state: State, weight: Array, bias: Array) -> State:
+    def _step(self, given: Groups, state: State, weight: Groups, bias: Groups) -> State:
         (h,) = state
-        own = h @ weight + bias
-        sizes = [2 * self.hidden, self.hidden]
-        (given_gates, given_new), (own_gates, own_new) = ops.split(given, sizes, axis=1), ops.split(own, sizes, axis=1)
-        reset, keep = ops.split(ops.sigmoid(given_gates + own_gates), [self.hidden] * 2, axis=1)
-        new = ops.tanh(given_new + reset * own_new)
+        reset, keep = ops.split(ops.sigmoid(h @ weight[0] + given[0]), [self.hidden] * 2, axis=1)
+        new = ops.tanh(given[1] + reset * (h @ weight[1] + bias[1]))
         return (new + keep * (h - new),)
 
     def run(self, params: Parameters, x: Array, state: Array | None = None) -> tuple[Array, Array]:
@@ -135,17 +152,17 @@ class LSTM(_Recurrent):
     """
 
     @property
-    def _gates(self) -> int:
-        return 4
+    def _groups(self) -> tuple[tuple[int, bool], ...]:
+        return ((4, True),)
 
     @property
     def _carried(self) -> int:
         return 2
 
-    def _step(self, given: Array, state: State, weight: Array, bias: Array) -> State:
+    def _step(self, given: Groups, state: State, weight: Groups, bias: Groups) -> State:
         h, c = state
         size = self.hidden
-        both, new, last = ops.split(given + (h @ weight + bias), [2 * size, size, size], axis=1)
+        both, new, last = ops.split(h @ weight[0] + given[0], [2 * size, size, size], axis=1)
         enter, forget = ops.split(ops.sigmoid(both), [size, size], axis=1)
         c = forget * c + enter * ops.tanh(new)
         return ops.sigmoid(last) * ops.tanh(c), c

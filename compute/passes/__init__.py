@@ -8,6 +8,7 @@ from coterie.compute.passes.algebra import simplify
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.passes.shared_weights import join_uses
 from coterie.compute.passes.subgraphs import drop_unread_results, inline_calls, inside
 from coterie.compute.passes.update_fusion import fuse_products
 from coterie.errors import InternalError
@@ -21,6 +22,7 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
     "common_subexpressions": share_common_subexpressions,
     "algebra": simplify,
     "update_fusion": fuse_products,
+    "shared_weights": join_uses,
 }
 
 
