@@ -78,13 +78,21 @@ class Array:
     def T(self) -> Array:
         return _functions().matrix_transpose(self)
 
-    @property
-    def mT(self) -> Array:
-        return _functions().matrix_transpose(self)
+    mT = T
 
     @property
     def device(self) -> str:
         return "cpu"
+
+    @property
+    def name(self) -> str:
+        """The path of the traced function's argument that it is, as in the graph's signature; else empty."""
+        inputs = {} if self.recorder is None else self.recorder.inputs
+        return next((name for name, value in inputs.items() if value is self.value), "")
+
+    def to_device(self, device: str, *, stream: Any = None) -> Array:
+        """The array itself, which is on the only device, "cpu". Raises InputError for another."""
+        return _functions().asarray(self, device=device)
 
     def alias(self) -> Array:
         """The same array as another object."""
@@ -104,6 +112,12 @@ class Array:
         if self._data is None:
             self._no_data("a NumPy array of it")
         return np.array(self._data, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         return _functions()
@@ -187,7 +201,7 @@ class Array:
         return _functions().abs(self)
 
     def __invert__(self) -> Array:
-        return _functions().logical_not(self)
+        return _functions().bitwise_invert(self)
 
     def __add__(self, other: ArrayLike) -> Array:
         return bind("add", *promote("add", self, other))
@@ -213,6 +227,18 @@ class Array:
     def __rtruediv__(self, other: ArrayLike) -> Array:
         return bind("divide", *promote("divide", other, self))
 
+    def __floordiv__(self, other: ArrayLike) -> Array:
+        return _functions().floor_divide(self, other)
+
+    def __rfloordiv__(self, other: ArrayLike) -> Array:
+        return _functions().floor_divide(other, self)
+
+    def __mod__(self, other: ArrayLike) -> Array:
+        return _functions().remainder(self, other)
+
+    def __rmod__(self, other: ArrayLike) -> Array:
+        return _functions().remainder(other, self)
+
     def __matmul__(self, other: ArrayLike) -> Array:
         return _functions().matmul(self, other)
 
@@ -226,13 +252,15 @@ class Array:
         return _functions().pow(other, self)
 
     def __and__(self, other: ArrayLike) -> Array:
-        return _functions().logical_and(self, other)
+        return _functions().bitwise_and(self, other)
 
     def __or__(self, other: ArrayLike) -> Array:
-        return _functions().logical_or(self, other)
+        return _functions().bitwise_or(self, other)
 
     def __xor__(self, other: ArrayLike) -> Array:
-        return _functions().logical_xor(self, other)
+        return _functions().bitwise_xor(self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __eq__(self, other: Any) -> Array:  # type: ignore[override]  elementwise, as in the array API standard
         return _functions().equal(self, other)

@@ -36,6 +36,8 @@ def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
     """
     if isinstance(exponent, (int, float)) and not isinstance(x, (int, float)):
         base = as_array(x)
+        if base.type.dtype == "bool" or isinstance(exponent, bool):
+            refuse(DTypeError, "pow", (base,), "powers of bool.", 'Convert it with astype(x, "int32").')
         if float(exponent).is_integer() and -64 <= exponent <= 64:
             return _integer_power(base, int(exponent))
         if exponent == 0.5:

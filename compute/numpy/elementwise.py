@@ -35,7 +35,9 @@ def minimum(a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def negative(x: ArrayLike) -> Array:
-    return bind("negative", as_array(x))
+    """-x; of uint8 modulo 256."""
+    array = as_array(x)
+    return 0 - array if array.type.dtype == "uint8" else bind("negative", array)
 
 
 def positive(x: ArrayLike) -> Array:

@@ -101,7 +101,8 @@ def concat(arrays: Sequence[ArrayLike], *, axis: int | None = 0) -> Array:
     operands = promote("concat", *arrays)
     if axis is None:
         operands, axis = tuple(reshape(array, -1) for array in operands), 0
-    return operands[0] if len(operands) == 1 else bind("concat", *operands, axis=axis_of("concat", operands[0], axis))
+    place = axis_of("concat", operands[0], axis)
+    return operands[0] if len(operands) == 1 else bind("concat", *operands, axis=place)
 
 
 def stack(arrays: Sequence[ArrayLike], *, axis: int = 0) -> Array:

@@ -23,6 +23,7 @@ from coterie.compute.ir import NDArray
 from coterie.compute.jit import jit
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import trace
 from tests.compute.core.functions import ELEMENTARY, FUNCTIONS, MAKERS, Function
 
@@ -193,16 +194,12 @@ def test_equal_elements_keep_their_order() -> None:
 
 
 def test_a_row_that_is_named_often_gets_every_update_on_several_threads() -> None:
-    import onnxruntime
-
     ids = np.random.default_rng(0).integers(0, 4, 20_000).astype(np.int32)
     feeds = [np.zeros((4, 64), np.float32), ids, np.ones((20_000, 64), np.float32)]
     graph = trace(ops.scatter_add, *feeds).graph
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    session = onnxruntime.InferenceSession(to_onnx(graph, name="sums"), options, providers=["CPUExecutionProvider"])
+    executable = Executable(to_onnx(graph, name="sums"), threads=2)
     for _ in range(5):
-        result = session.run(None, dict(zip(graph.inputs, feeds, strict=True)))[0]
+        result = executable.run(dict(zip(graph.inputs, feeds, strict=True)))["output"]
         np.testing.assert_array_equal(result[:, 0], np.bincount(ids))
         np.testing.assert_array_equal(result, result[:, :1].repeat(64, axis=1))
 
