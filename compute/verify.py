@@ -57,16 +57,19 @@ def _unmade(graph: Graph, index: int, operand: Value) -> str:
     if maker is None:
         return f"{where}: an operand ({operand.type}) dangles: no input and no node makes it."
     # Made later: a cycle when the maker needs this node's result, else only a wrong order.
-    needed, frontier = set[int](), [maker]
-    while frontier:
-        at = frontier.pop()
-        if at not in needed:
-            needed.add(at)
-            frontier += [later[value] for value in graph.nodes[at].inputs if value in later]
-    maker_text = _where(maker, graph.nodes[maker])
-    if index in needed:
-        return f"{where}: the graph is cyclic: it needs the result of {maker_text}, which needs its own."
-    return f"{where}: it stands before {maker_text}, whose result it needs."
+    reader, frontier = {maker: index}, [maker]  # who first asked for a node
+    for at in frontier:
+        for needed in (later[value] for value in graph.nodes[at].inputs if value in later):
+            if needed not in reader:
+                reader[needed] = at
+                frontier.append(needed)
+    if index not in reader:
+        return f"{where}: it stands before {_where(maker, graph.nodes[maker])}, whose result it needs."
+    path = [index]
+    while len(path) == 1 or path[-1] != index:
+        path.append(reader[path[-1]])
+    told = " → ".join(_where(at, graph.nodes[at]) for at in path)
+    return f"{where}: the graph is cyclic: {told}, each of which needs the one before."
 
 
 def _check_type(value: Value, name: str) -> None:

@@ -41,6 +41,7 @@ def primitives(graph: Graph) -> list[str]:
     return [node.primitive for node in graph.nodes]
 
 
+@pytest.mark.capability("C12")
 def test_c12_the_gradient_of_sigmoid_reuses_its_result_and_takes_no_second_exponential() -> None:
     graph = optimise(trace(value_and_grad(lambda x: cnp.sum(sigmoid(x))), TensorSpec((3,))).graph)
     assert primitives(graph).count("exp") == 1

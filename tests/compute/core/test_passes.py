@@ -109,6 +109,7 @@ def feeds(seed: int = 0) -> dict[str, NDArray]:
     return {name: rng.normal(size=spec.shape) for name, spec in SPECS.items()}
 
 
+@pytest.mark.capability("C13", "E22")
 @pytest.mark.parametrize("name", [*PASSES, "all"])
 @settings(max_examples=60, deadline=None)
 @given(graph=graphs())
@@ -124,6 +125,7 @@ def test_a_pass_keeps_the_meaning_and_is_idempotent(name: str, graph: Graph) -> 
         np.testing.assert_allclose(now[output], value, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.capability("A4")
 @settings(max_examples=60, deadline=None)
 @given(graph=graphs())
 def test_print_parse_print_gives_the_same_text_and_meaning(graph: Graph) -> None:

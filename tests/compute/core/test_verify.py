@@ -128,6 +128,28 @@ REFUSALS: list[tuple[Callable[[], Graph], str]] = [
 ]
 
 
+@pytest.mark.capability("D9")
+def test_d9_a_cyclic_graph_is_refused_with_its_path() -> None:
+    x, *made = (Value(F) for _ in range(6))
+    a, b, c, d, e = made
+    nodes = (
+        Node("exp", (x,), (a,)),
+        Node("add", (a, d), (b,), {}, "train.py:3"),
+        Node("tanh", (b,), (c,), {}, "train.py:4"),
+        Node("add", (c, e), (d,), {}, "train.py:5"),
+        Node("exp", (x,), (e,)),
+    )
+    path = r"node 1 \(add, train.py:3\) → node 2 \(tanh, train.py:4\) → node 3 \(add, train.py:5\) → node 1 \(add,"
+    with pytest.raises(TraceError, match=rf"node 1 \(add, train.py:3\): the graph is cyclic: {path}"):
+        verify(Graph({"x": x}, nodes, {"y": d}))
+    held = Node("call", (x,), (Value(F),), {"graph": cyclic()}, "train.py:9")
+    with pytest.raises(
+        TraceError, match=r"call, train.py:9.*in its graph 'graph': node 0 \(add\): the graph is cyclic"
+    ):
+        verify(Graph({"x": x}, (held,), {"y": held.output}))
+
+
+@pytest.mark.capability("A4")
 @pytest.mark.parametrize(("make", "message"), REFUSALS, ids=[make.__name__ for make, _ in REFUSALS])
 def test_a_bad_graph_is_refused_by_name(make: Callable[[], Graph], message: str) -> None:
     with pytest.raises(TraceError, match=message):
