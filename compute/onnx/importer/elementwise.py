@@ -1,0 +1,148 @@
+"""Operators that work element by element."""
+
+from functools import reduce
+from math import sqrt
+
+import numpy as np
+
+from coterie.compute import numpy as cnp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.onnx.importer.operation import Operation, Rule, is_known, pointwise
+from coterie.compute.primitives.basic import ONNX_DTYPES
+
+_DTYPES = {code: name for name, code in ONNX_DTYPES.items()}
+
+
+def _quotient(node: Operation) -> Array:
+    a, b = node[0], node[1]
+    if a.type.is_float:
+        return a / b
+    # ONNX cuts integers off towards zero.
+    if is_known(a) and is_known(b):
+        return Array(np.trunc(a.numpy() / b.numpy()).astype(a.dtype))
+    return cnp.sign(a) * cnp.sign(b) * cnp.floor_divide(cnp.abs(a), cnp.abs(b))
+
+
+def _remainder(node: Operation) -> Array:
+    if not node.option("fmod", 0):
+        return cnp.remainder(node[0], node[1])
+    if is_known(node[0]) and is_known(node[1]):
+        return Array(np.fmod(node.known(0), node.known(1)))
+    return node[0] - node[1] * cnp.trunc(node[0] / node[1])
+
+
+def _power(node: Operation) -> Array:
+    x, exponent = node[0], node[1]
+    if is_known(exponent) and exponent.size == 1:
+        return cnp.pow(x, exponent.item())
+    return cnp.pow(x, exponent if exponent.dtype == x.dtype else cnp.astype(exponent, x.dtype))
+
+
+def _cast(node: Operation) -> Array:
+    code = int(node.attributes["to"])
+    if code not in _DTYPES:
+        node.refuse(f"coterie has no dtype of the ONNX code {code}", "Export in float32.")
+    return cnp.astype(node[0], _DTYPES[code])
+
+
+def _cast_like(node: Operation) -> Array:
+    return cnp.astype(node[0], node[1].dtype)
+
+
+def _clip(node: Operation) -> Array:
+    low, high = node.get(1), node.get(2)
+    x = node[0] if low is None else cnp.maximum(node[0], low)
+    return x if high is None else cnp.minimum(x, high)
+
+
+def _leaky(x: Array, slope: Array | float) -> Array:
+    return cnp.maximum(x, 0.0) + cnp.minimum(x, 0.0) * slope
+
+
+def _elu(node: Operation) -> Array:
+    x = node[0]
+    return cnp.maximum(x, 0.0) + node.option("alpha", 1.0) * (cnp.exp(cnp.minimum(x, 0.0)) - 1.0)
+
+
+def _selu(node: Operation) -> Array:
+    alpha, gamma = node.option("alpha", 1.6732632423543772), node.option("gamma", 1.0507009873554805)
+    x = node[0]
+    return gamma * (cnp.maximum(x, 0.0) + alpha * (cnp.exp(cnp.minimum(x, 0.0)) - 1.0))
+
+
+def _celu(node: Operation) -> Array:
+    alpha = node.option("alpha", 1.0)
+    x = node[0]
+    return cnp.maximum(x, 0.0) + alpha * (cnp.exp(cnp.minimum(x, 0.0) / alpha) - 1.0)
+
+
+def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
+    return cnp.clip(x * alpha + beta, 0.0, 1.0)
+
+
+def _gelu(node: Operation) -> Array:
+    x = node[0]
+    if node.option("approximate", "none") == "tanh":
+        return ops.gelu(x)
+    return 0.5 * x * (1.0 + ops.erf(x * sqrt(0.5)))
+
+
+def _thresholded(node: Operation) -> Array:
+    x = node[0]
+    return cnp.where(x > node.option("alpha", 1.0), x, cnp.zeros_like(x))
+
+
+RULES: dict[str, Rule] = {
+    "Abs": pointwise(cnp.abs),
+    "Add": pointwise(cnp.add),
+    "And": pointwise(cnp.logical_and),
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "Ceil": pointwise(cnp.ceil),
+    "Celu": _celu,
+    "Clip": _clip,
+    "Cos": pointwise(cnp.cos),
+    "Div": _quotient,
+    "Elu": _elu,
+    "Equal": pointwise(cnp.equal),
+    "Erf": pointwise(ops.erf),
+    "Exp": pointwise(cnp.exp),
+    "Floor": pointwise(cnp.floor),
+    "Gelu": _gelu,
+    "Greater": pointwise(cnp.greater),
+    "GreaterOrEqual": pointwise(cnp.greater_equal),
+    "HardSigmoid": lambda node: _hard_sigmoid(node[0], node.option("alpha", 0.2), node.option("beta", 0.5)),
+    "HardSwish": lambda node: node[0] * _hard_sigmoid(node[0], 1.0 / 6.0, 0.5),
+    "LeakyRelu": lambda node: _leaky(node[0], node.option("alpha", 0.01)),
+    "Less": pointwise(cnp.less),
+    "LessOrEqual": pointwise(cnp.less_equal),
+    "Log": pointwise(cnp.log),
+    "Max": lambda node: reduce(cnp.maximum, [node[index] for index in range(len(node.inputs))]),
+    "Mean": lambda node: reduce(cnp.add, [node[index] for index in range(len(node.inputs))]) / len(node.inputs),
+    "Min": lambda node: reduce(cnp.minimum, [node[index] for index in range(len(node.inputs))]),
+    "Mish": lambda node: node[0] * cnp.tanh(ops.softplus(node[0])),
+    "Mod": _remainder,
+    "Mul": pointwise(cnp.multiply),
+    "Neg": pointwise(cnp.negative),
+    "Not": pointwise(cnp.logical_not),
+    "Or": pointwise(cnp.logical_or),
+    "PRelu": lambda node: _leaky(node[0], node[1]),
+    "Pow": _power,
+    "Reciprocal": pointwise(cnp.reciprocal),
+    "Relu": pointwise(ops.relu),
+    "Round": pointwise(cnp.round),
+    "Selu": _selu,
+    "Sigmoid": pointwise(ops.sigmoid),
+    "Sign": pointwise(cnp.sign),
+    "Sin": pointwise(cnp.sin),
+    "Softplus": pointwise(ops.softplus),
+    "Softsign": lambda node: node[0] / (1.0 + cnp.abs(node[0])),
+    "Sqrt": pointwise(cnp.sqrt),
+    "Sub": pointwise(cnp.subtract),
+    "Sum": lambda node: reduce(cnp.add, [node[index] for index in range(len(node.inputs))]),
+    "Tanh": pointwise(cnp.tanh),
+    "ThresholdedRelu": _thresholded,
+    "Where": pointwise(cnp.where),
+    "Xor": pointwise(cnp.logical_xor),
+}

@@ -1,0 +1,130 @@
+"""Reductions, products, and normalisation by what is reduced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from coterie.compute import numpy as cnp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.onnx.importer.operation import Operation, Rule, pointwise
+
+
+def _reduction(fn: Callable[..., Array]) -> Rule:
+    def reduced(node: Operation) -> Array:
+        axes = node.integers(1, "axes")
+        if not axes and node.option("noop_with_empty_axes", 0):
+            return node[0]
+        return fn(node[0], axis=axes or None, keepdims=bool(node.option("keepdims", 1)))
+
+    return reduced
+
+
+def _l1(x: Array, **how: Any) -> Array:
+    return cnp.sum(cnp.abs(x), **how)
+
+
+def _squares(x: Array, **how: Any) -> Array:
+    return cnp.sum(x * x, **how)
+
+
+def _l2(x: Array, **how: Any) -> Array:
+    return cnp.sqrt(_squares(x, **how))
+
+
+def _log_sum(x: Array, **how: Any) -> Array:
+    return cnp.log(cnp.sum(x, **how))
+
+
+def _log_sum_exp(x: Array, axis: Any, keepdims: bool) -> Array:
+    top = ops.stop_gradient(cnp.max(x, axis=axis, keepdims=True))
+    total = cnp.log(cnp.sum(cnp.exp(x - top), axis=axis, keepdims=True)) + top
+    return total if keepdims else cnp.sum(total, axis=axis)
+
+
+def _position(fn: Callable[..., Array]) -> Rule:
+    def found(node: Operation) -> Array:
+        if node.option("select_last_index", 0):
+            node.refuse("it takes the last of equal elements", "Only the first is translated.")
+        keep = bool(node.option("keepdims", 1))
+        return cnp.astype(fn(node[0], axis=node.option("axis", 0), keepdims=keep), "int64")
+
+    return found
+
+
+def _gemm(node: Operation) -> Array:
+    a = cnp.matrix_transpose(node[0]) if node.option("transA", 0) else node[0]
+    b = cnp.matrix_transpose(node[1]) if node.option("transB", 0) else node[1]
+    alpha, beta = node.option("alpha", 1.0), node.option("beta", 1.0)
+    y = a @ b if alpha == 1.0 else alpha * (a @ b)
+    c = node.get(2)
+    return y if c is None or beta == 0.0 else y + (c if beta == 1.0 else beta * c)
+
+
+def _einsum(node: Operation) -> Array:
+    return cnp.einsum(node.attributes["equation"], *(node[index] for index in range(len(node.inputs))))
+
+
+def _running_sum(node: Operation) -> Array:
+    if node.option("exclusive", 0) or node.option("reverse", 0):
+        node.refuse("it is exclusive or in reverse", "Only the plain running sum is translated.")
+    axis = int(np.asarray(node.known(1)).item())
+    return cnp.cumulative_sum(node[0], axis=axis)
+
+
+def _centred(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    centred = x - cnp.mean(x, axis=axes, keepdims=True)
+    return centred / cnp.sqrt(cnp.mean(centred * centred, axis=axes, keepdims=True) + epsilon)
+
+
+def _layer_normalisation(node: Operation) -> Array:
+    if node.outputs > 1:
+        node.refuse("its mean or deviation is used", "Only its first output is translated.")
+    x, bias = node[0], node.get(2)
+    axis = node.option("axis", -1) % x.ndim
+    y = _centred(x, tuple(range(axis, x.ndim)), node.option("epsilon", 1e-5)) * node[1]
+    return y if bias is None else y + bias
+
+
+def _by_channel(x: Array, values: Array) -> Array:
+    return cnp.reshape(values, (-1, *(1,) * (x.ndim - 2)))
+
+
+def _instance_normalisation(node: Operation) -> Array:
+    x = node[0]
+    y = _centred(x, tuple(range(2, x.ndim)), node.option("epsilon", 1e-5))
+    return y * _by_channel(x, node[1]) + _by_channel(x, node[2])
+
+
+def _batch_normalisation(node: Operation) -> Array:
+    if node.option("training_mode", 0) or node.outputs > 1:
+        node.refuse("it is in training mode", "Export the model in evaluation mode.")
+    x = node[0]
+    scale, bias, mean, variance = (_by_channel(x, node[index]) for index in range(1, 5))
+    return (x - mean) * (scale / cnp.sqrt(variance + node.option("epsilon", 1e-5))) + bias
+
+
+RULES: dict[str, Rule] = {
+    "ArgMax": _position(cnp.argmax),
+    "ArgMin": _position(cnp.argmin),
+    "BatchNormalization": _batch_normalisation,
+    "CumSum": _running_sum,
+    "Einsum": _einsum,
+    "Gemm": _gemm,
+    "InstanceNormalization": _instance_normalisation,
+    "LayerNormalization": _layer_normalisation,
+    "LogSoftmax": lambda node: ops.log_softmax(node[0], axis=node.option("axis", -1)),
+    "MatMul": pointwise(cnp.matmul),
+    "ReduceL1": _reduction(_l1),
+    "ReduceL2": _reduction(_l2),
+    "ReduceLogSum": _reduction(_log_sum),
+    "ReduceLogSumExp": _reduction(_log_sum_exp),
+    "ReduceMax": _reduction(cnp.max),
+    "ReduceMean": _reduction(cnp.mean),
+    "ReduceMin": _reduction(cnp.min),
+    "ReduceProd": _reduction(cnp.prod),
+    "ReduceSum": _reduction(cnp.sum),
+    "ReduceSumSquare": _reduction(_squares),
+    "Softmax": lambda node: ops.softmax(node[0], axis=node.option("axis", -1)),
+}

@@ -1,0 +1,200 @@
+"""Operators on shapes and on the order of elements, and what is computed from shapes."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from coterie.compute import numpy as cnp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.onnx.importer.operation import Operation, Rule, is_known
+
+
+def _axes(node: Operation, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    if any(not -rank <= axis < rank for axis in axes):
+        node.refuse(f"the axes {list(axes)} do not exist in {rank} axes", "The file is damaged: export it again.")
+    return tuple(sorted(axis % rank for axis in axes))
+
+
+def _reshape(node: Operation) -> Array:
+    x = node[0]
+    sizes = [int(n) for n in node.known(1)]
+    if not node.option("allowzero", 0):
+        sizes = [x.shape[index] if n == 0 else n for index, n in enumerate(sizes)]
+    return cnp.reshape(x, sizes)
+
+
+def _flatten(node: Operation) -> Array:
+    x = node[0]
+    axis = node.option("axis", 1)
+    axis = axis + x.ndim if axis < 0 else axis
+    return cnp.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
+
+
+def _transpose(node: Operation) -> Array:
+    return cnp.permute_dims(node[0], node.option("perm", tuple(reversed(range(node[0].ndim)))))
+
+
+def _unsqueeze(node: Operation) -> Array:
+    x, axes = node[0], node.integers(1, "axes") or ()
+    sizes = list(x.shape)
+    for axis in _axes(node, axes, x.ndim + len(axes)):
+        sizes.insert(axis, 1)
+    return cnp.reshape(x, sizes)
+
+
+def _squeeze(node: Operation) -> Array:
+    x, axes = node[0], node.integers(1, "axes")
+    given = tuple(i for i, n in enumerate(x.shape) if n == 1) if axes is None else _axes(node, axes, x.ndim)
+    return cnp.squeeze(x, given)
+
+
+def _expand(node: Operation) -> Array:
+    x = node[0]
+    shape = np.broadcast_shapes(x.shape, tuple(int(n) for n in node.known(1)))
+    # A known array stays known: shapes are computed with it.
+    return Array(np.broadcast_to(x.numpy(), shape).copy()) if is_known(x) else cnp.broadcast_to(x, shape)
+
+
+def _shape(node: Operation) -> Array:
+    start, end = node.option("start", 0), node.option("end", None)
+    return Array(np.asarray(node[0].shape[start:end], np.int64))
+
+
+def _filled(node: Operation) -> Array:
+    value = np.asarray(node.option("value", np.zeros(1, np.float32)))
+    return Array(np.full(tuple(int(n) for n in node.known(0)), value.reshape(-1)[0], value.dtype))
+
+
+def _slice(node: Operation) -> Array:
+    x = node[0]
+    starts, ends = (np.asarray(node.known(index)).reshape(-1).tolist() for index in (1, 2))
+    axes = node.integers(3, "axes") or tuple(range(len(starts)))
+    steps = node.integers(4, "steps") or (1,) * len(starts)
+    parts: list[Any] = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        place = axis % x.ndim
+        size = x.shape[place]
+        # Going down, an end before the first element means "to the first element", which Python writes as None.
+        bounds = start, (None if step < 0 and end < -size else end)
+        parts[place] = slice(*bounds, step)
+    return x[tuple(parts)]
+
+
+def _gather(node: Operation) -> Array:
+    x, places = node[0], node[1]
+    axis = int(node.option("axis", 0))
+    size = x.shape[axis]
+    if is_known(places):
+        wrapped = Array(np.where(places.numpy() < 0, places.numpy() + size, places.numpy()))
+    else:
+        wrapped = cnp.where(places < 0, places + size, places)
+    return cnp.take(x, wrapped, axis=axis)
+
+
+def _gather_elements(node: Operation) -> Array:
+    return cnp.take_along_axis(node[0], node[1], axis=node.option("axis", 0))
+
+
+def _concat(node: Operation) -> Array:
+    return cnp.concat([node[index] for index in range(len(node.inputs))], axis=int(node.attributes["axis"]))
+
+
+def _split(node: Operation) -> tuple[Array, ...]:
+    x, axis = node[0], int(node.option("axis", 0))
+    sizes = node.integers(1, "split")
+    if sizes is None:
+        count = int(node.option("num_outputs", node.outputs))
+        most = -(-x.shape[axis] // count)
+        sizes = (*(most,) * (count - 1), x.shape[axis] - most * (count - 1))
+    return tuple(ops.split(x, sizes, axis=axis))
+
+
+def _pad(node: Operation) -> Array:
+    x = node[0]
+    if (how := node.option("mode", "constant")) != "constant":
+        node.refuse(f"it pads by {how!r}", 'Only mode "constant" is translated.')
+    pads = [int(n) for n in node.known(1)]
+    axes = node.integers(3, "axes") or tuple(range(x.ndim))
+    value = 0.0 if node.get(2) is None else float(np.asarray(node.known(2)).reshape(-1)[0])
+    widths = [(0, 0)] * x.ndim
+    for index, axis in enumerate(axes):
+        widths[axis % x.ndim] = (pads[index], pads[index + len(axes)])
+    # A negative width takes elements away.
+    kept = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(widths, x.shape, strict=True))
+    return cnp.pad(x[kept], [(max(a, 0), max(b, 0)) for a, b in widths], value=value)
+
+
+def _range(node: Operation) -> Array:
+    first, last, step = (node.known(index) for index in range(3))
+    return Array(np.arange(first.item(), last.item(), step.item(), dtype=first.dtype))
+
+
+def _tile(node: Operation) -> Array:
+    return cnp.tile(node[0], [int(n) for n in node.known(1)])
+
+
+def _triangle(node: Operation) -> Array:
+    k = 0 if node.get(1) is None else int(node.known(1).item())
+    return cnp.triu(node[0], k=k) if node.option("upper", 1) else cnp.tril(node[0], k=k)
+
+
+def _one_hot(node: Operation) -> Array:
+    depth = int(np.asarray(node.known(1)).item())
+    if node.option("axis", -1) not in (-1, node[0].ndim):
+        node.refuse("its classes are not on the last axis", "Export with axis=-1.")
+    values = node[2]
+    off, on = values[0], values[1]
+    ids = cnp.astype(node[0], "int32") if node[0].type.is_float else node[0]
+    chosen = ops.one_hot(cnp.where(ids < 0, ids + depth, ids), depth)
+    return cnp.astype(chosen, values.dtype) * (on - off) + off
+
+
+def _constant(node: Operation) -> Array:
+    for name, dtype in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64")):
+        if name in node.attributes:
+            return Array(np.asarray(node.attributes[name], dtype))
+    if "value_ints" in node.attributes:
+        return Array(np.asarray(node.attributes["value_ints"], np.int64))
+    if "value" not in node.attributes:
+        node.refuse("its value is sparse or text", "Export it as a dense tensor of numbers.")
+    return cnp.asarray(node.attributes["value"])
+
+
+def _identity(node: Operation) -> Array:
+    return node[0]
+
+
+def _dropout(node: Operation) -> Array:
+    if node.get(2) is not None and bool(np.asarray(node.known(2)).item()):
+        node.refuse("it is in training mode", "Export the model in evaluation mode.")
+    if node.outputs > 1:
+        node.refuse("its mask is used", "Export the model in evaluation mode.")
+    return node[0]
+
+
+RULES: dict[str, Rule] = {
+    "Concat": _concat,
+    "Constant": _constant,
+    "ConstantOfShape": _filled,
+    "Dropout": _dropout,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "Identity": _identity,
+    "OneHot": _one_hot,
+    "Pad": _pad,
+    "Range": _range,
+    "Reshape": _reshape,
+    "Shape": _shape,
+    "Size": lambda node: Array(np.asarray(node[0].size, np.int64)),
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Trilu": _triangle,
+    "Unsqueeze": _unsqueeze,
+}

@@ -1,0 +1,152 @@
+"""Convolution and pooling, over one or two axes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.compute import numpy as cnp
+from coterie.compute import ops
+from coterie.compute.array import Array
+from coterie.compute.onnx.importer.operation import Operation, Rule
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A window over two axes; a graph over one axis is computed over two, of which the first has size 1."""
+
+    kernel: Pair
+    stride: Pair
+    dilation: Pair
+    padding: tuple[Pair, Pair]
+
+
+def _image(node: Operation) -> Array:
+    x = node[0]
+    if x.ndim not in (3, 4):
+        node.refuse(f"its input has {x.ndim} axes", "Windows over one or two axes are translated: [N, C, (H,) W].")
+    return x if x.ndim == 4 else cnp.expand_dims(x, 2)
+
+
+def _restored(node: Operation, y: Array) -> Array:
+    return y if node[0].ndim == 4 else cnp.squeeze(y, 2)
+
+
+def _window(node: Operation, kernel: Sequence[int], size: Sequence[int]) -> _Window:
+    spatial = node[0].ndim - 2
+
+    def two(values: Sequence[int], fill: int) -> Pair:
+        listed = [fill] * (2 - spatial) + [int(n) for n in values]
+        return listed[0], listed[1]
+
+    window = two(kernel, 1)
+    stride = two(node.option("strides", (1,) * spatial), 1)
+    dilation = two(node.option("dilations", (1,) * spatial), 1)
+    how = node.option("auto_pad", "NOTSET")
+    spans = [dilation[i] * (window[i] - 1) + 1 for i in (0, 1)]
+    if how in ("SAME_UPPER", "SAME_LOWER"):
+        missing = [max((-(-size[i] // stride[i]) - 1) * stride[i] + spans[i] - size[i], 0) for i in (0, 1)]
+        less, more = ([n // 2 for n in missing], [n - n // 2 for n in missing])
+        before, after = (less, more) if how == "SAME_UPPER" else (more, less)
+        padding = ((before[0], after[0]), (before[1], after[1]))
+    elif how == "VALID":
+        padding = ((0, 0), (0, 0))
+    else:
+        pads = node.option("pads", (0,) * 2 * spatial)
+        before, after = two(pads[:spatial], 0), two(pads[spatial:], 0)
+        padding = ((before[0], after[0]), (before[1], after[1]))
+    if node.option("ceil_mode", 0):
+        rows, columns = (_ceiled(size[i], spans[i], stride[i], padding[i]) for i in (0, 1))
+        padding = ((padding[0][0], padding[0][1] + rows), (padding[1][0], padding[1][1] + columns))
+    return _Window(window, stride, dilation, padding)
+
+
+def _ceiled(size: int, span: int, stride: int, padding: Pair) -> int:
+    """How much more padding lets the last, incomplete window in; one that would begin in the padding is dropped."""
+    free = size + sum(padding) - span
+    count = -(-free // stride)
+    if count * stride >= size + padding[0]:
+        count -= 1
+    return max(count * stride - free, 0)
+
+
+def _conv(node: Operation) -> Array:
+    x, w = _image(node), node[1]
+    w = w if w.ndim == 4 else cnp.expand_dims(w, 2)
+    at = _window(node, w.shape[4 - (node[0].ndim - 2) :], x.shape[2:])
+    y = ops.conv2d(
+        x,
+        w,
+        node.get(2),
+        stride=at.stride,
+        padding=at.padding,
+        dilation=at.dilation,
+        groups=node.option("group", 1),
+    )
+    return _restored(node, y)
+
+
+def _conv_transposed(node: Operation) -> Array:
+    x, w = _image(node), node[1]
+    w = w if w.ndim == 4 else cnp.expand_dims(w, 2)
+    if node.option("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
+        node.refuse("its padding follows from an output shape", "Export with explicit pads.")
+    at = _window(node, w.shape[4 - (node[0].ndim - 2) :], x.shape[2:])
+    *rows, columns = (int(n) for n in node.option("output_padding", (0,) * (node[0].ndim - 2)))
+    extra = (rows[0] if rows else 0, columns)
+    # Unequal pads are cut off a result without padding.
+    y = ops.conv_transpose2d(
+        x,
+        w,
+        node.get(2),
+        stride=at.stride,
+        output_padding=extra,
+        dilation=at.dilation,
+        groups=node.option("group", 1),
+    )
+    (top, bottom), (left, right) = at.padding
+    return _restored(node, y[:, :, top : y.shape[2] - bottom, left : y.shape[3] - right])
+
+
+def _max_pool(node: Operation) -> Array:
+    if node.outputs > 1:
+        node.refuse("the positions of its maxima are used", "Only its first output is translated.")
+    x = _image(node)
+    at = _window(node, node.attributes["kernel_shape"], x.shape[2:])
+    if at.dilation != (1, 1):
+        node.refuse("its window is dilated", "Only windows without gaps are translated.")
+    return _restored(node, ops.max_pool2d(x, at.kernel, at.stride, at.padding))
+
+
+def _average_pool(node: Operation) -> Array:
+    x = _image(node)
+    at = _window(node, node.attributes["kernel_shape"], x.shape[2:])
+    if at.dilation != (1, 1):
+        node.refuse("its window is dilated", "Only windows without gaps are translated.")
+    if at.padding == ((0, 0), (0, 0)):
+        return _restored(node, ops.avg_pool2d(x, at.kernel, at.stride))
+    if node.option("ceil_mode", 0) and node.option("count_include_pad", 0):
+        node.refuse("it counts padding in windows that reach over the edge", "Export with ceil_mode=0.")
+
+    def summed(image: Array) -> Array:
+        return ops.avg_pool2d(cnp.pad(image, ((0, 0), (0, 0), *at.padding)), at.kernel, at.stride)
+
+    if node.option("count_include_pad", 0):
+        return _restored(node, summed(x))
+    return _restored(node, summed(x) / summed(Array(np.ones((1, 1, *x.shape[2:]), x.dtype))))
+
+
+def _spatial(node: Operation) -> tuple[int, ...]:
+    return tuple(range(2, node[0].ndim))
+
+
+RULES: dict[str, Rule] = {
+    "AveragePool": _average_pool,
+    "Conv": _conv,
+    "ConvTranspose": _conv_transposed,
+    "GlobalAveragePool": lambda node: cnp.mean(node[0], axis=_spatial(node), keepdims=True),
+    "GlobalMaxPool": lambda node: cnp.max(node[0], axis=_spatial(node), keepdims=True),
+    "MaxPool": _max_pool,
+}

@@ -1,0 +1,264 @@
+"""Every translated operator computes what ONNX Runtime does, eager and as a graph; what is not translated is named."""
+
+from typing import Any, cast
+
+import numpy as np
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from coterie.compute.ir import NDArray
+from coterie.compute.jit import jit
+from coterie.compute.onnx import load
+from coterie.compute.onnx.importer.table import TRANSLATIONS
+from coterie.errors import DTypeError, GraphRefused, InputError, ShapeError, StorageError
+
+RNG = np.random.default_rng(4)
+
+
+def f(*shape: int, low: float = -2.0, high: float = 2.0) -> NDArray:
+    return RNG.uniform(low, high, shape).astype(np.float32)
+
+
+def i(*values: int) -> NDArray:
+    return np.asarray(values, np.int64)
+
+
+def b(*shape: int) -> NDArray:
+    return RNG.random(shape) > 0.5
+
+
+X = f(3, 4)
+IMAGE = f(2, 4, 7, 6)
+WAVE = f(2, 4, 9)
+
+# operator, inputs (those from the mark on are constants of the file), attributes, operator set, outputs
+Case = tuple[str, list[NDArray | None], int, dict[str, Any], int, int]
+
+
+def case(
+    operator: str,
+    *inputs: NDArray | None,
+    data: int | None = None,
+    opset: int = 17,
+    outputs: int = 1,
+    **attributes: Any,
+) -> Case:
+    return operator, list(inputs), len(inputs) if data is None else data, attributes, opset, outputs
+
+
+CASES: list[Case] = [
+    *(
+        case(op, X)
+        for op in (
+            "Abs Ceil Cos Erf Exp Floor HardSwish Identity Neg Relu Sigmoid Sign Sin Softplus Softsign Tanh"
+        ).split()
+    ),
+    *(case(op, f(3, 4, low=0.5)) for op in "Log Reciprocal Sqrt".split()),
+    *(case(op, X) for op in "Celu Elu HardSigmoid LeakyRelu Selu ThresholdedRelu".split()),
+    case("Celu", X, alpha=2.0),
+    case("Elu", X, alpha=0.5),
+    case("HardSigmoid", X, alpha=0.3, beta=0.4),
+    case("Mish", X, opset=18),
+    case("Gelu", X, opset=20),
+    case("Gelu", X, opset=20, approximate="tanh"),
+    *(case(op, X, f(4)) for op in "Add Mul Sub".split()),
+    case("Div", X, f(4, low=0.5)),
+    case("Div", i(7, -7, 9), i(2, 2, -4), data=0),
+    case("Div", i(7, -7, 9), i(2, 2, -4)),
+    case("Mod", i(7, -7, 9), i(2, 2, -4)),
+    case("Mod", f(5), f(5, low=0.5), fmod=1),
+    case("Mod", f(5), f(5, low=0.5), data=0, fmod=1),
+    case("Pow", f(3, 4, low=0.1), np.asarray(2.0, np.float32), data=1),
+    case("Pow", f(3, 4, low=0.1), f(4)),
+    *(case(op, X, f(4), f(3, 1)) for op in "Max Min Mean Sum".split()),
+    *(case(op, X, f(4)) for op in "Equal Greater GreaterOrEqual Less LessOrEqual".split()),
+    *(case(op, b(3, 4), b(4)) for op in "And Or Xor".split()),
+    case("Not", b(3, 4)),
+    case("Where", b(3, 4), X, f(4)),
+    case("PRelu", X, f(4)),
+    case("Round", f(3, 4) * 3),
+    case("Cast", X, to=TensorProto.INT32),
+    case("CastLike", i(1, 2), f(1)),
+    case("Clip", X, np.asarray(-1.0, np.float32), None),
+    case("Clip", X, None, np.asarray(1.0, np.float32)),
+    case("Concat", X, f(2, 4), axis=0),
+    case("Constant", value=numpy_helper.from_array(f(2, 2))),
+    case("Constant", value_floats=[1.0, 2.0]),
+    case("Constant", value_ints=[1, 2]),
+    case("ConstantOfShape", i(2, 3), data=0, value=numpy_helper.from_array(np.asarray([3.0], np.float32))),
+    case("ConstantOfShape", i(2), data=0),
+    case("Dropout", X),
+    case("Expand", f(3, 1), i(2, 1, 4), data=1),
+    *(case("Flatten", IMAGE, axis=axis) for axis in (0, 1, 2, -1)),
+    case("Gather", X, i(2, 0, -1), axis=1),
+    case("Gather", X, i(2, 0, -1), data=1),
+    case("Gather", X, np.asarray(1), data=1, axis=1),
+    case("GatherElements", X, np.asarray([[0, 2, 1, 0]]), axis=0),
+    case("OneHot", i(1, 0, -1), np.asarray(3), f(2), data=1),
+    case("Pad", IMAGE, i(0, 0, 1, 2, 0, 0, 3, 0), np.asarray(1.5, np.float32), data=1),
+    case("Pad", IMAGE, i(0, 0, -1, 2, 0, 0, 3, -2), data=1),
+    case("Pad", IMAGE, i(1, 2), None, i(-1), data=1, opset=18),
+    case("Range", i(*[1])[0:1].reshape(()), np.asarray(7), np.asarray(2), data=0),
+    case("Reshape", IMAGE, i(0, -1, 6), data=1),
+    case("Shape", IMAGE),
+    case("Shape", IMAGE, start=1, end=-1),
+    case("Size", IMAGE),
+    case("Slice", IMAGE, i(1, -3), i(9, -1), i(2, 3), data=1),
+    case("Slice", IMAGE, i(-1, 5), i(-(2**60), 0), i(2, -1), i(-1, -2), data=1),
+    case("Slice", X, i(0, 1), i(2**62, 3), data=1),
+    case("Split", X, i(1, 3), data=1, axis=1, outputs=2),
+    case("Split", X, axis=1, outputs=2),
+    case("Split", f(7), num_outputs=3, outputs=3, opset=18),
+    case("Squeeze", f(3, 1, 1), i(1), data=1),
+    case("Squeeze", f(3, 1, 1)),
+    case("Unsqueeze", X, i(0, -1), data=1),
+    case("Tile", X, i(2, 3), data=1),
+    case("Transpose", IMAGE),
+    case("Transpose", IMAGE, perm=[0, 2, 3, 1]),
+    case("Trilu", X, upper=0),
+    case("Trilu", X, np.asarray(1), data=1),
+    *(case(op, X, axis=1, keepdims=keep) for op in ("ArgMax", "ArgMin") for keep in (0, 1)),
+    case("BatchNormalization", IMAGE, f(4), f(4), f(4), f(4, low=0.5)),
+    case("CumSum", X, np.asarray(1), data=1),
+    case("Einsum", X, f(4, 2), equation="ij,jk->ki"),
+    case("Gemm", X, f(4, 2), f(2), alpha=0.5, beta=2.0),
+    case("Gemm", f(4, 3), f(2, 4), transA=1, transB=1),
+    case("InstanceNormalization", IMAGE, f(4), f(4)),
+    case("LayerNormalization", IMAGE, f(7, 6), f(7, 6), axis=2),
+    case("LayerNormalization", X, f(4), epsilon=0.1),
+    case("LogSoftmax", X, axis=0),
+    case("Softmax", X),
+    case("MatMul", f(2, 3, 4), f(4, 5)),
+    *(
+        made
+        for op in "L1 L2 LogSum LogSumExp Max Mean Min Prod SumSquare".split()
+        for made in (
+            case(f"Reduce{op}", f(2, 3, 4, low=0.5)),
+            case(f"Reduce{op}", f(2, 3, 4, low=0.5), keepdims=0, axes=[0, -1]),
+        )
+    ),
+    case("ReduceSum", f(2, 3, 4), i(1), data=1, keepdims=0),
+    case("ReduceSum", f(2, 3, 4), noop_with_empty_axes=1),
+    case("ReduceMean", f(2, 3, 4), i(-1, 0), data=1, opset=18),
+    case("Conv", IMAGE, f(6, 2, 3, 2), f(6), group=2, strides=[2, 1], pads=[1, 0, 2, 1], dilations=[1, 2]),
+    *(
+        case("Conv", IMAGE, f(3, 4, 2, 4), auto_pad=how, strides=[2, 2])
+        for how in ("SAME_UPPER", "SAME_LOWER", "VALID")
+    ),
+    case("Conv", WAVE, f(2, 4, 3), f(2), pads=[1, 2], strides=[2]),
+    case(
+        "ConvTranspose", IMAGE, f(4, 3, 3, 3), f(6), group=2, strides=[2, 2], pads=[1, 0, 1, 2], output_padding=[1, 0]
+    ),
+    case("ConvTranspose", WAVE, f(4, 2, 3), strides=[2], output_padding=[1]),
+    case("AveragePool", IMAGE, kernel_shape=[2, 3], strides=[2, 1]),
+    *(case("AveragePool", IMAGE, kernel_shape=[3, 3], pads=[1, 1, 1, 0], count_include_pad=n) for n in (0, 1)),
+    case("AveragePool", WAVE, kernel_shape=[4], strides=[2], ceil_mode=1, opset=19),
+    case("MaxPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 1]),
+    case("MaxPool", IMAGE, kernel_shape=[2, 3], strides=[2, 2], ceil_mode=1),
+    case("MaxPool", WAVE, kernel_shape=[3], strides=[3]),
+    case("GlobalAveragePool", IMAGE),
+    case("GlobalMaxPool", IMAGE),
+]
+
+
+def built(
+    operator: str, inputs: list[NDArray | None], data: int, attributes: dict[str, Any], opset: int, outputs: int
+) -> bytes:
+    """A graph of one node; the inputs before the mark are inputs of the graph, the others stand in the file."""
+    names = ["" if array is None else f"in{index}" for index, array in enumerate(inputs)]
+    node = helper.make_node(operator, names, [f"out{index}" for index in range(outputs)], "the_node", **attributes)
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names[:data], inputs[:data], strict=True)
+        if array is not None
+    ]
+    held = [
+        numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+        for name, array in zip(names[data:], inputs[data:], strict=True)
+        if array is not None
+    ]
+    told = [onnxruntime_output(f"out{index}") for index in range(outputs)]
+    graph = helper.make_graph([node], "one", given, told, held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return model.SerializeToString()
+
+
+def onnxruntime_output(name: str) -> Any:
+    """An output whose type the runtime infers."""
+    return helper.make_empty_tensor_value_info(name)
+
+
+@pytest.mark.parametrize("row", CASES, ids=[f"{n}_{row[0]}" for n, row in enumerate(CASES)])
+def test_an_operator_computes_what_the_runtime_does(row: Case) -> None:
+    operator, inputs, data, attributes, opset, outputs = row
+    proto = built(operator, inputs, data, attributes, opset, outputs)
+    fed = {f"in{n}": array for n, array in enumerate(inputs[:data]) if array is not None}
+    session = cast(Any, onnxruntime).InferenceSession(proto, providers=["CPUExecutionProvider"])
+    expected = session.run(None, fed)
+    model = load(proto)
+    for run in (model, jit(model, fullgraph=True)):
+        found: Any = run(model.parameters, *fed.values())
+        results = cast("tuple[Any, ...]", found if isinstance(found, tuple) else (found,))
+        for told, wanted in zip(results, expected, strict=True):
+            assert told.dtype == wanted.dtype and told.shape == wanted.shape
+            np.testing.assert_allclose(told.numpy(), wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_every_translated_operator_has_a_case() -> None:
+    assert {row[0] for row in CASES} == set(TRANSLATIONS)
+
+
+REFUSED: list[tuple[str, bytes]] = [
+    (r"The node 'the_node' is a NonZero, which is not translated", built("NonZero", [X], 1, {}, 17, 1)),
+    (r"of operator set 12; 13 to 21", built("Relu", [X], 1, {}, 12, 1)),
+    (
+        r"'the_node' \(Pad\) cannot be imported: it pads by 'reflect'",
+        built("Pad", [X, i(1, 1, 1, 1)], 1, {"mode": "reflect"}, 17, 1),
+    ),
+    (
+        r"'the_node' \(MaxPool\) .*positions of its maxima",
+        built("MaxPool", [IMAGE], 1, {"kernel_shape": [2, 2]}, 17, 2),
+    ),
+    (
+        r"'the_node' \(Dropout\) .*training mode",
+        built("Dropout", [X, np.asarray(0.5, np.float32), np.asarray(True)], 1, {}, 17, 1),
+    ),
+    (r"'the_node' \(Cast\) .*ONNX code 3", built("Cast", [X], 1, {"to": TensorProto.INT8}, 17, 1)),
+    (r"'in1' is of dtype int8", built("Add", [X, np.zeros(4, np.int8)], 1, {}, 17, 1)),
+    ("It is not an ONNX file", b"\x00not a graph"),
+]
+
+
+@pytest.mark.parametrize(("message", "proto"), REFUSED, ids=[str(n) for n in range(len(REFUSED))])
+def test_what_is_not_translated_is_refused_by_name_with_a_way_out(message: str, proto: bytes) -> None:
+    with pytest.raises(GraphRefused, match=message) as caught:
+        model = load(proto)
+        model(model.parameters, *[np.zeros([n or 1 for n in spec.shape], spec.dtype) for spec in model.specs()])
+    assert caught.value.reason == "import_refused" and caught.value.hint
+
+
+def test_a_size_that_depends_on_data_is_refused_in_a_trace() -> None:
+    proto = built("Reshape", [X, i(2, 6)], 2, {}, 17, 1)
+    model = load(proto)
+    assert model({}, X, i(2, 6)).shape == (2, 6)  # on numbers it is known
+    with pytest.raises(GraphRefused, match="its input 1 is computed from data"):
+        jit(model, fullgraph=True)({}, X, i(2, 6))
+
+
+def test_wrong_calls_name_the_input() -> None:
+    model = load(built("Gemm", [X, f(4, 2)], 1, {}, 17, 1))
+    with pytest.raises(InputError, match="needs the parameters in1"):
+        model({}, X)
+    with pytest.raises(InputError, match=r"takes 1 inputs \(in0\), got 2"):
+        model(model.parameters, X, X)
+    with pytest.raises(
+        ShapeError, match=r"test_operators.py:\d+: the input 'in0' has the sizes \[3, 4\], got \[4, 4\]"
+    ):
+        model(model.parameters, f(4, 4))
+    with pytest.raises(DTypeError, match="'in0' is float32, got float64"):
+        model(model.parameters, X.astype(np.float64))
+    with pytest.raises(ShapeError, match="the parameter 'in1'"):
+        model({"in1": f(2, 4)}, X)
+    with pytest.raises(StorageError, match="cannot be read"):
+        load("no/such/file.onnx")
