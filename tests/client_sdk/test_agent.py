@@ -9,11 +9,14 @@ import pytest
 from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, counting, experiment, hear, kinds, rows, run
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.compute.nn.models import mlp
 from coterie.errors import ConfigurationError, InputError, StorageError, Unreachable
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.update import read_update
 
 
 class Recorder:
@@ -48,6 +51,33 @@ def test_several_devices_train_and_evaluate_a_model_that_learns(tmp_path: Path) 
             assert summary.bytes_up > 0 and summary.bytes_down > 0
 
     run(work, tmp_path)
+
+
+@pytest.mark.capability("E17")
+def test_all_tensors_leave_in_one_message_a_round(tmp_path: Path) -> None:
+    """Six tensors are one flat delta: one upload for each client and round, its bytes those of the numbers and a small
+    head, and the round's record counts them.
+    """
+    bodies: list[bytes] = []
+    model, policy = mlp((4, 16, 8, 3)), RoundPolicy(rounds=2, cohort=2, evaluate_every=0)
+    wanted = experiment("flat", model=model, rounds=policy)
+
+    async def work(place: Lab) -> None:
+        view = await place.submit(wanted)
+        agents = [await place.agent("flat", f"d{i}", data=rows(40, i)) for i in range(2)]
+        await asyncio.gather(*(agent.run(rounds=2) for agent in agents))
+        records = (await place.control.history(view.id)).rounds
+        assert [record.accepted for record in records] == [2, 2]
+        assert sum(record.bytes_up for record in records) == sum(map(len, bodies))
+
+    run(work, tmp_path, lambda app: Recorder(app, "/update", bodies))
+    sections = compile_plan(wanted).plan.manifest.sections
+    sums = sections[-1].length
+    assert len(model.specs()) == 6 and len(bodies) == 2 * 2
+    for body in bodies:
+        update = read_update(body, sections)
+        assert update.decode("delta").shape == (model.count(),) and update.decode("metrics").shape == (sums,)
+        assert 4 * (model.count() + sums) <= len(body) < 4 * (model.count() + sums) + 2048
 
 
 def test_client_state_is_rolled_back_when_the_round_is_abandoned(tmp_path: Path) -> None:
