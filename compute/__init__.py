@@ -41,8 +41,12 @@ if TYPE_CHECKING:
     from coterie.compute.mode import use_mode as use_mode
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
+    from coterie.compute.passes.cost import bytes_moved as bytes_moved
+    from coterie.compute.passes.cost import flops as flops
+    from coterie.compute.passes.formulas import simplify_formulas as simplify_formulas
     from coterie.compute.passes.legalise import legalise as legalise
     from coterie.compute.passes.recompute import recompute as recompute
+    from coterie.compute.passes.zeros import eliminate_zeros as eliminate_zeros
     from coterie.compute.private.clipping import clipped_grad as clipped_grad
     from coterie.compute.private.clipping import noised_mean as noised_mean
     from coterie.compute.profile import profile as profile
@@ -68,12 +72,15 @@ _HOMES = {
     "aot_compile": "aot",
     "autojit": "autojit",
     "backward": "tape",
+    "bytes_moved": "passes.cost",
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
     "clipped_grad": "private.clipping",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
     "data_sink": "training.data_sink",
+    "eliminate_zeros": "passes.zeros",
+    "flops": "passes.cost",
     "get_mode": "mode",
     "grad": "autodiff",
     "graph_digest": "graph_file",
@@ -95,6 +102,7 @@ _HOMES = {
     "scan": "control.functions",
     "set_mode": "mode",
     "shard": "shard",
+    "simplify_formulas": "passes.formulas",
     "tape": "tape",
     "to_dot": "drawing.dot",
     "to_onnx": "onnx.writer",

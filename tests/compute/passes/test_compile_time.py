@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from coterie.compute import nn
+from coterie.compute import nn, ops, optim
 from coterie.compute import numpy as cnp
-from coterie.compute import ops, optim
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.nn.module import Module

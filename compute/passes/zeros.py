@@ -1,0 +1,164 @@
+"""Take out work on zeros: products with them, padding that is cut off again, one-hot matrices that pick rows.
+
+Gradients are full of it: the gradient of a slice is a padding, that of a padding a slice, that of a look-up a product
+with a one-hot matrix. Results are those of the graph for finite operands, up to the sign of zero; so this pass is not
+part of ``optimise``, whose results are the same bit for bit.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from coterie.compute.ir import Graph, NDArray, Node, Type, Value
+from coterie.compute.passes import fixpoint
+from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.passes.padding import added, multiplied, padded, sliced, summed
+from coterie.compute.passes.rewrite import View, rewrite
+from coterie.compute.passes.subgraphs import inside
+
+Rule = Callable[[Node, View], Value | None]
+
+# Zero when any of the first two operands is; and zero when all operands are.
+_ANY = frozenset("multiply matmul gemm conv conv_input_gradient conv_weight_gradient".split())
+_ALL = frozenset(
+    "add subtract maximum minimum negative relu tanh sqrt sum max transpose reshape slice concat astype average_pool "
+    "enlarge cumsum pad".split()
+)
+
+
+def eliminate_zeros(graph: Graph) -> Graph:
+    """The graph without work on zeros; the same graph when there is none."""
+    return fixpoint(graph, _sweep, remove_dead_code, inside(eliminate_zeros))
+
+
+def _sweep(graph: Graph) -> Graph:
+    return rewrite(graph, _rule)
+
+
+def _rule(node: Node, view: View) -> Value | None:
+    zeros = [_is_zero(view, value) for value in node.inputs]
+    if (found := _zero(node, view, zeros)) is not None:
+        return found
+    for rule in _RULES.get(node.primitive, ()):
+        if (found := rule(node, view)) is not None:
+            return found
+    return None
+
+
+def _numbers(view: View, value: Value) -> NDArray | None:
+    """The elements of a value that is a constant, or one that was broadcast."""
+    inner = view.producer(value, "broadcast_to")
+    return view.constant(inner.inputs[0] if inner else value)
+
+
+def _is_zero(view: View, value: Value) -> bool:
+    """Whether all elements are known to be 0."""
+    constant = _numbers(view, value)
+    return constant is not None and constant.dtype.kind != "b" and not constant.any()
+
+
+def _zero(node: Node, view: View, zeros: list[bool]) -> Value | None:
+    """What a node with operands of zeros becomes."""
+    type_ = node.output.type
+    if type_.dtype == "bool" or not zeros:
+        return None
+    if node.primitive in _ANY and any(zeros[:2]):
+        if len(node.inputs) == 2:
+            return _zeros(view, type_)
+        return _grown(view, _bias(node, view), type_)
+    if node.primitive == "divide" and zeros[0]:
+        return _zeros(view, type_)
+    if node.primitive in _ALL and all(zeros) and node.attributes.get("value", 0.0) == 0.0:
+        return _zeros(view, type_)
+    if node.primitive == "where" and all(zeros[1:]):
+        return _zeros(view, type_)
+    if node.primitive == "add" and any(zeros):
+        return _grown(view, node.inputs[0 if zeros[1] else 1], type_)
+    if node.primitive == "subtract" and zeros[1]:
+        return _grown(view, node.inputs[0], type_)
+    if node.primitive == "subtract" and zeros[0] and type_.dtype != "uint8":
+        return _grown(view, view.emit("negative", node.inputs[1]), type_)
+    return None
+
+
+def _bias(node: Node, view: View) -> Value:
+    """The addend of a product, or the bias of a convolution along its axis of channels."""
+    bias = node.inputs[2]
+    return view.emit("reshape", bias, shape=(bias.type.size, 1, 1)) if node.primitive == "conv" else bias
+
+
+def _zeros(view: View, type_: Type) -> Value:
+    zero = view.emit_constant(np.zeros((), type_.dtype))
+    return view.emit("broadcast_to", zero, shape=type_.shape) if type_.shape else zero
+
+
+def _grown(view: View, value: Value, type_: Type) -> Value:
+    return value if value.type == type_ else view.emit("broadcast_to", value, shape=type_.shape)
+
+
+def _unbounded(sign: float) -> Rule:
+    """maximum with -inf, or minimum with inf: the other operand."""
+
+    def rule(node: Node, view: View) -> Value | None:
+        for value, other in (node.inputs, node.inputs[::-1]):
+            constant = _numbers(view, other)
+            if constant is not None and constant.size and bool((constant == sign * np.inf).all()):
+                return _grown(view, value, node.output.type)
+        return None
+
+    return rule
+
+
+def _scattered(node: Node, view: View) -> Value | None:
+    """one_hot(ids).T @ rows + table: the rows added at their indices, without the products with 0."""
+    if not node.attributes.get("transpose_a") or node.attributes["transpose_b"]:
+        return None
+    one_hot, rows, *addend = node.inputs
+    ids = _ids(one_hot, view)
+    if ids is None or (addend and addend[0].type != node.output.type):
+        return None
+    table = addend[0] if addend else _zeros(view, node.output.type)
+    return view.emit("scatter_add", table, view.emit("reshape", ids, shape=(ids.type.size,)), rows)
+
+
+def _ids(one_hot: Value, view: View) -> Value | None:
+    """The indices [n, 1] of a one-hot matrix [n, count] which are known to be in range, as those of a look-up are: they
+    were made to count from the start. An index that is out of range has a row of zeros, which no look-up has.
+    """
+    cast = view.producer(one_hot, "astype")
+    equal = view.producer(cast.inputs[0], "equal") if cast else None
+    if equal is None or one_hot.type.rank != 2:
+        return None
+    count = one_hot.type.shape[1]
+    for ids, steps in (equal.inputs, equal.inputs[::-1]):
+        counted = view.constant(steps)
+        if counted is None or ids.type.shape != (one_hot.type.shape[0], 1):
+            continue
+        if np.array_equal(counted.reshape(-1), np.arange(count)) and _counts_from_start(ids, count, view):
+            return ids
+    return None
+
+
+def _counts_from_start(ids: Value, count: int, view: View) -> bool:
+    """Whether indices are ids + count * (0 > ids)."""
+    total = view.producer(ids, "add")
+    for own, shift in (total.inputs, total.inputs[::-1]) if total else ():
+        product = view.producer(shift, "multiply")
+        for number, mask in (product.inputs, product.inputs[::-1]) if product else ():
+            factor, cast = view.constant(number), view.producer(mask, "astype")
+            below = view.producer(cast.inputs[0], "greater") if cast else None
+            if factor is not None and factor.size == 1 and int(factor.reshape(())) == count and below is not None:
+                return _is_zero(view, below.inputs[0]) and below.inputs[1] is own
+    return False
+
+
+_RULES: Mapping[str, tuple[Rule, ...]] = {
+    "slice": (sliced,),
+    "pad": (padded,),
+    "sum": (summed,),
+    "add": (added,),
+    "multiply": (multiplied,),
+    "maximum": (_unbounded(-1.0),),
+    "minimum": (_unbounded(1.0),),
+    "gemm": (_scattered,),
+}
