@@ -1,10 +1,13 @@
 """Rules of the house that no tool knows: each is shown to catch what it is for, then applied."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +104,22 @@ PLANTED = {
     "the server's libraries below the server": ("client_sdk", "import sqlalchemy\n"),
     "a training framework": ("compute", "import torch\n"),
     "a statistical generator among secrets": ("privacy", "import random\n"),
+    "a pass that knows layers": ("compute/passes", "import coterie.compute.nn\n"),
+    "a layer that knows training": ("compute/nn", "import coterie.compute.training\n"),
 }
+
+
+def _named_modules() -> set[str]:
+    """The modules inside the folders that the contracts name, as paths."""
+    settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        found |= {*contract.get("source_modules", ()), *contract.get("forbidden_modules", ())}
+        for container in contract.get("containers", ()):
+            names = (name.strip(" ()") for layer in contract["layers"] for name in re.split(r"[:|]", layer))
+            found |= {f"{container}.{name}" for name in names}
+    inside = (name.removeprefix("coterie.") for name in found if name.startswith("coterie."))
+    return {name.replace(".", "/") for name in inside} - {"errors", "faults"}
 
 
 def _lint_imports(root: Path, folder: str, source: str) -> subprocess.CompletedProcess[str]:
@@ -111,8 +129,8 @@ def _lint_imports(root: Path, folder: str, source: str) -> subprocess.CompletedP
     (package / "__init__.py").touch()
     (package / "errors.py").touch()
     (package / "faults.py").touch()
-    for name in FOLDERS:
-        (package / name).mkdir()
+    for name in (*FOLDERS, *_named_modules()):
+        (package / name).mkdir(parents=True, exist_ok=True)
         (package / name / "__init__.py").touch()
     (package / folder / "planted.py").write_text(source, encoding="utf-8")
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
