@@ -1,21 +1,27 @@
 """Optimizers as pairs of pure functions, and schedules as functions of an integer."""
 
 from coterie.compute.optim.adam import adam, adamw
+from coterie.compute.optim.lbfgs import Minimum, lbfgs, minimise
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.optim.packing import packed
 from coterie.compute.optim.schedules import Schedule, constant, cosine, step_decay, warmup
 from coterie.compute.optim.sgd import sgd
+from coterie.compute.optim.shampoo import shampoo
 
 __all__ = [
     "Arrays",
+    "Minimum",
     "Optimizer",
     "Schedule",
     "adam",
     "adamw",
     "constant",
     "cosine",
+    "lbfgs",
+    "minimise",
     "packed",
     "sgd",
+    "shampoo",
     "step_decay",
     "warmup",
 ]

@@ -39,7 +39,7 @@ class Optimizer:
 
     name: how it is called in a manifest. hyper: its hyper-parameters and their defaults; they are inputs of the graph,
     float32[1], so that a schedule needs no new graph. init(params): the state, arrays by name: "<parameter>.<what>" for
-    one of a parameter's shape, or float32[1]. update(grads, state, params, hyper, active): the new (params, state).
+    one of a parameter's own, or float32[1]. update(grads, state, params, hyper, active): the new (params, state).
     grads: by the name of the parameter; a parameter without a gradient comes back as it is. active: float32[1], 1 for a
     step, 0 for none. weighted: the same for an optimizer that must know how many examples stand behind a gradient;
     callers that know it call ``step``.

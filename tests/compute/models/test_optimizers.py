@@ -55,6 +55,28 @@ def known_adam(
     return run
 
 
+def known_shampoo(lr: float, decay: float = 1.0, epsilon: float = 1e-4) -> Known:
+    """Shampoo as its paper states it, its roots by eigenvalues."""
+
+    def root(moment: NDArray, power: int) -> NDArray:
+        damped = moment + epsilon * np.trace(moment) / len(moment) * np.eye(len(moment))
+        values, vectors = np.linalg.eigh(damped)
+        return (vectors * values ** (-1 / power)) @ vectors.T
+
+    def run(p: NDArray, gradients: list[NDArray]) -> Iterator[NDArray]:
+        left, right, square = 0.0, 0.0, np.zeros_like(p)
+        for g in gradients:
+            if p.ndim < 2:
+                square = decay * square + g * g
+                p = p - lr * g / (np.sqrt(square) + 1e-8)
+            else:
+                left, right = decay * left + g @ g.T, decay * right + g.T @ g
+                p = p - lr * root(left, 4) @ g @ root(right, 4)
+            yield p
+
+    return run
+
+
 OPTIMIZERS: dict[str, tuple[optim.Optimizer, Known]] = {
     "sgd": (optim.sgd(0.1), known_sgd(0.1)),
     "sgd decay": (optim.sgd(0.1, weight_decay=0.05), known_sgd(0.1, weight_decay=0.05)),
@@ -185,6 +207,9 @@ MISTAKES = [
     (lambda: optim.adam(beta2=1.0), "adam: beta2 must be"),
     (lambda: cast(Any, optim).sgd("0.1"), "sgd: lr must be at least 0 and below inf, got '0.1'"),
     (lambda: optim.adamw(epsilon=0.0), "adamw: epsilon must be at least 1e-30"),
+    (lambda: optim.shampoo(decay=0.0), "shampoo: decay must be above 0 and at most 1"),
+    (lambda: optim.shampoo(epsilon=0.0), "shampoo: epsilon must be at least 1e-07"),
+    (lambda: optim.shampoo(largest=0), "shampoo: largest must be at least 1"),
     (lambda: optim.step_decay(1, factor=0.5, every=0), "every must be at least 1"),
     (lambda: optim.cosine(1, length=0), "length must be at least 1"),
     (lambda: optim.warmup(optim.constant(1), length=0), "length must be at least 1"),
