@@ -333,7 +333,7 @@ def refuse(
 
 def as_array(x: ArrayLike, dtype: Any = None) -> Array:
     """An array of anything array-like. Python floats become float32 and Python integers int32 unless a dtype is given;
-    NumPy data keeps its dtype.
+    NumPy data, and what gives itself as such (a column of a data frame), keeps its dtype.
     """
     if isinstance(x, Array):
         return x if dtype is None else _functions().astype(x, dtype)
@@ -343,7 +343,7 @@ def as_array(x: ArrayLike, dtype: Any = None) -> Array:
     data = np.asarray(x)
     if dtype is not None:
         data = data.astype(np.dtype(dtype))
-    elif not isinstance(x, (np.ndarray, np.generic)) or isinstance(x, float):
+    elif not hasattr(x, "__array__") or isinstance(x, float):
         default = {"f": "float32", "i": "int32"}.get(data.dtype.kind)
         data = data if default is None else data.astype(default)
     if data.dtype.name not in DTYPES:

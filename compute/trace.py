@@ -92,7 +92,8 @@ def trace_named(fn: Callable[[GraphInputs], Mapping[str, Any]], inputs: Mapping[
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf of an argument is data; anything else is static."""
-    return isinstance(leaf, (Array, np.ndarray, np.generic, TensorSpec)) and not isinstance(leaf, float)
+    given = isinstance(leaf, (Array, np.ndarray, np.generic, TensorSpec)) or hasattr(leaf, "__array__")
+    return given and not isinstance(leaf, float)
 
 
 def trace(fn: Callable[..., Any], *arguments: Any) -> Traced:

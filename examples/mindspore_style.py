@@ -6,6 +6,8 @@ Every call of the network, of the gradient function and of the optimizer is one 
 training step, the whole step is. ``ms.set_context(mode=ms.PYNATIVE_MODE)`` runs it line by line instead.
 """
 
+from typing import Any, cast
+
 import numpy as np
 from sklearn.datasets import load_digits  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
@@ -49,7 +51,7 @@ def accuracy(model: Network, dataset: Dataset) -> float:
 def main(epochs: int = 5) -> float:
     """Train, say how it goes, and give the accuracy on held-out rows."""
     ms.set_seed(1)
-    digits = load_digits()
+    digits = cast("Any", load_digits())
     images = (digits.images[:, None] / 16.0).astype(np.float32)
     labels = digits.target.astype(np.int32)
     training = NumpySlicesDataset((images[:1500], labels[:1500]), ["image", "label"]).batch(50)

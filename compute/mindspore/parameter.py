@@ -23,12 +23,21 @@ from coterie.errors import ShapeError, TraceError
 class Parameter(Tensor):
     """A named tensor of a network or an optimizer. Its shape and dtype stay."""
 
-    __slots__ = ("name", "requires_grad")
+    __slots__ = ("_name", "requires_grad")
 
     def __init__(self, default_input: Any, name: str | None = None, requires_grad: bool = True) -> None:
         super().__init__(default_input)
-        self.name = name or ""
+        self._name = name or ""
         self.requires_grad = requires_grad
+
+    @property
+    def name(self) -> str:
+        """How it is called in the network: its attributes from the outside in, with dots between them."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
 
     def numpy(self) -> NDArray:
         recorder = RECORDER.get()

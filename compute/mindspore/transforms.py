@@ -117,7 +117,7 @@ def _differentiated(
                     f"{user_source()}: has_aux needs a function that returns a tuple (loss, aux, ...).",
                     hint="Return a tuple, or leave has_aux out.",
                 )
-            wanted = cast("tuple[Any, ...]", result)[:1] if has_aux else (result,)
+            wanted = cast("tuple[Any, ...]", result[:1] if has_aux else (result,))
             total = _total([as_array(leaf) for leaf in tree.flatten(wanted)[0]], sensitivity)
             pairs = opened.written()
             written[:] = [parameter for parameter, _ in pairs]

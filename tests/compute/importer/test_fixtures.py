@@ -114,7 +114,7 @@ def test_gradients_are_finite_differences(name: str) -> None:
     params = {key: Array(value.astype(np.float64)) for key, value in model.parameters.items()}
     x = data(3)
     x = x.astype(np.float64) if x.dtype == np.float32 else x
-    weight: NDArray = RNG.normal(size=runtime(make(), data(3)).shape)
+    weight = cast("NDArray", RNG.normal(size=runtime(make(), data(3)).shape))
 
     def loss(params: dict[str, Array]) -> Array:
         return cnp.sum(model(params, x) * weight)

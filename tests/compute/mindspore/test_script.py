@@ -2,7 +2,7 @@
 
 # Scripts as their authors write them, without types.
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportUnknownVariableType=false
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingTypeArgument=false
+# pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingTypeArgument=false
 
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
