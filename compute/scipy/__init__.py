@@ -1,0 +1,8 @@
+"""A little of SciPy on coterie's arrays: ``special``, ``linalg`` and ``optimize``, differentiable and traceable.
+
+What is not here has no portable ONNX form (factorisations, sparse matrices, signal processing); asking for it says so.
+"""
+
+from coterie.compute.scipy import linalg as linalg
+from coterie.compute.scipy import optimize as optimize
+from coterie.compute.scipy import special as special
