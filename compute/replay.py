@@ -33,9 +33,11 @@ def apply(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     return [environment[value] for value in graph.outputs.values()]
 
 
-def build(types: Sequence[Type], fn: Callable[[list[Array]], Sequence[Array]]) -> Graph:
-    """The closed graph of a function of arrays of these types; its inputs and outputs are named by position."""
-    recorder = Recorder()
+def build(types: Sequence[Type], fn: Callable[[list[Array]], Sequence[Array]], parent: Recorder | None = None) -> Graph:
+    """The graph of a function of arrays of these types; its inputs and outputs are named by position. It is closed: no
+    array of a trace may be used but these. With ``parent``, an open trace, those of that trace become further inputs.
+    """
+    recorder = Recorder(parent)
     inputs = [
         Array(None, value=recorder.add_input(str(index), type_), recorder=recorder) for index, type_ in enumerate(types)
     ]

@@ -58,7 +58,7 @@ def _box(node: Node) -> Box:
         title = f"{np.asarray(value).reshape(-1)[0]:.6g}" if value.size == 1 else "constant"
         return Box("constant", title, types, node.source)
     graphs = tuple(_graphs(node))
-    return Box("holder" if graphs else "node", node.primitive, types, node.source, graphs)
+    return Box("holder" if graphs else "node", node.label, types, node.source, graphs)
 
 
 def _graphs(node: Node) -> Iterator[tuple[str, Graph]]:

@@ -74,7 +74,7 @@ def requirements(
     implementation = choose(primitive, inputs)
     if implementation is None or not _is_kernel(implementation):
         return plain
-    return _prepared(primitive, implementation, tuple(inputs), tuple(outputs), tuple(sorted(attributes.items()))).needs
+    return _prepare(primitive, implementation, inputs, outputs, attributes).needs
 
 
 def node_workspace(node: Node) -> int:
@@ -126,7 +126,7 @@ def launch(
         returned = _guarded(primitive, lambda: implementation(*lent, **attributes))
         return _checked(primitive, returned, outputs)
     inputs = tuple(Type(array.dtype.name, array.shape) for array in arrays)
-    ready = _prepared(primitive, implementation, inputs, tuple(outputs), tuple(sorted(attributes.items())))
+    ready = _prepare(primitive, implementation, inputs, outputs, attributes)
     if ready.trusted:
         made = [np.empty(type_.shape, type_.dtype) for type_ in outputs]
         scratch = [np.empty(size, np.uint8) for size in ready.needs.workspace]
@@ -167,12 +167,24 @@ def _guarded(primitive: UserPrimitive, run: Callable[[], Any]) -> Any:
 
 def _checked(primitive: UserPrimitive, returned: Any, outputs: Sequence[Type]) -> list[NDArray]:
     several = isinstance(returned, (tuple, list))
-    results: list[NDArray] = [np.asarray(result) for result in (cast("list[Any]", returned) if several else [returned])]
+    # Copies: a kernel may use the memory that it returned again.
+    results: list[NDArray] = [np.array(result) for result in (cast("list[Any]", returned) if several else [returned])]
     made = tuple(Type(result.dtype.name, result.shape) for result in results)
     if made != tuple(outputs):
         told = [", ".join(map(str, types)) for types in (made, outputs)]
         raise broken(primitive, f"its kernel returned ({told[0]}), and ({told[1]}) was inferred.")
     return results
+
+
+def _prepare(
+    primitive: UserPrimitive,
+    implementation: Callable[..., Kernel],
+    inputs: Sequence[Type],
+    outputs: Sequence[Type],
+    attributes: Mapping[str, Attribute],
+) -> _Prepared:
+    listed = tuple(sorted(attributes.items()))
+    return _prepared(primitive, implementation, tuple(inputs), tuple(outputs), listed, repr(listed))
 
 
 @lru_cache(maxsize=256)
@@ -182,6 +194,7 @@ def _prepared(
     inputs: tuple[Type, ...],
     outputs: tuple[Type, ...],
     attributes: tuple[tuple[str, Attribute], ...],
+    exact: str,  # of the attributes: 1, 1.0 and True are equal but not the same
 ) -> _Prepared:
     kernel = _guarded(primitive, implementation)
     _guarded(primitive, lambda: kernel.init(inputs, dict(attributes)))

@@ -179,7 +179,10 @@ in_branch = primitive("test.in_branch", inputs=("x",))(
 )
 
 
-@pytest.mark.parametrize("row", [endless, other, growing, in_branch], ids=lambda row: row.name)
+by_lowering_alone = primitive("test.alone", inputs=("x",))(lambda x: by_lowering_alone(x) * 2.0)
+
+
+@pytest.mark.parametrize("row", [endless, other, growing, in_branch, by_lowering_alone], ids=lambda row: row.name)
 @pytest.mark.parametrize(
     "use",
     [
