@@ -274,7 +274,10 @@ def max_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: 
     )
 
 
-def avg_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None) -> Array:
-    """The mean of each window of images x[N, C, H, W]. stride is the kernel unless given."""
-    window = _pair(kernel)
-    return bind("average_pool", as_array(x), kernel=window, stride=window if stride is None else _pair(stride))
+def avg_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: Padding = 0) -> Array:
+    """The mean of each window of images x[N, C, H, W]; padding counts as zeros. stride is the kernel unless given."""
+    window, array = _pair(kernel), as_array(x)
+    widths = _padding(padding)
+    if widths != ((0, 0), (0, 0)):
+        array = manipulation.pad(array, ((0, 0), (0, 0), *widths))
+    return bind("average_pool", array, kernel=window, stride=window if stride is None else _pair(stride))
