@@ -7,8 +7,20 @@ from coterie.compute.optim.packing import packed
 from coterie.compute.optim.schedules import Schedule, constant, cosine, step_decay, warmup
 from coterie.compute.optim.sgd import sgd
 from coterie.compute.optim.shampoo import shampoo
+from coterie.compute.optim.subspace import (
+    DimensionReduction,
+    ReducedState,
+    Subspace,
+    dimension_reduction,
+    principal_subspace,
+)
 
 __all__ = [
+    "DimensionReduction",
+    "ReducedState",
+    "Subspace",
+    "dimension_reduction",
+    "principal_subspace",
     "Arrays",
     "Minimum",
     "Optimizer",

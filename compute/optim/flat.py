@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,8 +10,14 @@ from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.ir import Type
-from coterie.compute.optim.line_search import Objective, Vector
+from coterie.compute.optim.line_search import Vector
 from coterie.errors import DTypeError, InputError
+
+
+class Batched(Protocol):
+    """Value and gradient at a flat float64 vector, for further arguments such as a batch."""
+
+    def __call__(self, vector: Vector, *more: Any) -> tuple[float, Vector]: ...
 
 
 @dataclass(frozen=True)
@@ -53,15 +59,17 @@ class Flat:
         ]
         return tree.unflatten(self.structure, leaves)
 
-    def objective(self, fn: Callable[[Any], Any]) -> Objective:
-        """The compiled value and gradient of a scalar function of the tree, as a function of the vector."""
+    def objective(self, fn: Callable[..., Any]) -> Batched:
+        """The compiled value and gradient of a scalar function of the tree (and of more that is passed on), as a
+        function of the vector.
+        """
         # Imported on first use: optimizers are used where no runtime is.
         from coterie.compute.jit import jit
 
         both = jit(value_and_grad(fn))
 
-        def evaluate(vector: Vector) -> tuple[float, Vector]:
-            value, gradient = both(self.tree(vector))
+        def evaluate(vector: Vector, *more: Any) -> tuple[float, Vector]:
+            value, gradient = both(self.tree(vector), *more)
             return float(value), self.vector(gradient)
 
         return evaluate
