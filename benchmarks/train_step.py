@@ -7,7 +7,7 @@ A step is forward, loss, gradients and update, on a new batch of NumPy arrays ev
 into bound memory, PyTorch wraps it, JAX takes it as an argument. Each case prints one JSON line: case, threads, clock,
 ours_us, torch_us, jax_us, ratio (to the faster of the two), budget, the largest difference between the sides' losses
 over the first steps, compile_ms (from tracing to a session that is ready), parameters, nodes. Times are the minimum
-over rounds of interleaved blocks of about 5 ms. The first line is the import of coterie.compute, in a process of its
+over rounds of interleaved blocks of about 20 ms. The first line is the import of coterie.compute, in a process of its
 own, against that of NumPy.
 
 The peers run in processes of their own, which may belong to other environments; default: this interpreter, where it
@@ -31,6 +31,8 @@ from step_ours import prepare
 from step_peer import CLOCKS, Peer, block
 
 FIRST_STEPS = 5
+# Microseconds of a block: long enough that a side finds its own data in the caches again for most of it.
+BLOCK = 20_000
 
 
 def measure(
@@ -47,7 +49,7 @@ def measure(
     for _ in range(FIRST_STEPS):
         ours.step()
         difference = max([difference, *(abs(ours.loss() - peer.steps(1, clock)["loss"]) for peer in peers)])
-    count = max(1, math.ceil(5_000 / block(ours.step, 3, clock)))
+    count = max(1, math.ceil(BLOCK / block(ours.step, 3, clock)))
     best = math.inf
     theirs = dict.fromkeys((peer.framework for peer in peers), math.inf)
     for _ in range(rounds):
