@@ -13,6 +13,7 @@ from coterie.compute.ir import Graph, Type
 from coterie.compute.mode import get_mode
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
+from coterie.compute.passes.unroll import unrolled
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.signature import check_call, declared
@@ -55,8 +56,10 @@ class Compiled:
         fullgraph: bool = False,
         capture_mode: Capture = "ast",
         input_signature: Sequence[Any] | None = None,
+        unroll: bool = False,
     ) -> None:
         self._fn = fn
+        self._unroll = unroll
         self._declared = declared(fn, input_signature)
         self._traceable = rewrite(fn) if capture_mode == "ast" else fn
         self._fullgraph = fullgraph
@@ -99,17 +102,18 @@ class Compiled:
         ]
         try:
             traced = trace(self._traceable, *tree.unflatten(structure, specs))
+            graph = self._written_out(traced.graph)
         except (ShapeError, DTypeError):
             raise  # a mistake in any mode
         except TraceError as error:
             if self._fullgraph:
                 raise
             return error
-        if (unlowered := host_only(traced.graph)) is not None:
+        if (unlowered := host_only(graph)) is not None:
             if self._fullgraph:
                 raise unlowered
             return unlowered
-        renamed = _renamed(traced.graph)
+        renamed = _renamed(graph)
         return _Program(
             executable=Executable(to_onnx(renamed, name=self._name, target="cpu")),
             out_structure=traced.out_structure,
@@ -120,7 +124,11 @@ class Compiled:
         """The ONNX file of the function for arguments of these types: TensorSpecs or arrays, of which only the types
         count. Inputs are named by path, outputs "result/<path>". Raises TraceError and its kinds.
         """
-        return to_onnx(_renamed(trace(self._traceable, *specs).graph), name=self._name, target=target)
+        graph = self._written_out(trace(self._traceable, *specs).graph)
+        return to_onnx(_renamed(graph), name=self._name, target=target)
+
+    def _written_out(self, graph: Graph) -> Graph:
+        return unrolled(graph) if self._unroll else graph
 
     @property
     def _name(self) -> str:
@@ -162,6 +170,7 @@ def jit(
     fullgraph: bool = False,
     capture_mode: Capture = "ast",
     input_signature: Sequence[Any] | None = None,
+    unroll: bool = False,
 ) -> Compiled: ...
 @overload
 def jit(
@@ -170,6 +179,7 @@ def jit(
     fullgraph: bool = False,
     capture_mode: Capture = "ast",
     input_signature: Sequence[Any] | None = None,
+    unroll: bool = False,
 ) -> Callable[[Function], Compiled]: ...
 def jit(
     fn: Function | None = None,
@@ -177,6 +187,7 @@ def jit(
     fullgraph: bool = False,
     capture_mode: Capture = "ast",
     input_signature: Sequence[Any] | None = None,
+    unroll: bool = False,
 ) -> Compiled | Callable[[Function], Compiled]:
     """Compile a function of pytrees of arrays; leaves that are not arrays are static and must be hashable. Also a
     decorator, with or without arguments.
@@ -186,7 +197,9 @@ def jit(
     takes the function as it is. fullgraph: raise TraceError where the Python cannot be a graph. Otherwise such a
     function runs on the host, line by line, and ``fallbacks`` tells why; it cannot be exported, since an export is a
     trace, which raises. input_signature: for each argument a tree of TensorSpecs and static values; every call is held
-    to it. Parameters that are all annotated, as in ``x: Annotated[Array, TensorSpec((8, 3))]``, say the same.
+    to it. Parameters that are all annotated, as in ``x: Annotated[Array, TensorSpec((8, 3))]``, say the same. unroll:
+    write loops of a known number of steps out, and compute both branches of choices: no control flow in the graph,
+    whose size grows with the steps; a loop whose number of steps depends on data is no graph then.
 
     Arrays that the function holds by closure are constants of the compiled graph, as they are when it is compiled.
     Raises InputError for a capture mode that does not exist; a call raises ShapeError or DTypeError for arrays of other
@@ -195,5 +208,7 @@ def jit(
     if capture_mode not in ("ast", "trace"):
         raise InputError(f"There is no capture mode {capture_mode!r}.", hint="Choose ast or trace.")
     if fn is None:
-        return lambda inner: jit(inner, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature)
-    return Compiled(fn, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature)
+        return lambda inner: jit(
+            inner, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature, unroll=unroll
+        )
+    return Compiled(fn, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature, unroll=unroll)

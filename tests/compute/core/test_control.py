@@ -255,6 +255,7 @@ def count(graph: Graph) -> int:
     return len(graph.nodes) + sum(map(count, inner))
 
 
+@pytest.mark.capability("C4")
 @pytest.mark.parametrize("fn", [rnn, lambda *a: cnp.sum(grad(rnn)(*a))], ids=["first order", "second order"])
 def test_c4_the_size_of_a_gradient_does_not_depend_on_the_number_of_steps(fn: Any) -> None:
     sizes = {
@@ -266,6 +267,7 @@ def test_c4_the_size_of_a_gradient_does_not_depend_on_the_number_of_steps(fn: An
     assert len(nodes) == len(sizes) == 1
 
 
+@pytest.mark.capability("C4")
 def test_c4_a_gradient_through_a_number_of_steps_that_only_the_data_tells() -> None:
     def power(x: Array, n: Array) -> Array:
         return while_loop(lambda s: s[1] < n, lambda s: (s[0] * x, s[1] + 1), (cnp.ones_like(x), 0))[0]
@@ -296,6 +298,7 @@ def test_portable_files_have_no_control_flow(p: Program) -> None:
         check_graph(to_onnx(graph, name="plan", target="cpu"))
 
 
+@pytest.mark.capability("C4", "C5")
 def test_c5_an_unrolled_loop_has_the_same_values_and_grows_with_the_steps() -> None:
     def graph(n: int) -> Graph:
         return optimise(
