@@ -138,17 +138,39 @@ def noise_shapes(state: Mapping[str, NDArray]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def normals(count: int) -> NDArray:
-    """Standard normal numbers, float32, made of a keystream of AES-128 in counter mode under a fresh key (Box and
-    Muller 1958, on words of 32 bits).
+class Normals:
+    """Standard normal numbers, float32, made of a keystream of AES-128 in counter mode (Box and Muller 1958, on words
+    of 32 bits). In pieces that stay in the cache, into memory that is kept.
     """
-    half = (count + 1) // 2
-    stream = Cipher(algorithms.AES(os.urandom(16)), modes.CTR(bytes(16))).encryptor()
-    words = np.frombuffer(stream.update(bytes(8 * half)), np.uint32).reshape(2, half)
-    uniform = (words[0].astype(np.float32) + 1.0) * np.float32(2.0**-32)
-    radius = np.sqrt(-2.0 * np.log(uniform))
-    angle = words[1].astype(np.float32) * np.float32(2.0 * math.pi * 2.0**-32)
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+    PIECE = 1 << 14
+
+    def __init__(self, count: int) -> None:
+        self._out = np.empty(count + count % 2, np.float32)
+        self._zeros = bytes(8 * self.PIECE)
+        self._words = bytearray(8 * self.PIECE + 16)
+        self._radius, self._angle = np.empty(self.PIECE, np.float32), np.empty(self.PIECE, np.float32)
+
+    def draw(self) -> NDArray:
+        """Fresh numbers, under a fresh key; the next draw overwrites them."""
+        stream = Cipher(algorithms.AES(os.urandom(16)), modes.CTR(bytes(16))).encryptor()
+        half = len(self._out) // 2
+        first, second = self._out[:half], self._out[half:]
+        for start in range(0, half, self.PIECE):
+            part = slice(start, min(start + self.PIECE, half))
+            size = part.stop - start
+            stream.update_into(memoryview(self._zeros)[: 8 * size], self._words)
+            words = np.frombuffer(self._words, np.uint32, 2 * size).reshape(2, size)
+            radius, angle = self._radius[:size], self._angle[:size]
+            np.multiply(words[0], np.float32(2.0**-32), out=radius, dtype=np.float32, casting="unsafe")
+            np.add(radius, np.float32(2.0**-33), out=radius)  # the logarithm of 0 is not finite
+            np.log(radius, out=radius)
+            np.multiply(radius, np.float32(-2.0), out=radius)
+            np.sqrt(np.maximum(radius, 0.0, out=radius), out=radius)
+            np.multiply(words[1], np.float32(2.0 * math.pi * 2.0**-32), out=angle, dtype=np.float32, casting="unsafe")
+            np.multiply(np.cos(angle, out=first[part]), radius, out=first[part])
+            np.multiply(np.sin(angle, out=second[part]), radius, out=second[part])
+        return self._out
 
 
 @dataclass(frozen=True)
@@ -179,8 +201,10 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
     shapes = noise_shapes(state)
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
 
+    source = Normals(int(ends[-1]))
+
     def noise() -> dict[str, NDArray]:
-        parts = np.split(normals(int(ends[-1])), ends[:-1])
+        parts = np.split(source.draw()[: ends[-1]], ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def step() -> None:

@@ -78,6 +78,8 @@ def _transposed(node: Node, view: View) -> Value | None:
 def _scaled(node: Node, view: View) -> Value | None:
     """number * (a @ b) = a @ (number * b), on the smaller operand, when that is smaller than the product."""
     for number, value in (node.inputs, node.inputs[::-1]):
+        if fused := _scaled_sum(view, node, number, value):
+            return fused
         product = _product(view, value)
         if product is None or number.type.size != 1 or value.type.shape != node.output.type.shape:
             continue
@@ -89,6 +91,26 @@ def _scaled(node: Node, view: View) -> Value | None:
             return _gemm(view, product, view.emit("multiply", a, number), b)
         return _gemm(view, product, a, view.emit("multiply", b, number))
     return None
+
+
+def _scaled_sum(view: View, node: Node, number: Value, value: Value) -> Value | None:
+    """number * (a @ b + x * other) = (a @ b) * number + x * (number * other): noise on a gradient, one pass less."""
+    fused = view.producer(value, "gemm")
+    if fused is None or len(fused.inputs) != 3 or view.uses(value) != 1 or number.type.size != 1:
+        return None
+    a, b, addend = fused.inputs
+    noise = view.producer(addend, "multiply")
+    if noise is None or view.uses(addend) != 1 or value.type.shape != node.output.type.shape or number.type.rank > 2:
+        return None
+    if min(a.type.size, b.type.size) >= value.type.size or addend.type.size != value.type.size:
+        return None
+    x, other = sorted(noise.inputs, key=lambda operand: -operand.type.size)
+    if other.type.size != 1:
+        return None
+    more = view.emit("multiply", x, view.emit("multiply", other, number))
+    if a.type.size < b.type.size:
+        return _gemm(view, fused, view.emit("multiply", a, number), b, more)
+    return _gemm(view, fused, a, view.emit("multiply", b, number), more)
 
 
 def _added(node: Node, view: View) -> Value | None:

@@ -1,6 +1,7 @@
 """Matrix products. ``gemm`` is what passes make of a product with a transposition or an addend."""
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -34,11 +35,28 @@ def _matmul(a: NDArray, b: NDArray) -> NDArray:
     return np.matmul(a, b)
 
 
+def _columns(x: Array) -> Array:
+    """[..., m, n] as [m, ... n]: the columns of all matrices side by side."""
+    last = x.ndim - 1
+    moved = rules.transpose(x, (last - 1, *range(last - 1), last))
+    return rules.reshape(moved, (x.shape[-2], prod(x.shape[:-2]) * x.shape[-1]))
+
+
+def _rows(x: Array) -> Array:
+    """[..., m, n] as [... m, n]: the rows of all matrices under one another."""
+    return rules.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
+
+
 def _matmul_left(call: Call, g: Array) -> Array:
+    if call.inputs[0].ndim == 2 < g.ndim:
+        # One product, which sums over the matrices, instead of a gradient for each and their sum.
+        return bind("matmul", _columns(g), rules.swap_last(_columns(call.inputs[1])))
     return rules.unbroadcast(bind("matmul", g, rules.swap_last(call.inputs[1])), call.inputs[0].shape)
 
 
 def _matmul_right(call: Call, g: Array) -> Array:
+    if call.inputs[1].ndim == 2 < g.ndim:
+        return bind("matmul", rules.swap_last(_rows(call.inputs[0])), _rows(g))
     return rules.unbroadcast(bind("matmul", rules.swap_last(call.inputs[0]), g), call.inputs[1].shape)
 
 
@@ -48,13 +66,10 @@ def _matmul_batch(call: Batched) -> Array:
     """
     a, b = call.inputs
     if call.mapped == (True, False) and b.ndim == 2:
-        rows = rules.reshape(a, (a.size // a.shape[-1], a.shape[-1]))
-        return rules.reshape(bind("matmul", rows, b), (*a.shape[:-1], b.shape[1]))
+        return rules.reshape(bind("matmul", _rows(a), b), (*a.shape[:-1], b.shape[1]))
     if call.mapped == (False, True) and a.ndim == 2:
         last = b.ndim - 1
-        order = (last - 1, *range(last - 1), last)
-        columns = rules.reshape(rules.transpose(b, order), (b.shape[-2], b.size // b.shape[-2]))
-        product = rules.reshape(bind("matmul", a, columns), (a.shape[0], *b.shape[:-2], b.shape[-1]))
+        product = rules.reshape(bind("matmul", a, _columns(b)), (a.shape[0], *b.shape[:-2], b.shape[-1]))
         return rules.transpose(product, (*range(1, last), 0, last))
     return bind("matmul", *batch.aligned(call))
 

@@ -157,7 +157,7 @@ def _clip(
         # C / max(norm, C), without a division by zero, and with a gradient where the norm is zero.
         scales = bound / xp.sqrt(xp.maximum(squares, bound * bound))
         for place in places:
-            totals[place] = parts[place].total(scales)
+            totals[place] = rules.cast(parts[place].total(scales), gradients[place].type.dtype)
         rest += [
             xp.sqrt(squares),
             rules.sum_over(rules.greater_mask(squares, bound * bound, squares.type.dtype), (0,)),

@@ -9,8 +9,9 @@ Whatever has another form is :class:`Whole` and is computed unit by unit, which 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from coterie.compute.ir import Graph, Node, Value
 
@@ -41,13 +42,27 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """That a matrix [t, count] is one-hot: row r is 1 at ids[r] and 0 elsewhere, or all 0 for an id out of range. ids:
+    a value of t elements. left: whether it is, transposed, the left matrix of a product; otherwise it is the right one.
+    """
+
+    ids: Value
+    count: int
+    left: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Products:
-    """left[0] @ right[0] + left[1] @ right[1] + ..., rearranged by ``views``. sign: 1 or -1 for each product."""
+    """left[0] @ right[0] + left[1] @ right[1] + ..., rearranged by ``views``. sign: 1 or -1 for each product. choice:
+    what is known of the only product, where one matrix of it picks rows of an embedding.
+    """
 
     left: tuple[Factor, ...]
     right: tuple[Factor, ...]
     signs: tuple[int, ...]
     views: tuple[View, ...] = ()
+    choice: Choice | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -111,12 +126,11 @@ def read(graph: Graph, value: Value) -> Gradient:
             found.append(None)
     products = [part for part in found if isinstance(part, Products)]
     if len(products) == len(found) and _one_product(products):
-        return Products(
-            tuple(factor for part in products for factor in part.left),
-            tuple(factor for part in products for factor in part.right),
-            tuple(sign for part in products for sign in part.signs),
-            products[0].views,
-        )
+        left = tuple(factor for part in products for factor in part.left)
+        right = tuple(factor for part in products for factor in part.right)
+        signs = tuple(sign for part in products for sign in part.signs)
+        choice = _choice(producers, left[0].flipped, True) or _choice(producers, right[0], False)
+        return Products(left, right, signs, products[0].views, choice if len(products) == 1 else None)
     return found[0] if len(found) == 1 and isinstance(found[0], Convolution) else Whole(value)
 
 
@@ -137,6 +151,32 @@ def _product(node: Node, views: tuple[View, ...], sign: int) -> Products | None:
     return Products((left,), (right,), (sign,), views)
 
 
+def _choice(producers: Mapping[Value, Node], factor: Factor, left: bool) -> Choice | None:
+    """What a one-hot matrix picks: astype(equal(ids [..., 1], 0 .. count - 1)), with its rows in one axis."""
+    rows, count = factor.shape
+    node, transposed = producers.get(factor.value), factor.transposed
+    while node is not None and node.primitive == "transpose" and node.attributes["permutation"] == (1, 0):
+        node, transposed = producers.get(node.inputs[0]), not transposed
+    if node is not None and node.primitive == "reshape" and node.inputs[0].type.shape[-1:] == (count,):
+        node = producers.get(node.inputs[0])
+    if node is None or node.primitive != "astype" or transposed:
+        return None
+    equal = producers.get(node.inputs[0])
+    if equal is None or equal.primitive != "equal" or equal.output.type.shape[-1] != count:
+        return None
+    for ids, steps in (equal.inputs, equal.inputs[::-1]):
+        constant = producers.get(steps)
+        if constant is None or constant.primitive != "constant" or steps.type.size != count:
+            continue
+        if (
+            ids.type.shape[-1:] == (1,)
+            and ids.type.size == rows
+            and np.array_equal(constant.attributes["value"].reshape(-1), np.arange(count))
+        ):
+            return Choice(ids, count, left)
+    return None
+
+
 def _one_product(products: Sequence[Products]) -> bool:
     """Whether products of one parameter add up to one: same matrices, rearranged in the same way."""
     first = products[0] if products else None
@@ -151,20 +191,9 @@ def needed(gradient: Gradient) -> tuple[Value, ...]:
     """The values of the graph from which a gradient is made."""
     match gradient:
         case Products():
-            return tuple(factor.value for factor in (*gradient.left, *gradient.right))
+            ids = () if gradient.choice is None else (gradient.choice.ids,)
+            return (*(factor.value for factor in (*gradient.left, *gradient.right)), *ids)
         case Convolution():
             return gradient.node.inputs
         case Whole():
             return (gradient.value,)
-
-
-def elements(gradient: Gradient) -> int:
-    """How many numbers a gradient of this form has."""
-    match gradient:
-        case Products():
-            o, _, i = gradient.sizes
-            return o * i
-        case Convolution():
-            return gradient.node.output.type.size
-        case Whole():
-            return prod(gradient.value.type.shape)

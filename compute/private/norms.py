@@ -44,7 +44,9 @@ def clippable(gradient: Gradient, lanes: Mapping[Value, Lane], units: int) -> Cl
 
     def mapped(value: Value) -> Array:
         lane = lanes[value]
-        return lane.array if lane.mapped else rules.broadcast_to(lane.array, (units, *lane.array.shape))
+        array = lane.array if lane.mapped else rules.broadcast_to(lane.array, (units, *lane.array.shape))
+        # The square of a float16 overflows from 256 on.
+        return rules.cast(array, "float32") if array.type.dtype == "float16" else array
 
     def matrix(factor: Factor) -> Array:
         return rules.swap_last(mapped(factor.value)) if factor.transposed else mapped(factor.value)
@@ -56,29 +58,31 @@ def clippable(gradient: Gradient, lanes: Mapping[Value, Lane], units: int) -> Cl
             images, cotangents = (mapped(value) for value in gradient.node.inputs)
             groups: int = gradient.node.attributes["groups"]
             unrolled = Windows(images, cotangents, gradient.node.attributes)
-            if not _ghost_pays(*gradient.sizes, units, groups, unrolled=True):
-                return Each(unrolled.gradients())
-            return unrolled
+            o, t, i = gradient.sizes
+            gram = groups * ((o + i) * t * t + t * i * _NEAR)
+            return unrolled if _ghost_pays(gram, groups * o * i, units) else Each(unrolled.gradients())
         case Products():
             lefts = [matrix(factor) for factor in gradient.left]
             lefts = [bind("negative", x) if s < 0 else x for x, s in zip(lefts, gradient.signs, strict=True)]
             rights = [matrix(factor) for factor in gradient.right]
-            outer = Outer(_joined(lefts, 2), _joined(rights, 1), gradient)
-            return outer if _ghost_pays(*gradient.sizes, units, 1, unrolled=False) else Each(outer.gradients())
+            choice = gradient.choice
+            ids = None if choice is None else rules.reshape(mapped(choice.ids), (units, choice.ids.type.size, 1))
+            outer = Outer(_joined(lefts, 2), _joined(rights, 1), gradient, ids)
+            o, t, i = gradient.sizes
+            factors = o + i if choice is None else i if choice.left else o
+            gram = factors * (t if t == 1 else t * t)
+            return outer if _ghost_pays(gram, o * i, units) else Each(outer.gradients())
 
 
 def _joined(parts: list[Array], axis: int) -> Array:
     return parts[0] if len(parts) == 1 else bind("concat", *parts, axis=axis)
 
 
-def _ghost_pays(o: int, t: int, i: int, units: int, groups: int, *, unrolled: bool) -> bool:
-    """Whether norms from factors and a second product cost less than a gradient for every unit."""
-    moved = _NEAR if groups * o * i * units <= _CACHED else _FAR
-    product = o * t * i
-    # A product of one unit with a short inner axis does little with each number that it moves.
-    own = product + _PASSES * moved * o * i
-    gram = (o + i) * (t if t == 1 else t * t) + (t * i * _NEAR if unrolled else 0)
-    return gram + product < own
+def _ghost_pays(gram: int, elements: int, units: int) -> bool:
+    """Whether the norm of a unit's gradient is cheaper from factors (``gram`` multiplications) than from its elements.
+    The product is made either way: for each unit, or once for all when the scales are known.
+    """
+    return gram < elements * _PASSES * (_NEAR if elements * units <= _CACHED else _FAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,14 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """left[units, o, t] and right[units, t, i], and how the gradient stands for their product."""
+    """left[units, o, t] and right[units, t, i], how the gradient is made of their product, and the ids[units, t, 1] of
+    the rows that one of them picks, if it does.
+    """
 
     left: Array
     right: Array
     form: Products
+    ids: Array | None
 
     def gradients(self) -> Array:
         """The gradient of each unit, [units, ...]."""
@@ -116,7 +123,14 @@ class Outer:
     def squares(self) -> Array:
         if self.left.shape[2] == 1:
             return _sum_of_squares(self.left) * _sum_of_squares(self.right)
-        return _gram_product(self.left, self.right)
+        columns, rows = rules.swap_last(self.left), self.right
+        left = right = None
+        if self.form.choice is not None and self.ids is not None:
+            same = _same(self.ids, self.form.choice.count, rows.type.dtype)
+            left, right = (same, None) if self.form.choice.left else (None, same)
+        left = _inner_products(columns) if left is None else left
+        right = _inner_products(rows) if right is None else right
+        return rules.sum_over(left * right, (1, 2))
 
     def total(self, scales: Array) -> Array:
         left, right = _scaled_smaller(self.left, self.right, scales)
@@ -156,8 +170,8 @@ class Windows:
         left = self._groups_first(self.cotangents, (units, n, groups, outputs // groups, places), (0, 2, 3, 1, 4))
         left = rules.reshape(left, (units * groups, outputs // groups, n * places))
         right = rules.reshape(right, (units * groups, n * places, each))
-        products = _gram_product(left, right)
-        return rules.sum_over(rules.reshape(products, (units, groups)), (1,))
+        products = _inner_products(rules.swap_last(left)) * _inner_products(right)
+        return rules.sum_over(rules.reshape(products, (units, products.size // units)), (1,))
 
     def _groups_first(self, x: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
         return rules.transpose(rules.reshape(x, shape), order)
@@ -172,11 +186,16 @@ def _sum_of_squares(x: Array) -> Array:
     return rules.sum_over(x * x, tuple(range(1, x.ndim)))
 
 
-def _gram_product(left: Array, right: Array) -> Array:
-    """The squared norms of left[units, o, t] @ right[units, t, i], by inner products of their columns and rows."""
-    columns = bind("matmul", rules.swap_last(left), left)
-    rows = bind("matmul", right, rules.swap_last(right))
-    return rules.sum_over(columns * rows, (1, 2))
+def _inner_products(x: Array) -> Array:
+    """Of the rows of x[units, t, n] with one another, [units, t, t]."""
+    return bind("matmul", x, rules.swap_last(x))
+
+
+def _same(ids: Array, count: int, dtype: str) -> Array:
+    """The inner products of one-hot rows: 1 where two ids[units, t, 1] are equal and in 0 .. count - 1, else 0."""
+    below = rules.greater_mask(rules.number(count, ids), ids, dtype)
+    inside = below * rules.greater_mask(ids, rules.number(-1, ids), dtype)
+    return rules.equal_mask(ids, rules.swap_last(ids), dtype) * inside
 
 
 def _scaled_smaller(a: Array, b: Array, scales: Array) -> tuple[Array, Array]:

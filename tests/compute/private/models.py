@@ -105,6 +105,11 @@ def heads(params: Mapping[str, Array], x: Array, target: Array) -> Array:
     return square(xp.sum(xp.expand_dims(x, 1) @ params["w"], axis=(1, 2)), target)
 
 
+def picked(params: Mapping[str, Array], ids: Array, target: Array) -> Array:
+    """Rows picked by one-hot vectors, of which those of ids out of range are zero."""
+    return square(xp.sum(xp.tanh(ops.one_hot(ids, 30) @ params["table"]), axis=1), target)
+
+
 def unused(params: Mapping[str, Array], x: Array, target: Array) -> Array:
     return square(x @ params["w"], target)
 
@@ -137,6 +142,10 @@ MODELS = (
     of_module("attention", nn.MultiHeadAttention(8, 2), floats(B, 5, 8)),
     of_module("transformer", nn.TransformerBlock(8, 2), floats(B, 5, 8)),
     of_module("gru", nn.GRU(3, 4), floats(B, 6, 3)),
+    of_module("rms norm", nn.Sequential(nn.Linear(5, 6), nn.RMSNorm(6)), floats(B, 5)),
+    of_module("transposed convolution", nn.ConvTranspose2d(2, 3, 3, stride=2), floats(B, 2, 4, 4)),
+    of_module("rows from the end", nn.Embedding(30, 9), ids(3, B, 4) - 2),
+    Model("picked", picked, {"table": (30, 9)}, [ids(33, B, 4) - 1, floats(B, 9)]),
     of_module("gru in a loop", nn.GRU(3, 4, unroll=False), floats(B, 6, 3)),
     Model("tied", tied, {"table": (9, 4), "mix": (4, 4)}, [ids(9, B, 5), floats(B, 9)]),
     Model("unrolled", unrolled, {"in": (4, 3), "state": (3, 3), "bias": (3,)}, [floats(B, 5, 4), floats(B, 3)]),

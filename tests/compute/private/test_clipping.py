@@ -187,6 +187,25 @@ def test_a_deep_convolution_is_clipped_without_a_gradient_for_each_example() -> 
     agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
 
 
+@pytest.mark.parametrize("name", ["rows from the end", "picked"])
+def test_norms_of_an_embedding_come_from_which_ids_are_equal(name: str) -> None:
+    nodes = step_graph(BY_NAME[name]).nodes
+    assert [node.output.type.shape for node in nodes if node.primitive == "equal"].count((6, 4, 4)) == 1
+    products = [node.output.type.shape for node in nodes if node.primitive in ("matmul", "gemm")]
+    assert products.count((6, 4, 4)) == 1  # of the cotangents; none of one-hot rows
+
+
+def test_squares_of_float16_do_not_overflow() -> None:
+    def fn(params: Mapping[str, Array], x: Array) -> Array:
+        return xp.sum(x @ params["w"], axis=1)
+
+    params = {"w": Array(np.ones((3, 2), np.float16))}
+    clipped = clipped_grad(fn, 1.0)(params, Array(np.full((2, 3), 300.0, np.float16)))
+    assert clipped.gradient["w"].dtype == np.float16
+    assert abs(length(clipped.gradient) - 2.0) < 1e-2
+    np.testing.assert_allclose(clipped.norms.numpy(), 300 * np.sqrt(6), rtol=1e-3)
+
+
 def test_the_clipped_sum_melts_into_the_update_of_the_weights() -> None:
     graph = step_graph(of_module("", nn.models.mlp([50, 40, 30]), floats(16, 50), ids(30, 16)))
     for layer, shape in (("0", (40, 50)), ("2", (30, 40))):
@@ -339,6 +358,8 @@ def test_the_whole_private_step_in_one_graph_draws_nothing_itself() -> None:
     given |= {f"p/{name}": value.numpy() for name, value in params.items()}
     given |= {"x": MLP.batch[0], "y": MLP.batch[1], "lr": np.array([0.2], np.float32)}
     given["scale"] = np.array([0.7], np.float32)
+    update = [node.primitive for node in graph.nodes if node.output.type.shape == (8, 5)]
+    assert sorted(update) == ["gemm", "multiply", "subtract"]  # with the noise; neither the sum nor the mean has a pass
     ran = Executable(to_onnx(graph, name="step")).run(given)
     total = loop(MLP, 0.3, np.ones(MLP.size, np.float32))[0]
     for name, value in total.items():
