@@ -53,10 +53,8 @@ class AvgPool2d(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         check_input(x, ("B", "C", "H", "W"), self)
-        rows, columns = pair(self.padding)
-        if rows or columns:
-            x = xp.pad(x, ((0, 0), (0, 0), (rows, rows), (columns, columns)))
-        return ops.avg_pool2d(x, pair(self.kernel), stride=pair(self.kernel if self.stride is None else self.stride))
+        stride = pair(self.kernel if self.stride is None else self.stride)
+        return ops.avg_pool2d(x, pair(self.kernel), stride=stride, padding=pair(self.padding))
 
 
 @dataclass(frozen=True)
