@@ -5,7 +5,7 @@ carries on.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -16,9 +16,10 @@ from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
 from coterie.compute.nn.module import Module
+from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
-from coterie.compute.training.precision import LARGEST
+from coterie.compute.training.precision import LARGEST, Precision
 from coterie.compute.training.step import TrainStep
 
 PerExample: TypeAlias = Callable[[Array, Array], Array]
@@ -30,25 +31,26 @@ NEXT = "next/"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What the graphs are made of. step: with any objective, which is replaced by that of the model. batch: the arrays
-    of a batch by name, with their rows; label: which of them the loss compares with.
+    """What the graphs are made of. state: the optimizer's, by name. batch: the arrays of a batch by name, with their
+    rows; label: which of them the loss compares with.
     """
 
     model: Module
     loss: PerExample
     metrics: Mapping[str, PerExample]
-    step: TrainStep
+    optimizer: Optimizer
+    precision: Precision | None
     shared: Specs
     frozen: Specs
     buffers: Specs
-    optimizer: Specs
+    state: Specs
     batch: Specs
     label: str
 
     def train(self) -> Graph:
         """Weights, buffers, optimizer state, hyper and a batch → next/… of the first three, and "loss" [1]."""
-        state = _named("shared", self.shared) | _named("buffer", self.buffers) | _named("optimizer", self.optimizer)
-        scalars = {f"hyper/{name}": TensorSpec((1,)) for name in (*self.step.inner.hyper, "active")}
+        state = _named("shared", self.shared) | _named("buffer", self.buffers) | _named("optimizer", self.state)
+        scalars = {f"hyper/{name}": TensorSpec((1,)) for name in (*self.optimizer.hyper, "active")}
         return optimise(trace_named(self._train, {**state, **_named("frozen", self.frozen), **scalars, **self._rows()}))
 
     def evaluate(self) -> Graph:
@@ -76,11 +78,12 @@ class Recipe:
         given = _group(inputs, "batch", self.batch) | {f"frozen/{name}": array for name, array in frozen.items()}
         state = {
             "params": _group(inputs, "shared", self.shared),
-            "optimizer": _group(inputs, "optimizer", self.optimizer),
+            "optimizer": _group(inputs, "optimizer", self.state),
         }
-        hyper = {name: inputs[f"hyper/{name}"] for name in self.step.inner.hyper}
+        hyper = {name: inputs[f"hyper/{name}"] for name in self.optimizer.hyper}
         active = inputs["hyper/active"]
-        after, (loss, moved) = replace(self.step, objective=objective)(state, given, hyper, active)
+        step = TrainStep(objective, self.optimizer, self.precision)
+        after, (loss, moved) = step(state, given, hyper, active)
         outputs = {f"{NEXT}buffer/{name}": _counted(active, moved[name], buffers[name]) for name in buffers}
         outputs |= {f"{NEXT}shared/{name}": array for name, array in after["params"].items()}
         outputs |= {f"{NEXT}optimizer/{name}": array for name, array in after["optimizer"].items()}

@@ -21,6 +21,18 @@ State: TypeAlias = dict[str, dict[str, Array]]
 SMALLEST_WEIGHT = 1e-12
 
 
+def unscaling(optimizer: Optimizer, precision: Precision | None) -> Optimizer:
+    """The optimizer that runs for a precision: the given one, or that one behind the unscaling of its gradients."""
+    return optimizer if precision is None else loss_scaled(optimizer, precision)
+
+
+def first_state(optimizer: Optimizer, params: Mapping[str, Array | NDArray]) -> State:
+    """The state before any step, with copies of the parameters."""
+    # Adding 0 turns -0 into +0; only then does active = 0 return the state bit for bit.
+    held = {name: as_array(value) + 0.0 for name, value in params.items()}
+    return {"params": held, "optimizer": optimizer.init(held)}
+
+
 @dataclass(frozen=True)
 class TrainStep:
     """``state, loss = step(state, batch)``: value and gradient of an objective, and one step of an optimizer.
@@ -41,14 +53,12 @@ class TrainStep:
 
     @property
     def inner(self) -> Optimizer:
-        """The optimizer that runs: the given one, or that one behind the unscaling of its gradients."""
-        return self.optimizer if self.precision is None else loss_scaled(self.optimizer, self.precision)
+        """The optimizer that runs, see :func:`unscaling`."""
+        return unscaling(self.optimizer, self.precision)
 
     def init(self, params: Mapping[str, Array | NDArray]) -> State:
         """The first state for these parameters, which are copied."""
-        # Adding 0 turns -0 into +0; only then does active = 0 return the state bit for bit.
-        held = {name: as_array(value) + 0.0 for name, value in params.items()}
-        return {"params": held, "optimizer": self.inner.init(held)}
+        return first_state(self.inner, params)
 
     def __call__(
         self,

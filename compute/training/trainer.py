@@ -24,7 +24,7 @@ from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.precision import Precision
 from coterie.compute.training.sink import require_loops, sunk_executable
 from coterie.compute.training.stacks import Stacks
-from coterie.compute.training.step import TrainStep
+from coterie.compute.training.step import first_state, unscaling
 from coterie.errors import InputError
 
 Data = Mapping[str, NDArray]
@@ -75,7 +75,7 @@ class Trainer:
         threads: int = 1,
     ) -> None:
         self._model, self._loss, self._metrics, self._label = model, loss, dict(metrics or {}), label
-        self._step = TrainStep(lambda params, batch: params, optimizer, precision)
+        self._optimizer, self._precision = optimizer, precision
         self._batch_size, self._seed, self._sink_size = batch_size, seed, sink_size
         self._schedules = dict(schedules or {})
         self._provider, self._threads = provider, threads
@@ -83,10 +83,10 @@ class Trainer:
             raise InputError(f"Trainer: sink_size must be at least 1, got {sink_size}.")
         if sink_size > 1:
             require_loops(provider)
-        if unknown := sorted(self._schedules.keys() - self._step.inner.hyper.keys()):
+        if unknown := sorted(self._schedules.keys() - self._optimizer.hyper.keys()):
             raise InputError(
                 f"Trainer: {optimizer.name} has no hyper-parameter {', '.join(unknown)}; it has "
-                f"{', '.join(self._step.inner.hyper)}."
+                f"{', '.join(self._optimizer.hyper)}."
             )
         self._loops: dict[Any, StepLoop] = {}
         self._evaluations: dict[Any, Executable] = {}
@@ -94,7 +94,8 @@ class Trainer:
         self.steps = 0
         roles = {name: spec.role for name, spec in model.specs().items()}
         weights = {f"{roles[name]}/{name}": value for name, value in model.init(seed).items()}
-        started = self._step.init({name[7:]: value for name, value in weights.items() if name.startswith("shared/")})
+        trained = {name.removeprefix("shared/"): value for name, value in weights.items() if name.startswith("shared/")}
+        started = first_state(unscaling(optimizer, precision), trained)
         shared = {f"shared/{name}": value.numpy() for name, value in started["params"].items()}
         state = {f"optimizer/{name}": value.numpy() for name, value in started["optimizer"].items()}
         first: dict[str, NDArray] = {**weights, **shared, **state}
@@ -207,7 +208,7 @@ class Trainer:
     def _scalars(self, shapes: Mapping[str, tuple[int, ...]], ahead: int = 0) -> dict[str, NDArray]:
         """What a step is fed besides its batch: hyper-parameters, and numbers for dropout."""
         number = self.steps + ahead
-        scheduled = {**self._step.inner.hyper, **{name: rule(number) for name, rule in self._schedules.items()}}
+        scheduled = {**self._optimizer.hyper, **{name: rule(number) for name, rule in self._schedules.items()}}
         fed = {f"hyper/{name}": np.array([value], np.float32) for name, value in scheduled.items()}
         fed["hyper/active"] = np.ones(1, np.float32)
         for name in (name for name in shapes if name.startswith("random/")):
@@ -261,11 +262,12 @@ class Trainer:
             model=self._model,
             loss=self._loss,
             metrics=self._metrics,
-            step=self._step,
+            optimizer=self._optimizer,
+            precision=self._precision,
             shared=self._specs("shared"),
             frozen=self._specs("frozen"),
             buffers=self._specs("buffer"),
-            optimizer=self._specs("optimizer"),
+            state=self._specs("optimizer"),
             batch=rows | {WEIGHT: TensorSpec((self._batch_size,))},
             label=self._label,
         )

@@ -7,15 +7,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from coterie.compute import grad, jit, ops, optim
+from coterie.compute import grad, jit, nn, ops, optim
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.data.batches import Batches
 from coterie.compute.ir import NDArray
+from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.training.accumulation import accumulate
 from coterie.compute.training.precision import GOOD, SCALE, Half, Precision, amp
 from coterie.compute.training.rounding import round_bfloat16, rounded
 from coterie.compute.training.step import TrainStep
+from coterie.compute.training.trainer import Trainer
 from coterie.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -179,6 +181,41 @@ def test_every_value_of_a_rounded_function_is_a_bfloat16() -> None:
         assert not (array.view(np.uint32) & 0xFFFF).any()
     np.testing.assert_allclose(value, np.exp(X * 0.1) + 1 / 3, rtol=2e-2)
     np.testing.assert_allclose(slope, 0.1 * np.exp(X * 0.1), rtol=3e-2)
+
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
+    "convolution and pools": (
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(4, 3)),
+        (1, 7, 7),
+        0,
+    ),
+    "norms": (nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.BatchNorm1d(8), nn.Linear(8, 3)), (6,), 0),
+    "recurrent": (nn.Sequential(nn.Embedding(9, 8), nn.GRU(8, 8), nn.MeanPool(), nn.Linear(8, 3)), (5,), 9),
+    "attention": (
+        nn.Sequential(nn.Embedding(9, 8), nn.TransformerBlock(8, 2, 16), nn.MeanPool(), nn.Linear(8, 3)),
+        (5,),
+        9,
+    ),
+}
+
+
+@pytest.mark.capability("E13")
+@halves
+@pytest.mark.parametrize(("model", "shape", "ids"), LAYERS.values(), ids=LAYERS)
+def test_e13_every_family_of_layers_trains_in_half_precision(
+    model: nn.Module, shape: tuple[int, ...], ids: int, dtype: Half
+) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, ids, (48, *shape), np.int32) if ids else rng.normal(size=(48, *shape)).astype(np.float32)
+    data = {"x": x, "y": rng.integers(0, 3, 48).astype(np.int32)}
+
+    def losses(precision: Precision | None) -> NDArray:
+        trainer = Trainer(model, softmax_cross_entropy, optim.adam(0.01), batch_size=16, precision=precision)
+        return trainer.fit(data, epochs=3).losses
+
+    full, half = losses(None), losses(Precision(dtype=dtype, scale=256.0))
+    np.testing.assert_allclose(half, full, rtol=0.02)
+    assert np.abs(half - full).max() > 0
 
 
 def test_levels() -> None:

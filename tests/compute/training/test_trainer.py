@@ -1,5 +1,7 @@
 """The trainer: it learns, stops and goes on bit for bit, sinks its loop, and names what does not fit."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.compute import jit, nn, optim
+from coterie.compute import jit, nn, optim, training
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.data.batches import Batches
@@ -175,3 +177,14 @@ def test_a_checkpoint_of_something_else_is_refused(other: Callable[[], Trainer],
     with pytest.raises(InputError, match=message):
         taken.load(tmp_path / "a.npz")
     assert all(before[name].tobytes() == value.tobytes() for name, value in taken.params.items()) and not taken.steps
+
+
+def test_every_public_name_can_be_had_and_a_step_loads_no_runtime() -> None:
+    for name in training.__all__:
+        assert callable(getattr(training, name))
+    with pytest.raises(AttributeError, match="frobnicate"):
+        _ = training.frobnicate
+    program = "import sys; from coterie.compute.training import TrainStep, accumulate, amp; "
+    program += "print([name for name in ('onnx', 'onnxruntime') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
