@@ -97,8 +97,9 @@ def _hooks(name: str, definition: Any) -> dict[str, Hook]:
         if not callable(definition):
             raise InputError(f"The primitive {name!r} needs a class of hooks or a function.")
         return {"lower": definition}
-    found = {key: value for key, value in vars(definition).items() if not key.startswith("_")}
-    if unknown := sorted(set(found) - set(HOOKS)):
+    classes = definition.__mro__[:-1]  # hooks may be inherited, but not from object
+    found = {key for each in classes for key in vars(each) if not key.startswith("_")}
+    if unknown := sorted(found - set(HOOKS)):
         raise InputError(f"The primitive {name!r} has no hook {', '.join(unknown)}.", hint=f"There are {HOOKS}.")
     hooks = {key: getattr(definition, key) for key in found}  # through the class: plain functions, static ones too
     if wrong := [key for key, hook in hooks.items() if not callable(hook)]:

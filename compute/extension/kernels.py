@@ -148,7 +148,7 @@ def _is_kernel(implementation: Callable[..., Any]) -> bool:
 
 
 def _lent(array: NDArray) -> NDArray:
-    view = np.asarray(array).view()
+    view = np.asarray(array, order="C").view()  # kernels in other languages want no strides
     view.flags.writeable = False
     return view
 

@@ -47,6 +47,10 @@ class UserPrimitive:
         results = bind_structured(NODE, arrays, attributes)
         return results[0] if len(self.outputs) == 1 else results
 
+    @property
+    def __name__(self) -> str:
+        return self.name
+
     def __repr__(self) -> str:
         return f"<primitive {self.name}({', '.join(self.inputs)}) -> {', '.join(self.outputs)}>"
 

@@ -69,8 +69,6 @@ def _value(expression: Expression, context: _Context) -> _Named:
 
 def _pointwise(expression: Pointwise, context: _Context) -> _Named:
     axes, operands = expression.free(), expression.operands
-    if not axes and all(isinstance(operand, Number) for operand in operands):
-        return _Named(expression.function(*(_value(operand, context).array for operand in operands)), ())
     # Numbers go as they are, and take the dtype of the array beside them.
     given = [o.value if isinstance(o, Number) else _aligned(_value(o, context), axes) for o in operands]
     return _Named(expression.function(*given), axes)

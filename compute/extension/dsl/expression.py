@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -102,40 +103,57 @@ class Expression:
             yield from part.accesses()
 
     def __add__(self, other: Operand) -> Expression:
-        return Pointwise("+", xp.add, (self, as_expression(other)))
+        return _binary("+", self, other)
 
     def __radd__(self, other: Operand) -> Expression:
         return as_expression(other) + self
 
     def __sub__(self, other: Operand) -> Expression:
-        return Pointwise("-", xp.subtract, (self, as_expression(other)))
+        return _binary("-", self, other)
 
     def __rsub__(self, other: Operand) -> Expression:
         return as_expression(other) - self
 
     def __mul__(self, other: Operand) -> Expression:
-        return Pointwise("*", xp.multiply, (self, as_expression(other)))
+        return _binary("*", self, other)
 
     def __rmul__(self, other: Operand) -> Expression:
         return as_expression(other) * self
 
     def __truediv__(self, other: Operand) -> Expression:
-        return Pointwise("/", xp.divide, (self, as_expression(other)))
+        return _binary("/", self, other)
 
     def __rtruediv__(self, other: Operand) -> Expression:
         return as_expression(other) / self
 
     def __pow__(self, other: Operand) -> Expression:
-        return Pointwise("**", xp.pow, (self, as_expression(other)))
+        return _binary("**", self, other)
 
     def __neg__(self) -> Expression:
-        return Pointwise("negative", xp.negative, (self,))
+        return self * -1
 
     def __bool__(self) -> bool:
         raise InputError(f"{user_source()}: {self} has no truth value; it stands for many numbers.")
 
 
 Operand: TypeAlias = "Expression | float"
+
+# By name: for numbers, so that they stay numbers and take the dtype of the array beside them; and for arrays.
+_BINARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[..., Array]]] = {
+    "+": (operator.add, xp.add),
+    "-": (operator.sub, xp.subtract),
+    "*": (operator.mul, xp.multiply),
+    "/": (operator.truediv, xp.divide),
+    "**": (lambda a, b: a**b, xp.pow),
+}
+
+
+def _binary(name: str, left: Expression, other: Operand) -> Expression:
+    right = as_expression(other)
+    for_numbers, for_arrays = _BINARY[name]
+    if isinstance(left, Number) and isinstance(right, Number):
+        return Number(for_numbers(left.value, right.value))
+    return Pointwise(name, for_arrays, (left, right))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,11 +3,14 @@
 # pyright: reportUnknownLambdaType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coterie.compute import Array, TensorSpec, check_primitive, grad, jit, ops, optimise, primitive, to_onnx, trace
 from coterie.compute import numpy as cnp
@@ -25,6 +28,16 @@ from coterie.compute.extension.dsl import (
     sum_over,
     tanh,
     tensors,
+)
+from coterie.compute.extension.dsl.expression import (
+    Access,
+    Axis,
+    Expression,
+    Index,
+    Number,
+    Pointwise,
+    Reduction,
+    as_expression,
 )
 from coterie.compute.extension.dsl.operator import Operator
 from coterie.compute.runtime.executable import Executable
@@ -139,9 +152,79 @@ def test_it_works_under_jit_and_grad_and_says_what_it_is() -> None:
     gradient = jit(grad(lambda kernel: cnp.sum(conv(x, kernel) ** 2.0)), fullgraph=True)(v)
     y = conv1d(x.numpy(), v.numpy())
     np.testing.assert_allclose(gradient.numpy(), 2 * np.correlate(x.numpy(), y, "valid"), rtol=1e-9)
+    half = Array(spread(3).astype(np.float16))
+    assert define(C[i], (1 + as_expression(0.5)) * A[i] * 2)(half).type.dtype == "float16"  # numbers have no dtype
+    assert define(C[i], -A[i] * 2 + 1)(np.asarray([1, 2], np.int32)).numpy().tolist() == [-1, -3]
     matrix = Array(spread(2, 2))
     np.testing.assert_allclose(define(C[i, j], B[j, i] - A[i, j], operands=(A, B))(matrix, matrix).numpy(),
                                matrix.numpy().T - matrix.numpy())  # fmt: skip
+
+
+SIZES = {"i": 2, "j": 3, "k": 4}
+
+
+@st.composite
+def equations(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
+    """A random expression over the axes i, j, k, and operands that its indices just fit into."""
+    operands: dict[str, Any] = {}
+
+    def index() -> Any:
+        used = draw(st.lists(st.sampled_from([i, j, k]), max_size=2, unique=True))
+        factors = [draw(st.sampled_from([-2, -1, 1, 1, 1, 2])) for _ in used]
+        lowest = sum(f * (SIZES[a.name] - 1) for a, f in zip(used, factors, strict=True) if f < 0)
+        return sum((f * a for a, f in zip(used, factors, strict=True)), Index((), draw(st.integers(0, 1)) - lowest))
+
+    def expression(depth: int) -> Any:
+        kind = draw(st.sampled_from(["access", "access", "binary", "reduce", "number"] if depth < 3 else ["access"]))
+        if kind == "number":
+            return as_expression(draw(st.sampled_from([-1.5, 0.5, 2])))
+        if kind == "access":
+            indices = tuple(index() for _ in range(draw(st.integers(0, 3))))
+            extents = [x.offset + sum(max(0, f * (SIZES[a.name] - 1)) for a, f in x.terms) + 1 for x in indices]
+            name = f"T{len(operands)}"
+            operands[name] = spread(*extents, seed=len(operands))
+            return tensors(f"{name} _")[0][indices]
+        if kind == "binary":
+            a, b = expression(depth + 1), expression(depth + 1)
+            return {"+": a + b, "-": a - b, "*": a * b}[draw(st.sampled_from("+-**"))]
+        body = expression(depth + 1)
+        over = draw(st.lists(st.sampled_from(body.free()), min_size=1, unique=True)) if body.free() else []
+        return draw(st.sampled_from([sum_over, sum_over, max_over]))(over, body) if over else body
+
+    return expression(0), operands
+
+
+def meaning(x: Expression, operands: dict[str, Any], at: dict[Any, int]) -> Any:
+    """One element, by the definition."""
+    match x:
+        case Number(value):
+            return value
+        case Access(tensor, indices):
+            return operands[tensor.name][tuple(n.offset + sum(f * at[a] for a, f in n.terms) for n in indices)]
+        case Pointwise(name, _, (a, b)):
+            p, q = meaning(a, operands, at), meaning(b, operands, at)
+            return {"+": p + q, "-": p - q, "*": p * q}[name]
+        case Reduction(kind, over, body):
+            places = itertools.product(*(range(SIZES[a.name]) for a in over))
+            values = [meaning(body, operands, {**at, **dict(zip(over, p, strict=True))}) for p in places]
+            return sum(values) if kind == "sum" else max(values)
+        case _:
+            raise AssertionError(x)
+
+
+@pytest.mark.capability("C7")
+@settings(max_examples=150, deadline=None)
+@given(drawn=equations())
+def test_c7_random_equations_mean_what_their_definition_says(drawn: tuple[Any, dict[str, Any]]) -> None:
+    expression, operands = drawn
+    sizes = {Axis(name): size for name, size in SIZES.items()}
+    order = expression.free()
+    operator = define(C[tuple(order)], expression, sizes=sizes)
+    found = operator(*(operands[tensor.name] for tensor in operator.operands)).numpy()
+    expected = np.empty([sizes[axis] for axis in order])
+    for place in np.ndindex(expected.shape):
+        expected[place] = meaning(expression, operands, dict(zip(order, place, strict=True)))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 WRONG: list[tuple[Callable[[], Any], type[InputError], str]] = [

@@ -205,6 +205,20 @@ def test_operands_come_by_name_too_and_numbers_become_arrays() -> None:
     assert float(tensor_add(1.0, 2.0)) == 3.0
 
 
+def test_hooks_may_be_inherited_and_every_transform_takes_the_primitive_itself() -> None:
+    class Elementwise:
+        infer_shape = staticmethod(lambda x: x)
+
+    class Cube(Elementwise):
+        lower = staticmethod(lambda x: x * x * x)
+
+    cube = primitive("test.cube", inputs=("x",))(Cube)
+    assert jit(cube, fullgraph=True)(V).numpy().tolist() == vmap(cube)(V).numpy().tolist() == [1.0, 8.0, 27.0]
+    assert vmap(grad(jit(cube)))(V).numpy().tolist() == [3.0, 12.0, 27.0]
+    assert getattr(jit(cube), "__name__", "") == "test.cube"
+    assert cube(Array(V.numpy()[::-1])).numpy().tolist() == [27.0, 8.0, 1.0]
+
+
 def test_integers_have_no_cotangent() -> None:
     row = primitive("test.pick", inputs=("x", "i"))(lambda x, i: cnp.take(x, i, axis=0) * 2.0)
     ids = cnp.asarray(np.asarray([2, 0], np.int32))
