@@ -112,12 +112,51 @@ def _transpose(node: Node, view: View) -> Value | None:
     if inner := view.producer(node.inputs[0], "transpose"):
         first: tuple[int, ...] = inner.attributes["permutation"]
         return view.emit("transpose", inner.inputs[0], permutation=tuple(first[axis] for axis in permutation))
+    if (moved := _around(node, view, permutation)) is not None:
+        return moved
     shape = node.inputs[0].type.shape
     if [axis for axis in permutation if shape[axis] != 1] == [axis for axis in range(len(shape)) if shape[axis] != 1]:
         return view.emit(
             "reshape", node.inputs[0], shape=node.output.type.shape
         )  # only axes of size 1 move: the elements stay in order
     return None
+
+
+def _around(node: Node, view: View, permutation: tuple[int, ...]) -> Value | None:
+    """A transposition of elementwise functions of transposed tensors, back to where their axes were: none at all."""
+    value = node.inputs[0]
+    if view.producer(value, *ELEMENTWISE) is None or not _turns_back(value, view, permutation):
+        return None
+    return _turned_back(value, view)
+
+
+def _turns_back(value: Value, view: View, permutation: tuple[int, ...]) -> bool:
+    """Whether a permutation of axes undoes that of every tensor that a value is an elementwise function of, and nothing
+    else reads what is between.
+    """
+    if there := view.producer(value, "transpose"):
+        first: tuple[int, ...] = there.attributes["permutation"]
+        return all(first[axis] == index for index, axis in enumerate(permutation))
+    inner = view.producer(value, *ELEMENTWISE)
+    if inner is None or view.uses(value) != 1:
+        return False
+    shapes = [operand.type.shape == value.type.shape for operand in inner.inputs]
+    return any(shapes) and all(
+        _turns_back(operand, view, permutation) if same else operand.type.size == 1
+        for operand, same in zip(inner.inputs, shapes, strict=True)
+    )
+
+
+def _turned_back(value: Value, view: View) -> Value:
+    """The same function of the tensors before their transposition."""
+    if there := view.producer(value, "transpose"):
+        return there.inputs[0]
+    inner = view.producer(value, *ELEMENTWISE)
+    if inner is None or value.type.size == 1:
+        return value
+    same = [operand.type.shape == value.type.shape for operand in inner.inputs]
+    operands = [_turned_back(x, view) if whole else x for x, whole in zip(inner.inputs, same, strict=True)]
+    return view.emit(inner.primitive, *operands, **inner.attributes)
 
 
 def _reshape(node: Node, view: View) -> Value | None:

@@ -12,6 +12,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.control.bind import bind_structured, is_structured
 from coterie.compute.ir import Graph, Node, Value, constant_node
 from coterie.compute.onnx.providers import PROVIDERS, ProviderRow
+from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.legal_masks import (
@@ -146,7 +147,7 @@ def _sweep(graph: Graph, rules: Mapping[str, Sequence[Callable[[Site], Array | N
         RECORDER.reset(token)
     if not fired:
         return graph
-    return share_common_subexpressions(remove_dead_code(verify(recorder.finish(outputs))))
+    return share_common_subexpressions(fold_constants(remove_dead_code(verify(recorder.finish(outputs)))))
 
 
 def _written(site: Site, writes: Sequence[Callable[[Site], Array | None]]) -> Iterator[Array]:

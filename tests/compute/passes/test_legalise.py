@@ -146,6 +146,32 @@ def test_a_mask_is_a_number_from_the_start_where_comparisons_fail_beside_product
     )
 
 
+GOLDEN = {
+    "openvino": "gemm relu greater astype multiply gemm",
+    "webgpu": "gemm relu greater astype multiply gemm",
+    "qnn": "gemm relu multiply minimum multiply minimum multiply gemm",
+    "coreml": (
+        "matmul add relu multiply negative maximum negative multiply negative maximum negative multiply transpose "
+        "matmul add"
+    ),
+    "webnn": "gemm relu greater astype multiply gemm add",
+}
+
+
+@pytest.mark.capability("E10")
+@pytest.mark.parametrize("provider", GOLDEN)
+def test_the_same_layer_is_another_graph_for_each_provider(provider: str) -> None:
+    def layer(i: GraphInputs) -> dict[str, Array]:
+        def loss(w: Array) -> Array:
+            return cnp.sum(ops.relu(i["x"] @ w + i["b"]) * i["g"])
+
+        return {"next/w": i["w"] + grad(loss)(i["w"])}
+
+    specs = {"x": TensorSpec((8, 4)), "w": TensorSpec((4, 3)), "b": TensorSpec((3,)), "g": TensorSpec((8, 3))}
+    graph = legalise(optimise(trace_named(layer, specs)), provider)
+    assert " ".join(node.primitive for node in graph.nodes if node.primitive != "constant") == GOLDEN[provider]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     groups=st.integers(1, 3),

@@ -45,7 +45,7 @@ def test_each_level_can_be_shown_and_is_verified() -> None:
             np.testing.assert_allclose(value, meaning[name], rtol=1e-5, atol=1e-6)
     assert to_text(graph).count(" = ") == len(graph.nodes)
     data = to_onnx(graph, name="step")
-    onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
+    onnx.checker.check_model(onnx.load_from_string(data), full_check=True)  # pyright: ignore[reportUnknownMemberType]
     check_graph(data)
     operators = {str(node.op_type) for node in onnx.load_from_string(data).graph.node}
     assert operators <= set(OPERATORS)

@@ -182,6 +182,23 @@ def test_exact_identities_are_part_of_every_compilation(name: str) -> None:
     np.testing.assert_array_equal(interpret(graph, given)["output"], np.exp(given["0"]))
 
 
+LAYOUTS: dict[str, Callable[[Array, Array], Array]] = {
+    "one function": lambda x, y: ops.relu(x.T).T,
+    "a chain": lambda x, y: (cnp.exp(ops.relu(x.T).T.T) * 2.0).T,
+    "two tensors": lambda x, y: (x.T * y.T + 1.0).T,
+}
+
+
+@pytest.mark.capability("C11", "E12")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_transpositions_there_and_back_cancel_around_elementwise_functions(name: str) -> None:
+    before = trace(LAYOUTS[name], X, Y).graph
+    after = optimise(before)
+    assert "transpose" not in names(after)
+    given = numbers(before)
+    np.testing.assert_array_equal(interpret(after, given)["output"], interpret(before, given)["output"])
+
+
 @pytest.mark.capability("C11")
 def test_adding_zero_goes_with_the_zeros() -> None:
     graph = trace(lambda x, y: cnp.exp(x + 0.0), X, Y).graph
