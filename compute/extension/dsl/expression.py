@@ -143,7 +143,7 @@ _BINARY: dict[str, tuple[Callable[[Any, Any], Any], Callable[..., Array]]] = {
     "+": (operator.add, xp.add),
     "-": (operator.sub, xp.subtract),
     "*": (operator.mul, xp.multiply),
-    "/": (operator.truediv, xp.divide),
+    "/": (lambda a, b: a / b, xp.divide),
     "**": (lambda a, b: a**b, xp.pow),
 }
 
