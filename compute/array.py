@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.compute.ir import DTYPES, FLOATS, Attributes, NDArray, Type, Value
 from coterie.compute.recorder import RECORDER, Recorder
-from coterie.compute.source import user_source
+from coterie.compute.source import asked_operation, user_source
 from coterie.errors import DTypeError, InputError, ShapeError, TraceError
 
 if TYPE_CHECKING:
@@ -130,10 +130,8 @@ class Array:
 
     def __bool__(self) -> bool:
         if self._data is None:
-            self._no_data(
-                "whether it is true",
-                hint="Replace `if` and `while` on array values by where(condition, a, b), or decide on Python values.",
-            )
+            hint = "Put jit on the function that decides, so that it may; or use where(condition, a, b)."
+            self._no_data("whether it is true", hint)
         return bool(self._data)
 
     def __float__(self) -> float:
@@ -170,7 +168,9 @@ class Array:
     def _no_data(
         self, wanted: str, hint: str = "Return the array from the traced function and look at it outside."
     ) -> NoReturn:
-        raise TraceError(f"{user_source()}: {self.type} is being traced, so {wanted} cannot be known here.", hint=hint)
+        raise TraceError(
+            f"{user_source()}: {self.type} is being traced, so {wanted} cannot be known here.", hint=hint, wanted=wanted
+        )
 
     def reshape(self, *shape: int | Sequence[int]) -> Array:
         first = shape[0] if shape else ()
@@ -324,7 +324,7 @@ def refuse(
     kind: type[TraceError], name: str, inputs: Sequence[Array], reason: str, hint: str | None = None
 ) -> NoReturn:
     """Raise an error that names the user's line, the operation and the operand types."""
-    source = user_source()
+    source, name = user_source(), asked_operation(name)
     types = [str(array.type) for array in inputs]
     raise kind(
         f"{source}: {name}({', '.join(types)}): {reason}", hint=hint, operation=name, operands=types, source=source

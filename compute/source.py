@@ -1,16 +1,22 @@
 """Where in the user's own code an operation was asked for."""
 
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 from traceback import walk_tb
 from types import FrameType
+from typing import ParamSpec, TypeVar
 
 # Frames of these packages are never the user's: a line of ours, or of a library that merely called back into us.
 _OURS = ("coterie", "numpy", "contextlib", "functools", "dataclasses", "importlib")
 
 _replayed: ContextVar[str | None] = ContextVar("coterie_replayed_source", default=None)
+_asked: ContextVar[str | None] = ContextVar("coterie_operation", default=None)
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 def user_source() -> str:
@@ -36,6 +42,27 @@ def replaying(source: str) -> Generator[None]:
         yield
     finally:
         _replayed.reset(token)
+
+
+def operation(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A decorator for a function that is made of others: errors inside name it, which the user called, and not them."""
+
+    @wraps(function)
+    def named(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        if _asked.get() is not None:
+            return function(*args, **kwargs)
+        token = _asked.set(function.__name__)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _asked.reset(token)
+
+    return named
+
+
+def asked_operation(name: str) -> str:
+    """The function that the user called, if one is open that is made of others; else this operation."""
+    return _asked.get() or name
 
 
 def source_of(error: BaseException) -> str:

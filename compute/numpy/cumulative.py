@@ -9,6 +9,7 @@ from coterie.compute.numpy import manipulation
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.numpy.reduction import countable
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import ShapeError
 
 
@@ -24,6 +25,7 @@ def _with_initial(result: Array, axis: int, initial: float) -> Array:
     return manipulation.concat([first, result], axis=axis)
 
 
+@operation
 def cumulative_sum(x: ArrayLike, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """The sum of the elements up to each; with include_initial also of none, first. axis may be left out for a vector.
     uint8 and bool are added as int32.
@@ -33,6 +35,7 @@ def cumulative_sum(x: ArrayLike, *, axis: int | None = None, dtype: Any = None, 
     return _with_initial(result, place, 0) if include_initial else result
 
 
+@operation
 def cumulative_prod(
     x: ArrayLike, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
 ) -> Array:
@@ -48,6 +51,7 @@ def cumulative_prod(
     return _with_initial(result, place, 1) if include_initial else result
 
 
+@operation
 def diff(
     x: ArrayLike, *, axis: int = -1, n: int = 1, prepend: ArrayLike | None = None, append: ArrayLike | None = None
 ) -> Array:

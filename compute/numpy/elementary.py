@@ -12,6 +12,7 @@ import numpy as np
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.numpy.elementwise import abs, divide, exp, log, logical_and, sqrt, where
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import DTypeError
 
 
@@ -27,6 +28,7 @@ def _floats(name: str, a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     return _float(name, left), _float(name, right)
 
 
+@operation
 def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
     """x to a power. A static integer is a product, a static 0.5 a square root; everything else is the real power.
 
@@ -60,27 +62,32 @@ def _integer_power(x: Array, exponent: int) -> Array:
     return bind("broadcast_to", rules.number(1, x), shape=x.shape) if result is None else result
 
 
+@operation
 def expm1(x: ArrayLike) -> Array:
     """exp(x) - 1, accurate for small x."""
     array = _float("expm1", x)
     return bind("tanh", 0.5 * array) * (exp(array) + 1.0)
 
 
+@operation
 def log1p(x: ArrayLike) -> Array:
     """log(1 + x), accurate for small x."""
     return bind("log1p", _float("log1p", x))
 
 
+@operation
 def log2(x: ArrayLike) -> Array:
     """The logarithm to base 2."""
     return log(_float("log2", x)) / ln(2.0)
 
 
+@operation
 def log10(x: ArrayLike) -> Array:
     """The logarithm to base 10."""
     return log(_float("log10", x)) / ln(10.0)
 
 
+@operation
 def logaddexp(a: ArrayLike, b: ArrayLike) -> Array:
     """log(exp(a) + exp(b)), without overflow."""
     left, right = _floats("logaddexp", a, b)
@@ -90,39 +97,46 @@ def logaddexp(a: ArrayLike, b: ArrayLike) -> Array:
     return where(above, left + bind("softplus", apart), right + bind("softplus", bind("negative", apart)))
 
 
+@operation
 def sin(x: ArrayLike) -> Array:
     """The sine of an angle in radians."""
     return bind("sin", _float("sin", x))
 
 
+@operation
 def cos(x: ArrayLike) -> Array:
     """The cosine of an angle in radians."""
     return bind("cos", _float("cos", x))
 
 
+@operation
 def tan(x: ArrayLike) -> Array:
     """The tangent of an angle in radians."""
     array = _float("tan", x)
     return bind("sin", array) / bind("cos", array)
 
 
+@operation
 def asin(x: ArrayLike) -> Array:
     """The angle between -pi/2 and pi/2 with this sine; NaN outside [-1, 1]."""
     array = _float("asin", x)
     return 2.0 * bind("atan", array / (1.0 + sqrt((1.0 - array) * (1.0 + array))))
 
 
+@operation
 def acos(x: ArrayLike) -> Array:
     """The angle between 0 and pi with this cosine; NaN outside [-1, 1]."""
     array = _float("acos", x)
     return 2.0 * bind("atan", sqrt(1.0 - array) / sqrt(1.0 + array))
 
 
+@operation
 def atan(x: ArrayLike) -> Array:
     """The angle between -pi/2 and pi/2 with this tangent."""
     return bind("atan", _float("atan", x))
 
 
+@operation
 def atan2(y: ArrayLike, x: ArrayLike) -> Array:
     """The angle between -pi and pi of the point (x, y); 0 at the origin, whatever the signs of its zeros."""
     rise, run = _floats("atan2", y, x)
@@ -136,6 +150,7 @@ def atan2(y: ArrayLike, x: ArrayLike) -> Array:
     return where(steep, pi / 2 * up - angle, left + angle)
 
 
+@operation
 def hypot(x: ArrayLike, y: ArrayLike) -> Array:
     """sqrt(x² + y²), without overflow."""
     a, b = _floats("hypot", x, y)
@@ -147,18 +162,21 @@ def hypot(x: ArrayLike, y: ArrayLike) -> Array:
     return scale * sqrt(a * a + b * b)
 
 
+@operation
 def sinh(x: ArrayLike) -> Array:
     """The hyperbolic sine."""
     array = _float("sinh", x)
     return 0.5 * (expm1(array) - expm1(bind("negative", array)))
 
 
+@operation
 def cosh(x: ArrayLike) -> Array:
     """The hyperbolic cosine."""
     array = _float("cosh", x)
     return 0.5 * (exp(array) + exp(bind("negative", array)))
 
 
+@operation
 def asinh(x: ArrayLike) -> Array:
     """The inverse of sinh."""
     array = _float("asinh", x)
@@ -168,12 +186,14 @@ def asinh(x: ArrayLike) -> Array:
     return where(below, bind("negative", result), result)
 
 
+@operation
 def acosh(x: ArrayLike) -> Array:
     """The inverse of cosh on [1, inf); NaN below 1."""
     above = _float("acosh", x) - 1.0
     return log1p(above + sqrt(above) * sqrt(above + 2.0))
 
 
+@operation
 def atanh(x: ArrayLike) -> Array:
     """The inverse of tanh; NaN outside [-1, 1]."""
     array = _float("atanh", x)

@@ -4,6 +4,7 @@ import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import DTypeError
 
 
@@ -34,6 +35,7 @@ def minimum(a: ArrayLike, b: ArrayLike) -> Array:
     return bind("minimum", *promote("minimum", a, b))
 
 
+@operation
 def negative(x: ArrayLike) -> Array:
     """-x; of uint8 modulo 256."""
     array = as_array(x)
@@ -44,15 +46,18 @@ def positive(x: ArrayLike) -> Array:
     return as_array(x)
 
 
+@operation
 def reciprocal(x: ArrayLike) -> Array:
     return divide(1.0, x)
 
 
+@operation
 def square(x: ArrayLike) -> Array:
     array = as_array(x)
     return bind("multiply", array, array)
 
 
+@operation
 def abs(x: ArrayLike) -> Array:
     """|x|; its gradient at 0 is 0."""
     array = as_array(x)
@@ -61,6 +66,7 @@ def abs(x: ArrayLike) -> Array:
     return bind("maximum", array, bind("negative", array))
 
 
+@operation
 def sign(x: ArrayLike) -> Array:
     """-1, 0 or 1 (0 for NaN)."""
     array = as_array(x)
@@ -85,6 +91,7 @@ def tanh(x: ArrayLike) -> Array:
     return bind("tanh", as_array(x))
 
 
+@operation
 def clip(x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
     """x bounded below and above."""
     array = as_array(x)
@@ -105,6 +112,7 @@ def equal(a: ArrayLike, b: ArrayLike) -> Array:
     return bind("equal", *promote("equal", a, b))
 
 
+@operation
 def not_equal(a: ArrayLike, b: ArrayLike) -> Array:
     return logical_not(equal(a, b))
 
@@ -113,43 +121,51 @@ def greater(a: ArrayLike, b: ArrayLike) -> Array:
     return bind("greater", *promote("greater", a, b))
 
 
+@operation
 def less(a: ArrayLike, b: ArrayLike) -> Array:
     return greater(b, a)
 
 
+@operation
 def greater_equal(a: ArrayLike, b: ArrayLike) -> Array:
     # Not "not less": that would be true of NaN.
     return logical_or(greater(a, b), equal(a, b))
 
 
+@operation
 def less_equal(a: ArrayLike, b: ArrayLike) -> Array:
     return greater_equal(b, a)
 
 
+@operation
 def isnan(x: ArrayLike) -> Array:
     """Whether an element is no number."""
     array = as_array(x)
     return not_equal(array, array)
 
 
+@operation
 def isinf(x: ArrayLike) -> Array:
     """Whether an element is infinite; no integer is."""
     array = as_array(x)
     return equal(abs(array), np.inf) if array.type.is_float else not_equal(array, array)
 
 
+@operation
 def isfinite(x: ArrayLike) -> Array:
     """Whether an element is a number and not infinite; every integer is."""
     array = as_array(x)
     return greater(np.inf, abs(array)) if array.type.is_float else equal(array, array)
 
 
+@operation
 def signbit(x: ArrayLike) -> Array:
     """Whether the sign of a float is minus, of -0.0 too; not that of NaN."""
     array = as_array(x)
     return logical_or(less(array, 0.0), logical_and(equal(array, 0.0), less(divide(1.0, array), 0.0)))
 
 
+@operation
 def copysign(magnitude: ArrayLike, sign: ArrayLike) -> Array:
     """|magnitude| with the sign of the other operand."""
     left, right = promote("copysign", magnitude, sign)

@@ -7,9 +7,11 @@ from coterie.compute.numpy import manipulation, reduction
 from coterie.compute.numpy.elementwise import greater, greater_equal
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import DTypeError, ShapeError
 
 
+@operation
 def argsort(x: ArrayLike, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The positions that put the elements in order. Equal elements keep their order, whatever ``stable`` is."""
     array = as_array(x)
@@ -19,12 +21,14 @@ def argsort(x: ArrayLike, *, axis: int = -1, descending: bool = False, stable: b
     return bind("top_k", array, k=array.shape[place], axis=place, largest=bool(descending))
 
 
+@operation
 def sort(x: ArrayLike, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The elements in order. The gradient of each goes back to its place."""
     array = as_array(x)
     return take_along_axis(array, argsort(array, axis=axis, descending=descending), axis=axis)
 
 
+@operation
 def take_along_axis(x: ArrayLike, indices: ArrayLike, *, axis: int = -1) -> Array:
     """The element at each position along an axis; the other axes of both broadcast."""
     array, places = as_array(x), as_array(indices)
@@ -44,6 +48,7 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, *, axis: int = -1) -> Arra
     return bind("gather_along", grown(array), grown(places), axis=place)
 
 
+@operation
 def searchsorted(x1: ArrayLike, x2: ArrayLike, *, side: str = "left", sorter: ArrayLike | None = None) -> Array:
     """Where each of x2 would stand in the ordered vector x1: before equal elements ("left") or behind them ("right").
     Compares all pairs.

@@ -10,6 +10,7 @@ from coterie.compute.numpy import manipulation
 from coterie.compute.numpy.elementwise import sqrt
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import DTypeError, ShapeError
 
 Axis = int | Sequence[int] | None
@@ -33,12 +34,14 @@ def countable(array: Array, dtype: Any = None) -> Array:
     return rules.cast(array, "int32") if array.type.dtype in ("bool", "uint8") else array
 
 
+@operation
 def sum(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Array:
     """The sum; of a bool array, the number of true elements."""
     array = countable(as_array(x), dtype)
     return bind("sum", array, axes=_axes("sum", array, axis), keepdims=keepdims)
 
 
+@operation
 def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None) -> Array:
     """The product: of both halves, again and again. Its gradient holds where elements are 0 too."""
     array = countable(as_array(x), dtype)
@@ -60,11 +63,14 @@ def prod(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, dtype: Any 
     return manipulation.reshape(flat, kept if keepdims else rows)
 
 
+@operation
 def count_nonzero(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """The int32 number of elements that are not 0."""
-    return sum(_true(as_array(x)), axis=axis, keepdims=keepdims)
+    array = as_array(x)
+    return sum(_true(array), axis=_axes("count_nonzero", array, axis), keepdims=keepdims)
 
 
+@operation
 def mean(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """The arithmetic mean of floats."""
     array = as_array(x)
@@ -77,6 +83,7 @@ def mean(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     return sum(array, axis=axes, keepdims=keepdims) * (1.0 / count)
 
 
+@operation
 def var(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, correction: float = 0.0) -> Array:
     """Squared distances from the mean, summed, over (count - correction): 0 for a population, 1 for a sample."""
     array = as_array(x)
@@ -90,14 +97,23 @@ def var(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, correction: 
     return sum(centred * centred, axis=axis, keepdims=keepdims) * (1.0 / freedom)
 
 
+@operation
 def std(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, correction: float = 0.0) -> Array:
     """The square root of :func:`var`. Its gradient is infinite where all elements are equal."""
     return sqrt(var(x, axis=axis, keepdims=keepdims, correction=correction))
 
 
+def _ordered(name: str, x: ArrayLike) -> Array:
+    array = as_array(x)
+    if array.type.dtype == "bool":
+        refuse(DTypeError, name, (array,), "bool has no order.", 'Convert it with astype(x, "int32"), or use any, all.')
+    return array
+
+
+@operation
 def max(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """The greatest element; several greatest share the gradient."""
-    array = as_array(x)
+    array = _ordered("max", x)
     return bind("max", array, axes=_axes("max", array, axis), keepdims=keepdims)
 
 
@@ -108,42 +124,53 @@ def _reversed(array: Array) -> Array:
     return (255 if array.type.dtype == "uint8" else -1) - array
 
 
+@operation
 def min(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """The smallest element; several smallest share the gradient."""
-    return _reversed(max(_reversed(as_array(x)), axis=axis, keepdims=keepdims))
+    array = _ordered("min", x)
+    return _reversed(max(_reversed(array), axis=_axes("min", array, axis), keepdims=keepdims))
 
 
 def _true(array: Array) -> Array:
     return array if array.type.dtype == "bool" else array != 0
 
 
+@operation
 def any(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether some element is true (not 0)."""
-    return max(rules.cast(_true(as_array(x)), "float32"), axis=axis, keepdims=keepdims) > 0.0
+    array = as_array(x)
+    return max(rules.cast(_true(array), "float32"), axis=_axes("any", array, axis), keepdims=keepdims) > 0.0
 
 
+@operation
 def all(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
     """Whether every element is true (not 0)."""
-    return min(rules.cast(_true(as_array(x)), "float32"), axis=axis, keepdims=keepdims) > 0.0
+    array = as_array(x)
+    return min(rules.cast(_true(array), "float32"), axis=_axes("all", array, axis), keepdims=keepdims) > 0.0
 
 
+@operation
 def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
     """The int32 position of the first greatest element along an axis (None: of all elements in row-major order),
     without ArgMax, which some providers lack.
     """
-    array = as_array(x)
+    return _position("argmax", _ordered("argmax", x), axis, keepdims)
+
+
+@operation
+def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The int32 position of the first smallest element along an axis (None: of all)."""
+    return _position("argmin", _reversed(_ordered("argmin", x)), axis, keepdims)
+
+
+def _position(name: str, array: Array, axis: int | None, keepdims: bool) -> Array:
     if axis is None:
-        flat = argmax(manipulation.reshape(array, -1), axis=0)
+        flat = _position(name, manipulation.reshape(array, -1), 0, False)
         return manipulation.reshape(flat, (1,) * array.ndim) if keepdims else flat
-    place = axis_of("argmax", array, axis)
+    place = axis_of(name, array, axis)
     count = array.shape[place]
     shape = tuple(count if i == place else 1 for i in range(array.ndim))
     # Counting down makes the first of several greatest the largest.
     countdown = Array(np.arange(count, 0, -1, dtype=np.float32).reshape(shape))
     mask = rules.equal_mask(array, max(array, axis=place, keepdims=True), "float32")
     return rules.cast(count - max(mask * countdown, axis=place, keepdims=keepdims), "int32")
-
-
-def argmin(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The int32 position of the first smallest element along an axis (None: of all)."""
-    return argmax(_reversed(as_array(x)), axis=axis, keepdims=keepdims)

@@ -3,6 +3,7 @@
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.numpy.elementwise import logical_and, logical_or, where
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import DTypeError
 
 
@@ -13,18 +14,21 @@ def _number(name: str, x: ArrayLike) -> Array:
     return array
 
 
+@operation
 def floor(x: ArrayLike) -> Array:
     """The greatest whole number that is not above x. Integers stay."""
     array = _number("floor", x)
     return bind("floor", array) if array.type.is_float else array
 
 
+@operation
 def ceil(x: ArrayLike) -> Array:
     """The smallest whole number that is not below x. Integers stay."""
     array = _number("ceil", x)
     return bind("negative", bind("floor", bind("negative", array))) if array.type.is_float else array
 
 
+@operation
 def trunc(x: ArrayLike) -> Array:
     """x without its fraction. Integers stay."""
     array = _number("trunc", x)
@@ -33,6 +37,7 @@ def trunc(x: ArrayLike) -> Array:
     return where(bind("greater", rules.number(0, array), array), ceil(array), floor(array))
 
 
+@operation
 def round(x: ArrayLike) -> Array:
     """The nearest whole number, the even one of two that are equally near. Integers stay. Made of floor, because some
     providers lack Round.
@@ -47,6 +52,7 @@ def round(x: ArrayLike) -> Array:
     return below + rules.cast(up, array.type.dtype)
 
 
+@operation
 def floor_divide(a: ArrayLike, b: ArrayLike) -> Array:
     """a / b rounded down: the floor of the rounded quotient for floats, exact for integers (0 where b is 0)."""
     left, right = promote("floor_divide", a, b)
@@ -54,6 +60,7 @@ def floor_divide(a: ArrayLike, b: ArrayLike) -> Array:
     return floor(left / right) if left.type.is_float else bind("floor_divide", left, right)
 
 
+@operation
 def remainder(a: ArrayLike, b: ArrayLike) -> Array:
     """a - b * floor_divide(a, b): what division leaves over, with the sign of b. Gradients pass as through the
     subtraction and the product.
