@@ -22,7 +22,7 @@ def declared(fn: Callable[..., Any], input_signature: Sequence[Any] | None) -> t
     try:
         hints = get_type_hints(fn, include_extras=True)
         parameters = signature(fn).parameters.values()
-    except (NameError, TypeError, ValueError, AttributeError):
+    except (NameError, TypeError, ValueError, AttributeError, SyntaxError):
         return None  # annotations for other readers, of names that are not there now
     found = [_spec(hints.get(parameter.name)) for parameter in parameters]
     plain = all(

@@ -13,6 +13,7 @@ from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.module import Module, Role
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.optim.packing import packed
 from coterie.compute.optim.schedules import Schedule
 from coterie.compute.primitives.rules import carried
 from coterie.compute.runtime.executable import Executable
@@ -20,10 +21,10 @@ from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import read_checkpoint, write_checkpoint
+from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.precision import Precision
 from coterie.compute.training.sink import require_loops, sunk_executable
-from coterie.compute.training.stacks import Stacks
 from coterie.compute.training.step import first_state, unscaling
 from coterie.errors import InputError
 
@@ -47,10 +48,10 @@ class Trainer:
 
     model, loss, optimizer: as in an experiment; loss(prediction, label) gives one value per example. metrics: more such
     functions, by name, for ``evaluate``. label: the array that the loss compares with; every other array of the data is
-    a feature, and several reach the model as a dict. batch_size, seed: the batches, and with them their order; the seed
-    also starts the weights and draws the numbers of dropout. schedules: hyper-parameters as functions of the number of
-    the step. precision: see Precision. sink_size: steps per host call, for providers with loops. provider, threads: see
-    Executable.
+    a feature, in its own dtype (float64 makes the model compute in float64), and several reach the model as a dict.
+    batch_size, seed: the batches, and with them their order; the seed also starts the weights and draws the numbers of
+    dropout. schedules: hyper-parameters as functions of the number of the step. precision: see Precision. sink_size:
+    steps per host call, for providers with loops. provider, threads: see Executable.
 
     Guarantees: a step is one run of one ONNX graph, its state bound and not copied; the same arguments, data and calls
     give the same losses bit for bit, and so does a trainer that ``load``\\ s what another one ``save``\\ d, at whatever
@@ -75,7 +76,7 @@ class Trainer:
         threads: int = 1,
     ) -> None:
         self._model, self._loss, self._metrics, self._label = model, loss, dict(metrics or {}), label
-        self._optimizer, self._precision = optimizer, precision
+        self._optimizer, self._precision = packed(optimizer), precision
         self._batch_size, self._seed, self._sink_size = batch_size, seed, sink_size
         self._schedules = dict(schedules or {})
         self._provider, self._threads = provider, threads
@@ -95,7 +96,7 @@ class Trainer:
         roles = {name: spec.role for name, spec in model.specs().items()}
         weights = {f"{roles[name]}/{name}": value for name, value in model.init(seed).items()}
         trained = {name.removeprefix("shared/"): value for name, value in weights.items() if name.startswith("shared/")}
-        started = first_state(unscaling(optimizer, precision), trained)
+        started = first_state(unscaling(self._optimizer, precision), trained)
         shared = {f"shared/{name}": value.numpy() for name, value in started["params"].items()}
         state = {f"optimizer/{name}": value.numpy() for name, value in started["optimizer"].items()}
         first: dict[str, NDArray] = {**weights, **shared, **state}
@@ -146,7 +147,7 @@ class Trainer:
         weights = {name: value for name, value in self._state.items() if name in executable.input}
         totals: dict[str, float] = dict.fromkeys(executable.output, 0.0)
         for batch in Batches(data, batch_size=self._batch_size, shuffle=False):
-            sums = executable.run(weights | _feeds(batch, executable.input))
+            sums = executable.run(weights | rows_of(batch, executable.input))
             totals = {name: total + float(sums[name][0]) for name, total in totals.items()}
         examples = totals.pop("examples")
         return {name: total / examples for name, total in totals.items()}
@@ -176,45 +177,15 @@ class Trainer:
         self._state, self.steps = arrays, facts["steps"]
         self._position = {name: int(position[name]) for name in self._position}  # pyright: ignore[reportUnknownArgumentType]
 
-    # One step, or sink_size of them, a call.
-
     def _run(self, loop: StepLoop, batches: Iterator[dict[str, NDArray]]) -> tuple[NDArray, int]:
+        feeder = Feeder(self._seed, self._optimizer.hyper, self._schedules, self._sink_size)
         losses: list[NDArray] = []
         calls = 0
-        for fed, count in self._fed(loop, batches):
+        for fed, count in feeder.feeds(batches, loop.feeds, self.steps):
             loop.step(fed)
             losses.append(loop.read(["loss"])["loss"].reshape(-1)[:count])
-            calls += 1
+            calls, self.steps = calls + 1, self.steps + count
         return np.concatenate(losses) if losses else np.zeros(0, np.float32), calls
-
-    def _fed(self, loop: StepLoop, batches: Iterator[dict[str, NDArray]]) -> Iterator[tuple[dict[str, NDArray], int]]:
-        shapes = {tensor.name: tensor.shape for tensor in loop.feeds}
-        if self._sink_size == 1:
-            for batch in batches:
-                yield _feeds(batch, shapes) | self._scalars(shapes), 1
-                self.steps += 1
-            return
-        stacks = Stacks(batches, self._sink_size)
-        try:
-            for stack in stacks:
-                count = len(stack[WEIGHT])
-                scalars = [self._scalars(shapes, ahead) for ahead in range(count)]
-                rows = _feeds(stack, shapes) | {name: np.stack([row[name] for row in scalars]) for name in scalars[0]}
-                yield {name: _filled(name, value, self._sink_size) for name, value in rows.items()}, count
-                self.steps += count
-        finally:
-            stacks.close()
-
-    def _scalars(self, shapes: Mapping[str, tuple[int, ...]], ahead: int = 0) -> dict[str, NDArray]:
-        """What a step is fed besides its batch: hyper-parameters, and numbers for dropout."""
-        number = self.steps + ahead
-        scheduled = {**self._optimizer.hyper, **{name: rule(number) for name, rule in self._schedules.items()}}
-        fed = {f"hyper/{name}": np.array([value], np.float32) for name, value in scheduled.items()}
-        fed["hyper/active"] = np.ones(1, np.float32)
-        for name in (name for name in shapes if name.startswith("random/")):
-            shape = shapes[name] if self._sink_size == 1 else shapes[name][1:]
-            fed[name] = _uniform(self._seed, number, int(name.removeprefix("random/")), shape)
-        return {name: value for name, value in fed.items() if name in shapes}
 
     # The graphs.
 
@@ -281,25 +252,3 @@ class Trainer:
 
 def _signature(data: Data) -> Any:
     return tuple(sorted((name, value.shape[1:], value.dtype.name) for name, value in data.items()))
-
-
-def _feeds(batch: Data, wanted: Mapping[str, object]) -> dict[str, NDArray]:
-    """The arrays of a batch that the graph reads."""
-    named = {f"batch/{name}": value for name, value in batch.items()}
-    return {name: value for name, value in named.items() if name in wanted}
-
-
-def _filled(name: str, rows: NDArray, size: int) -> NDArray:
-    """Rows up to ``size``: copies of the last one, which do not count."""
-    missing = size - len(rows)
-    if not missing:
-        return rows
-    more = np.repeat(rows[-1:], missing, axis=0)
-    return np.concatenate([rows, more * (0 if name == "hyper/active" else 1)], dtype=rows.dtype)
-
-
-def _uniform(seed: int, step: int, index: int, shape: tuple[int, ...]) -> NDArray:
-    """Numbers in [0, 1) that depend on these three alone: 24 bits of the raw stream each."""
-    stream = np.random.Philox(key=np.array([seed % 2**64, step * 2**16 + index], np.uint64))
-    words = stream.random_raw(int(np.prod(shape, dtype=np.int64)))
-    return np.asarray((words >> np.uint64(40)) * 2.0**-24, np.float32).reshape(shape)
