@@ -46,6 +46,7 @@ class Executable:
         )
         self.provider = provider
         self.threads = threads
+        self.data = data
         self.inputs: tuple[TensorInfo, ...] = describe(self.session.get_inputs())
         self.outputs: tuple[TensorInfo, ...] = describe(self.session.get_outputs())
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.in_place import stepped_in_place
 from coterie.compute.runtime.session import CPU, Binding, OrtValue, first_line, ortvalue_over
 from coterie.compute.runtime.tensors import TensorInfo, check_names
 from coterie.errors import InputError, InternalError
@@ -36,8 +37,12 @@ class StepLoop:
     Every other input is a feed, given at each step.
 
     There are two sets of state memory and two bindings made once: an even step reads the first set and writes the
-    second, an odd step the reverse. An output is never bound onto its own input, because the runtime may write the new
+    second, an odd step the reverse. An output is not bound onto its own input, because the runtime may write the new
     value before another node has read the old one.
+
+    in_place: let state for which the graph proves that this cannot happen (see ``stepped_in_place``) have one memory
+    for both. It saves memory, and the time that writing to other memory takes: a tenth of a step of Adam on large
+    tensors. On the CPU only; elsewhere it changes nothing. When a step fails, such state is lost.
 
     Guarantees: the same bits as ``executable.run`` with the outputs fed back by hand; a step allocates no tensor;
     arrays given are copied and arrays returned are copies. One loop serves one thread at a time. rebind: bind the
@@ -53,6 +58,7 @@ class StepLoop:
         constants: Mapping[str, NDArray],
         state: Mapping[str, NDArray],
         rebind: bool | None = None,
+        in_place: bool = False,
     ) -> None:
         _check_carry(executable, carry)
         carried = set(carry.values())
@@ -63,7 +69,10 @@ class StepLoop:
         self._carry = dict(carry)
         self._rebind = executable.provider != CPU if rebind is None else rebind
         slots = {tensor.name: Slot.make(tensor) for tensor in executable.inputs}
-        second = {name: Slot.make(slots[name].info) for name in carried}
+        lying = (
+            stepped_in_place(executable.data, carry) if in_place and executable.provider == CPU else frozenset[str]()
+        )
+        second = {name: slots[name] if name in lying else Slot.make(slots[name].info) for name in carried}
         self._states = ({name: slots[name] for name in carried}, second)
         self._constants = {name: slot for name, slot in slots.items() if name in constants}
         self._feeds = {name: slot for name, slot in slots.items() if name not in carried and name not in constants}

@@ -159,7 +159,7 @@ class PlanTrainer:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
         if loop is None:
-            loop = StepLoop(executable, carry=graph.carry, constants=constants, state=state)
+            loop = StepLoop(executable, carry=graph.carry, constants=constants, state=state, in_place=True)
         else:
             loop.load(state, constants=constants)
         yield loop

@@ -1,0 +1,66 @@
+"""Which state may be stepped where it lies: a proof over the graph.
+
+To bind an output onto the input that it replaces is silently wrong where a node reads the old value after the new one
+is written. It is right where that cannot happen, and this module proves it from dependencies alone, for any order in
+which a runtime may run the nodes: every node that reads the old value is elementwise and must be finished before the
+node that writes the new one can start, or is that node. The moments of Adam are like this, as are counters and metric
+sums; weights are not, because the products that read them may still be waiting.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import onnx
+
+# One element out for one element in, computed from the elements at the same place, into memory of its own. A view of
+# an operand, like Reshape, is none of these: what reads the view reads the operand's memory later.
+_ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Sqrt", "Exp", "Tanh", "Sigmoid", "Relu"})
+
+
+def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
+    """The carried inputs of a serialised graph that may share memory with the outputs that replace them.
+
+    carry: output → input, of equal dtype and shape. Empty for a graph with control flow, whose inner nodes read outer
+    values.
+    """
+    graph = cast(Any, onnx).load_from_string(data).graph
+    nodes: list[Any] = list(graph.node)
+    if any(attribute.HasField("g") or attribute.graphs for node in nodes for attribute in node.attribute):
+        return frozenset()
+    shapes = {
+        value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim)
+        for value in (*graph.input, *graph.output)
+    }
+    makers = {name: index for index, node in enumerate(nodes) for name in node.output}
+    readers: dict[str, list[int]] = {}
+    for index, node in enumerate(nodes):
+        for name in node.input:
+            readers.setdefault(name, []).append(index)
+
+    def proven(output: str, read: str) -> bool:
+        writer = makers.get(output)
+        if writer is None or shapes[output] != shapes[read] or nodes[writer].op_type not in _ELEMENTWISE:
+            return False
+        earlier = _ancestors(nodes, makers, writer)
+        return all(
+            nodes[reader].op_type in _ELEMENTWISE and (reader in earlier or reader == writer)
+            for reader in readers.get(read, ())
+        )
+
+    return frozenset(read for output, read in carry.items() if proven(output, read))
+
+
+def _ancestors(nodes: list[Any], makers: Mapping[str, int], node: int) -> set[int]:
+    """The nodes that must be finished before this one can start."""
+
+    def above(index: int) -> Iterable[int]:
+        return (makers[name] for name in nodes[index].input if name in makers)
+
+    found: set[int] = set()
+    waiting = list(above(node))
+    while waiting:
+        index = waiting.pop()
+        if index not in found:
+            found.add(index)
+            waiting += above(index)
+    return found
