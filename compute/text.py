@@ -18,7 +18,7 @@ import numpy as np
 
 from coterie.compute.extension.registry import active_registry
 from coterie.compute.extension.row import NODE, static
-from coterie.compute.ir import Graph, NDArray, Node, Type, Value
+from coterie.compute.ir import DTYPES, Graph, NDArray, Node, Type, Value
 from coterie.compute.verify import verify
 from coterie.errors import InputError
 
@@ -103,7 +103,7 @@ def parse(text: str) -> Graph:
                 raise InputError(f"Line {number} is not an input, a node or an output: {line[:80]!r}.")
         except KeyError as error:
             raise InputError(f"Line {number} uses the value %{error.args[0]}, which no earlier line makes.") from None
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InputError(f"Line {number} is malformed: {error}.") from None
     return verify(Graph(inputs, tuple(nodes), outputs))
 
@@ -139,6 +139,8 @@ def _decode(value: Any) -> Any:
     fields = cast("dict[str, Any]", value)
     if "graph" in fields:
         return parse("\n".join(fields["graph"]))
+    if fields["dtype"] not in DTYPES:
+        raise ValueError(f"{fields['dtype']!r} is not a dtype of coterie")
     dtype = np.dtype(fields["dtype"])
     if "data" in fields:
         array = np.asarray(fields["data"], dtype)

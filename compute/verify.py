@@ -100,7 +100,7 @@ def _check_node(node: Node, index: int) -> None:
         raise TraceError(
             f"{_where(index, node)}: wrongly typed: ({_operands(node)}): {error.message}", hint=error.hint
         ) from error
-    except (TypeError, KeyError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError, IndexError, ArithmeticError) as error:
         raise TraceError(
             f"{_where(index, node)}: wrong number of operands or wrong attributes {sorted(node.attributes)}: {error}"
         ) from error

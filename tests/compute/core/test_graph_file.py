@@ -4,11 +4,13 @@
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -32,6 +34,7 @@ from coterie.compute import (
     trace,
     trace_named,
     use_registry,
+    verify,
 )
 from coterie.compute import numpy as cnp
 from coterie.compute.ir import Graph
@@ -123,6 +126,45 @@ def test_a_file_that_was_changed_is_refused(old: str, new: str, message: str, tm
     damaged(path, old, new)
     with pytest.raises(InputError, match=message):
         load_graph(path)
+
+
+def nested(depth: int) -> str:
+    """A text whose graphs hold graphs, and whose attributes hold lists."""
+    return 'input "x" %0: float32[2]\n%1: float32[2] = exp(%0) {"a": ' + "[" * depth + "]" * depth + "}\n"
+
+
+TEXTS = [
+    nested(100_000),
+    '%0: float32[2] = constant() {"value": {"dtype": "i4, (2", "shape": [2], "data": [1, 2]}}\n',
+    '%0: float32[2] = constant() {"value": {"dtype": "object", "shape": [2], "data": [1, 2]}}\n',
+    '%0: float32[2] = constant() {"value": {"dtype": "float32", "shape": [999999999999], "data": [1, 2]}}\n',
+    '%0: float32[2] = constant() {"value": {"dtype": "float32", "shape": [2], "base64": "??"}}\n',
+    '%0: float32[2] = constant() {"value": {"shape": [2]}}\n',
+    '%0: float32[2] = constant() {"value": [1, 2]}\n',
+    '%0: float32[2] = call() {"graph": {"graph": ["frobnicate"]}}\n',
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_no_text_breaks_the_parser(text: str) -> None:
+    with pytest.raises(InputError):
+        parse(text)
+
+
+def test_damaged_texts_are_graphs_or_refused() -> None:
+    text = to_text(trace(lambda x: cond(cnp.sum(x) > 0.0, lambda: x * 2.0, lambda: -x), TensorSpec((2,))).graph)
+    parts, random = re.split(r"(\W)", text), Random(0)
+    pieces = [*parts, "", "%0", "-1", "1e400", "NaN", "null", "{", "]", '"dtype"', "999999999999", "scan", "é"]
+    refused = 0
+    for _ in range(400):
+        damaged_parts = list(parts)
+        for _ in range(random.randint(1, 3)):
+            damaged_parts[random.randrange(len(parts))] = random.choice(pieces)
+        try:
+            verify(parse("".join(damaged_parts)))
+        except InputError:
+            refused += 1
+    assert refused > 200
 
 
 def test_files_that_are_none_or_cannot_be_written_are_refused(tmp_path: Path) -> None:
