@@ -215,7 +215,7 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
 
 def peer_for(workload: Workload, options: argparse.Namespace) -> Peer | None:
     """Opacus, ready to step, where there is one and it has the workload."""
-    if options.opacus_python is None or workload.tokens:
+    if options.opacus_python is None or workload.tokens or workload.optimizer != "sgd":
         return None
     os.environ.update(KEEP)
     peer = Peer("opacus", options.opacus_python, options.threads)

@@ -144,7 +144,7 @@ def _clip(
     """Losses, gradients, then for each limit norms and the number of units beyond it."""
     graph = remove_dead_code(inline_calls(unit.graph))
     losses, *gradients = graph.outputs.values()
-    forms = [read(graph, gradient) for gradient in gradients]
+    forms = read(graph, gradients)
     wanted = [losses, *(value for form in forms for value in needed(form))]
     reached = remove_dead_code(Graph(graph.inputs, graph.nodes, {str(i): value for i, value in enumerate(wanted)}))
     values = replay_batched(reached, lanes, units)

@@ -96,12 +96,15 @@ class Whole:
 Gradient: TypeAlias = Products | Convolution | Whole
 
 
-def read(graph: Graph, value: Value) -> Gradient:
-    """The form of a gradient, which is a value of the graph."""
+def read(graph: Graph, gradients: Sequence[Value]) -> list[Gradient]:
+    """The forms of gradients, which are values of the graph."""
     uses = Counter(operand for node in graph.nodes for operand in node.inputs)
     uses.update(graph.outputs.values())
     producers = graph.producers()
+    return [_read(producers, uses, gradient) for gradient in gradients]
 
+
+def _read(producers: Mapping[Value, Node], uses: Mapping[Value, int], value: Value) -> Gradient:
     # Values still to be taken apart, each with the rearrangements and the sign between it and the gradient. A list, not
     # recursion: an unrolled loop adds one term for each of its steps.
     pending: list[tuple[Value, tuple[View, ...], int]] = [(value, (), 1)]
