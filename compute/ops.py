@@ -218,6 +218,31 @@ def conv2d(
     )
 
 
+def conv1d(
+    x: ArrayLike,
+    w: ArrayLike,
+    bias: ArrayLike | None = None,
+    *,
+    stride: int = 1,
+    padding: Pair = 0,
+    dilation: int = 1,
+    groups: int = 1,
+) -> Array:
+    """Cross-correlation of sequences x[N, C, L] with w[O, C / groups, k] → [N, O, L'], plus bias[O]: :func:`conv2d` of
+    images of one row. padding: one number, or (left, right).
+    """
+    operands = promote("conv1d", x, w) if bias is None else promote("conv1d", x, w, bias)
+    if operands[0].ndim != 3 or operands[1].ndim != 3:
+        fix = "Sequences are [N, C, L], weights [O, C / groups, k]."
+        refuse(ShapeError, "conv1d", operands, "sequences and weights have three axes each.", fix)
+    images, weights = (manipulation.expand_dims(operand, 2) for operand in operands[:2])
+    sides = ((0, 0), _pair(padding))
+    done = conv2d(
+        images, weights, *operands[2:], stride=(1, stride), padding=sides, dilation=(1, dilation), groups=groups
+    )
+    return manipulation.squeeze(done, 2)
+
+
 def conv_transpose2d(
     x: ArrayLike,
     w: ArrayLike,
@@ -240,9 +265,11 @@ def conv_transpose2d(
     image, weights = operands[:2]
     by, pads, extra, apart = (_pair(value) for value in (stride, padding, output_padding, dilation))
     if image.ndim != 4 or weights.ndim != 4:
-        refuse(ShapeError, "conv_transpose2d", operands, "images and weights have four axes each.")
+        fix = "Images are [N, C, H, W], weights [C, O / groups, kh, kw]."
+        refuse(ShapeError, "conv_transpose2d", operands, "images and weights have four axes each.", fix)
     if not all(0 <= extra[i] < by[i] for i in (0, 1)):
-        refuse(ShapeError, "conv_transpose2d", operands, f"output_padding {extra} is not below the stride {by}.")
+        reason = f"output_padding {extra} is not below the stride {by}."
+        refuse(ShapeError, "conv_transpose2d", operands, reason, "It chooses among sizes that a stride makes one.")
     sizes = [
         (image.shape[2 + i] - 1) * by[i] - 2 * pads[i] + apart[i] * (weights.shape[2 + i] - 1) + extra[i] + 1
         for i in (0, 1)

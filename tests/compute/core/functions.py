@@ -6,7 +6,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import erf
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,6 @@ ELEMENTARY = [
     Function("clip", lambda x: cnp.clip(x, -0.5, 0.5), lambda x: np.clip(x, -0.5, 0.5), (X,)),
     Function("where", lambda x, y: cnp.where(x > 0, x, y), lambda x, y: np.where(x > 0, x, y), (X, Y)),
     Function("remainder", cnp.remainder, np.remainder, (X, P)),
-    Function("erf", ops.erf, np.vectorize(erf), (X,)),
 ]
 STEPS = [
     *elementwise("floor ceil trunc round sign signbit isnan isinf isfinite", X),
@@ -103,7 +101,6 @@ STEPS = [
     one("any", lambda x: (x > 0).any(0), X > 0, axis=0),
     one("all", lambda x: (x > 0).all(0), X > 0, axis=0),
     Function("astype", lambda x: cnp.astype(x, "int32"), lambda x: x.astype(np.int32), (X,)),
-    Function("one_hot", lambda i: ops.one_hot(i, 3), lambda i: np.eye(3)[i], (IDS,)),
 ]
 REDUCTIONS = [
     one("sum", lambda x: x.sum((0, -1)), T, axis=(0, -1)),
@@ -147,7 +144,6 @@ SHAPES = [
     Function("take", lambda x, i: cnp.take(x, i, axis=1), lambda x, i: x[:, i], (X, IDS)),
     Function("take_along_axis", cnp.take_along_axis, lambda x, i: np.take_along_axis(x, i, -1), (X, PLACES)),
     Function("index by arrays", lambda x, i: x[i, i + 1], lambda x, i: x[i, i + 1], (X, IDS)),
-    Function("top_k", lambda x: ops.top_k(x, 2)[0], lambda x: np.sort(x)[:, :-3:-1], (X,)),
     Function("scatter_add", ops.scatter_add, scattered, (X, IDS, Y)),
     Function(
         "scatter_add 1",
@@ -155,7 +151,6 @@ SHAPES = [
         lambda x, i, u: scattered(x.T, i, u.T).T,
         (X, IDS, SQUARE),
     ),
-    Function("touching_embedding", ops.touching_embedding, lambda x, i: x[i], (X, IDS)),
 ]
 PRODUCTS = [
     Function("matmul", lambda x, y: cnp.matmul(x, y.T), lambda x, y: x @ y.T, (X, Y)),

@@ -25,8 +25,11 @@ from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import trace
-from tests.compute.core.functions import ELEMENTARY, FUNCTIONS, MAKERS, Function
+from tests.compute.core.functions import ELEMENTARY, MAKERS, Function
+from tests.compute.core.functions import FUNCTIONS as ARRAY_FUNCTIONS
+from tests.compute.core.neural import NEURAL
 
+FUNCTIONS = [*ARRAY_FUNCTIONS, *NEURAL]
 NAMES = [f.name for f in FUNCTIONS]
 SMOOTH = [f for f in FUNCTIONS if f.smooth]
 
@@ -41,7 +44,10 @@ def test_the_table_has_every_function_of_the_namespace() -> None:
         for name, value in vars(cnp).items()
         if isinstance(value, FunctionType) and not name.startswith("_") and name not in MAKERS
     }
-    assert public - {name.split()[0] for name in NAMES} == set()
+    assert public - {f.name.split()[0] for f in ARRAY_FUNCTIONS} == set()
+    neural = {name for name, value in vars(ops).items() if getattr(value, "__module__", "") == ops.__name__}
+    functions = {name for name in neural if isinstance(getattr(ops, name), FunctionType) and not name.startswith("_")}
+    assert functions - {f.name.split()[0] for f in NEURAL} == set()
 
 
 @pytest.mark.capability("A13")
