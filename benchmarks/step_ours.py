@@ -111,7 +111,9 @@ def prepare(workload: Workload, threads: int, profile: str | None) -> Ours:
     graph = step_graph(workload, state)
     executable = Executable(to_onnx(graph, name=workload.name), threads=threads, spinning=True, profile_prefix=prefix)
     compiled = time.perf_counter() - start
-    loop = StepLoop(executable, carry={f"next/{name}": name for name in state}, constants={}, state=state, in_place=True)
+    loop = StepLoop(
+        executable, carry={f"next/{name}": name for name in state}, constants={}, state=state, in_place=True
+    )
     hyper = {f"hyper/{name}": np.array([value], np.float32) for name, value in {**rule.hyper, "active": 1.0}.items()}
     weight = np.ones(workload.batch, np.float32)
     feeds = cycle([{"batch/x": x, "batch/y": y, "batch/sample_weight": weight, **hyper} for x, y in batches(workload)])

@@ -2,9 +2,10 @@
 
 To bind an output onto the input that it replaces is silently wrong where a node reads the old value after the new one
 is written. It is right where that cannot happen, and this module proves it from dependencies alone, for any order in
-which a runtime may run the nodes: every node that reads the old value is elementwise and must be finished before the
-node that writes the new one can start, or is that node. The moments of Adam are like this, as are counters and metric
-sums; weights are not, because the products that read them may still be waiting.
+which a runtime may run the nodes: every node that reads the old value must be finished before the node that writes the
+new one can start, or is that node, and the writer is elementwise. The moments of Adam are like this, as are counters,
+metric sums and Adam's first weights; most weights are not, because the products that pass gradients back through them
+may still be waiting.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,9 +13,11 @@ from typing import Any, cast
 
 import onnx
 
-# One element out for one element in, computed from the elements at the same place, into memory of its own. A view of
-# an operand, like Reshape, is none of these: what reads the view reads the operand's memory later.
+# One element out for one element in, computed from the elements at the same place.
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Sqrt", "Exp", "Tanh", "Sigmoid", "Relu"})
+# What is done with its operands when it ends. A view of an operand, like Reshape, is not: what reads the view reads the
+# operand's memory later.
+_FINAL = _ELEMENTWISE | {"MatMul", "Gemm", "Conv", "ConvTranspose", "ReduceSum", "ReduceMax", "Softmax", "Gather"}
 
 
 def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
@@ -43,7 +46,7 @@ def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
             return False
         earlier = _ancestors(nodes, makers, writer)
         return all(
-            nodes[reader].op_type in _ELEMENTWISE and (reader in earlier or reader == writer)
+            reader == writer or (reader in earlier and nodes[reader].op_type in _FINAL)
             for reader in readers.get(read, ())
         )
 
