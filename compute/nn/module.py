@@ -19,7 +19,8 @@ Parameters: TypeAlias = Mapping[str, Array]
 @dataclass(frozen=True)
 class ParameterSpec:
     """Shape of a float32 parameter, how it starts, and its role: ``shared`` is trained and federated, ``frozen`` never
-    changes, ``buffer`` is state.
+    changes, ``buffer`` is state that its layer moves by itself in training (see ``Mode.record`` and ``forward``); it is
+    federated too, as a mean.
     """
 
     shape: tuple[int, ...]
