@@ -8,7 +8,7 @@ metric sums and Adam's first weights; most weights are not, because the products
 may still be waiting.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import onnx
@@ -35,10 +35,18 @@ def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
         for value in (*graph.input, *graph.output)
     }
     makers = {name: index for index, node in enumerate(nodes) for name in node.output}
+    constants = {tensor.name for tensor in graph.initializer}
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
         for name in node.input:
             readers.setdefault(name, []).append(index)
+
+    def reading(name: str, writer: int) -> Iterator[int]:
+        for index in readers.get(name, ()):
+            yield index
+            if index != writer and not constants.isdisjoint(nodes[index].input):
+                for result in nodes[index].output:
+                    yield from reading(result, writer)
 
     def proven(output: str, read: str) -> bool:
         writer = makers.get(output)
@@ -47,7 +55,7 @@ def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
         earlier = _ancestors(nodes, makers, writer)
         return all(
             reader == writer or (reader in earlier and nodes[reader].op_type in _FINAL)
-            for reader in readers.get(read, ())
+            for reader in reading(read, writer)
         )
 
     return frozenset(read for output, read in carry.items() if proven(output, read))

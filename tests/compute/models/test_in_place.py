@@ -47,6 +47,18 @@ GRAPHS: dict[str, tuple[Sequence[NodeProto], Sequence[str]]] = {
         [node("Reshape", ["m", "shape"], ["view"]), node("Add", ["view", "g"], ["next/m"])],
         [],
     ),
+    "a scale by a constant may melt into a product that runs later": (
+        [
+            node("Mul", ["m", "constant"], ["scaled"]),
+            node("Add", ["scaled", "g"], ["next/m"]),
+            node("MatMul", ["scaled", "keep"], ["other"]),
+        ],
+        [],
+    ),
+    "a scale by a constant on the way": (
+        [node("Mul", ["m", "constant"], ["scaled"]), node("Add", ["scaled", "g"], ["next/m"])],
+        ["m"],
+    ),
     "nothing makes the output": ([node("Exp", ["m"], ["other"])], []),
 }
 
@@ -60,7 +72,9 @@ def test_only_what_is_proven_is_shared(nodes: Sequence[NodeProto], shared: Seque
     }
     values["shape"] = helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
     outputs = [values[name] for name in ("next/m", "other") if name in made]
-    graph = helper.make_graph(nodes, "g", [values[name] for name in ("m", "keep", "g", "shape")], outputs)
+    constant = helper.make_tensor("constant", TensorProto.FLOAT, [1], [0.5])
+    inputs = [values[name] for name in ("m", "keep", "g", "shape")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [constant])
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
     assert sorted(stepped_in_place(data, {"next/m": "m"})) == sorted(shared)
 
