@@ -88,6 +88,49 @@ def test_sunk_steps_equal_plain_ones_with_fewer_host_calls(sink_size: int) -> No
         np.testing.assert_allclose(sunk.params[name], value, rtol=1e-5, atol=1e-6)
 
 
+FAMILIES: dict[str, tuple[nn.Module, tuple[int, ...], int, optim.Optimizer, Precision | None]] = {
+    "convolution, running statistics and dropout": (
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(64, 3)
+        ),
+        (1, 6, 6),
+        0,
+        optim.lbfgs(0.1, memory=2),
+        None,
+    ),
+    "recurrent": (
+        nn.Sequential(nn.Embedding(9, 8), nn.GRU(8, 8), nn.MeanPool(), nn.Linear(8, 3)),
+        (5,),
+        9,
+        accumulate(optim.adam(0.01), 2),
+        Precision(scale=256.0),
+    ),
+    "attention": (
+        nn.Sequential(nn.Embedding(9, 8), nn.TransformerBlock(8, 2, 16), nn.MeanPool(), nn.Linear(8, 3)),
+        (5,),
+        9,
+        optim.shampoo(0.1),
+        Precision(dtype="bfloat16", scale=256.0),
+    ),
+}
+
+
+@pytest.mark.capability("E20")
+@pytest.mark.parametrize(("model", "shape", "ids", "optimizer", "precision"), FAMILIES.values(), ids=FAMILIES)
+def test_e20_every_family_of_layers_can_be_sunk(
+    model: nn.Module, shape: tuple[int, ...], ids: int, optimizer: optim.Optimizer, precision: Precision | None
+) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, ids, (40, *shape), np.int32) if ids else rng.normal(size=(40, *shape)).astype(np.float32)
+    data = {"x": x, "y": rng.integers(0, 3, 40).astype(np.int32)}
+    plain, sunk = (trainer(optimizer, model=model, precision=precision, sink_size=size) for size in (1, 4))
+    left, right = plain.fit(data, epochs=2), sunk.fit(data, epochs=2)
+    assert (left.host_calls, right.host_calls) == (6, 2)
+    np.testing.assert_allclose(right.losses, left.losses, rtol=1e-5)
+    for name, value in plain.params.items():
+        np.testing.assert_allclose(sunk.params[name], value, rtol=1e-4, atol=1e-5)
+
+
 def test_running_statistics_are_trained_saved_and_used(tmp_path: Path) -> None:
     data = rows()
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
