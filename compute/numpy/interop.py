@@ -18,6 +18,7 @@ from coterie.compute.numpy import (
     reduction,
     rounding,
 )
+from coterie.compute.numpy.absent import ABSENT
 from coterie.compute.source import user_source
 from coterie.errors import TraceError
 
@@ -194,7 +195,9 @@ def call_function(function: Callable[..., Any], positional: Sequence[Any], named
 
 
 def _missing(name: str) -> NoReturn:
+    known = ABSENT.get(name.removeprefix("np."))
+    why, instead = known or ("", "write it with the functions of coterie.compute.numpy, which can be traced")
     raise TraceError(
-        f"{user_source()}: {name} does not work on arrays of coterie.",
-        hint="Write it with the functions of coterie.compute.numpy, which can be traced.",
+        f"{user_source()}: {name} does not work on arrays of coterie" + (f": {why}." if why else "."),
+        hint=f"{instead[0].upper()}{instead[1:]}.",
     )
