@@ -6,6 +6,8 @@ is refused with the user's line.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -14,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.compute import nn, ops
 from coterie.compute import numpy as cnp
-from coterie.compute import ops
 from coterie.compute.array import Array, bind
 from coterie.compute.autodiff import grad, value_and_grad
 from coterie.compute.control.functions import scan, while_loop
@@ -32,6 +34,7 @@ from coterie.compute.verify import verify
 from coterie.errors import GraphRefused, InputError, TraceError
 from tests.compute.core.cases import CASES, apply, single
 from tests.compute.core.test_passes import feeds, graphs
+from tests.compute.passes.steps import adam_step
 
 OTHERS = tuple(name for name in PROVIDERS if name not in ("cpu", "wasm", "cuda"))
 # What a step of any model is made of: never refused. The others have operators of their own, and where a provider lacks
@@ -132,6 +135,36 @@ def test_a_training_step_is_legal_for_every_provider(provider: str) -> None:
     assert operators(data) <= PROVIDERS[provider].operators
     found = Executable(data).run(given)
     for name, expected in evaluate(graph, given).items():
+        assert distance(found[name], expected) < 1e-4
+
+
+WHOLE: dict[str, Callable[[], Graph]] = {
+    "mlp": lambda: adam_step(nn.models.mlp((12, 8, 4)), TensorSpec((6, 12)), (6,), 4),
+    "lenet": lambda: adam_step(nn.models.lenet(), TensorSpec((2, 1, 28, 28)), (2,), 10),
+    "transformer": lambda: adam_step(nn.models.transformer(11, 8, 2, 1, 5), TensorSpec((3, 5), "int32"), (3, 5), 11),
+    "gru": lambda: adam_step(nn.models.gru(11, 8), TensorSpec((3, 5), "int32"), (3, 5), 11),
+}
+
+
+@cache
+def whole(model: str) -> Graph:
+    return WHOLE[model]()
+
+
+@pytest.mark.parametrize("model", WHOLE)
+@pytest.mark.parametrize("provider", OTHERS)
+def test_steps_of_whole_models_are_legal_for_every_provider(model: str, provider: str) -> None:
+    graph = whole(model)
+    rng = np.random.default_rng(0)
+    given: dict[str, NDArray] = {}
+    for name, value in graph.inputs.items():
+        shape = value.type.shape or (1,)
+        numbers = rng.uniform(0.01, 0.2, shape) if value.type.is_float else rng.integers(0, 4, shape)
+        given[name] = numbers.astype(value.type.dtype)
+    data = written(graph, provider)
+    assert operators(data) <= PROVIDERS[provider].operators
+    found = Executable(data).run(given)
+    for name, expected in Executable(to_onnx(graph, name="step")).run(given).items():
         assert distance(found[name], expected) < 1e-4
 
 
