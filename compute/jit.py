@@ -29,7 +29,7 @@ Capture: TypeAlias = Literal["ast", "trace"]
 class _Program:
     """A signature as a graph."""
 
-    executable: Executable
+    executable: Executable | None  # None where there is nothing to compute
     out_structure: tree.Structure
     outputs: tuple[tuple[str, Type], ...]
 
@@ -39,7 +39,7 @@ class _Program:
             for name, array in zip(names, arrays, strict=True)
             if array is not None
         }
-        results = self.executable.run(feeds)
+        results = {} if self.executable is None else self.executable.run(feeds)
         found = [Array(results[name].reshape(type_.shape)) for name, type_ in self.outputs]
         return tree.unflatten(self.out_structure, found)
 
@@ -114,8 +114,9 @@ class Compiled:
                 raise unlowered
             return unlowered
         renamed = _renamed(graph)
+        data = to_onnx(renamed, name=self._name, target="cpu") if renamed.outputs else None
         return _Program(
-            executable=Executable(to_onnx(renamed, name=self._name, target="cpu")),
+            executable=None if data is None else Executable(data),
             out_structure=traced.out_structure,
             outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),
         )

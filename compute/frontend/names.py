@@ -47,8 +47,17 @@ def leaves_loop(nodes: Sequence[ast.AST], *kinds: type[ast.AST]) -> bool:
     return False
 
 
-def writes_elsewhere(nodes: Sequence[ast.AST]) -> bool:
-    """Whether statements write into attributes or items: a graph has no such thing."""
-    return any(
-        isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store) for node in own(nodes)
-    )
+def effects(nodes: Sequence[ast.AST]) -> str | None:
+    """What statements do besides giving names values, which a graph cannot do on a condition; None for nothing."""
+    for node in own(nodes):
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            return "a write into an attribute or an item"
+        if isinstance(node, (ast.Raise, ast.Assert)):
+            return "a raise or an assert"
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Attribute)
+        ):
+            return f"a call of {node.value.func.attr!r} whose result is not used"
+    return None

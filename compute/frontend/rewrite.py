@@ -9,64 +9,98 @@ a test is a number or a traced array is only known when the function runs: on nu
         y = -x
 
 A break or continue becomes a flag, and what stands behind it is guarded. A return in a branch takes the rest of the
-function along as the other branch. A return inside a loop, and writes into attributes or items, stay Python: there a
-traced test is refused with its line.
+function along as the other branch; :mod:`desugar` has moved those in loops behind the loops. Writes into attributes or
+items, calls of methods for their effect, and raise stay Python: there a traced test is refused with its line.
 """
 
 import ast
+import dis
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from coterie.compute.frontend import operators
-from coterie.compute.frontend.names import assigned, holds, leaves_loop, writes_elsewhere
+from coterie.compute.frontend.desugar import Desugar
+from coterie.compute.frontend.expressions import Expressions, Super, lazy
+from coterie.compute.frontend.names import assigned, effects, holds, leaves_loop, own
+from coterie.compute.frontend.refusal import explained
+from coterie.compute.frontend.syntax import FLOW, assign, call, load, located, names_tuple, strings
 
-_FLOW = "flow__"
-_UNTOUCHED = (
-    ast.Global,
-    ast.Nonlocal,
-    ast.Delete,
-    ast.Yield,
-    ast.YieldFrom,
-    ast.Await,
-    ast.AsyncFor,
-    ast.AsyncWith,
-    ast.NamedExpr,
-    ast.Match,
-)
-_DECISIONS = (ast.If, ast.While, ast.For, ast.IfExp, ast.BoolOp, ast.Not)
+_UNTOUCHED = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
+_DECISIONS = (ast.If, ast.While, ast.For, ast.IfExp, ast.BoolOp, ast.Not, ast.Assert)
 
 
 def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its control flow rewritten; the same function where there is none, or no source to read."""
+    """The function with its control flow rewritten; the same function where there is none. Methods, partial functions
+    and objects that can be called are rewritten too. Where the source cannot be read or has something that is not
+    rewritten, decisions on traced arrays are refused with that reason.
+    """
     if isinstance(fn, MethodType):
         inner = rewrite(fn.__func__)
         return fn if inner is fn.__func__ else MethodType(inner, fn.__self__)
-    if not isinstance(fn, FunctionType) or fn.__name__ == "<lambda>" or hasattr(fn, "__wrapped__"):
-        return fn
+    if isinstance(fn, partial):
+        return partial(rewrite(fn.func), *fn.args, **fn.keywords)
+    if not isinstance(fn, FunctionType):
+        method = vars(type(fn)).get("__call__")
+        ours = type(fn).__module__.partition(".")[0] == "coterie"
+        return rewrite(MethodType(method, fn)) if isinstance(method, FunctionType) and not ours else fn
+    if hasattr(fn, "__wrapped__"):
+        return (
+            fn
+            if fn.__globals__["__name__"].startswith("coterie.")
+            else explained(fn, "it is wrapped by a decorator: put jit right on the function that decides")
+        )
+    if fn.__name__ == "<lambda>":
+        return explained(fn, "a lambda is not rewritten: write it as a def") if _branches(fn.__code__) else fn
     try:
         lines, first = inspect.getsourcelines(fn)
         definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
     except (OSError, SyntaxError, IndexError):
+        return explained(fn, "its source cannot be read: define it in a file") if _branches(fn.__code__) else fn
+    if not isinstance(definition, ast.FunctionDef) or not any(map(_decides, ast.walk(definition))):
         return fn
-    if not isinstance(definition, ast.FunctionDef) or not any(isinstance(n, _DECISIONS) for n in ast.walk(definition)):
-        return fn
-    if holds(definition.body, *_UNTOUCHED):
-        return fn
+    if (reason := _untouched(definition)) is not None:
+        return explained(fn, reason)
     ast.increment_lineno(definition, first - 1)
     definition.decorator_list = []
-    if definition.args.posonlyargs or definition.args.args:
-        _Super([*definition.args.posonlyargs, *definition.args.args][0].arg).generic_visit(definition)
-    rewritten = _Rewriter().function(definition)
-    return _made(fn, rewritten)
+    parameters = [*definition.args.posonlyargs, *definition.args.args]
+    if parameters:
+        Super(parameters[0].arg).generic_visit(definition)
+    return _made(fn, _Rewriter().function(definition))
+
+
+def _decides(node: ast.AST) -> bool:
+    return isinstance(node, _DECISIONS) or (isinstance(node, ast.Compare) and len(node.ops) > 1)
+
+
+def _untouched(node: ast.FunctionDef) -> str | None:
+    """Why a function is left as it is, if it is."""
+    if holds(node.body, *_UNTOUCHED):
+        return "it is a generator or waits, which is not rewritten"
+    if lazy(node):
+        return "it binds a name by := inside of and, or, if-else or a chain: bind it on a line of its own"
+    shared = {name for n in ast.walk(node) if isinstance(n, (ast.Global, ast.Nonlocal)) for name in n.names}
+    inside = [n for n in ast.walk(node) if isinstance(n, (ast.If, ast.While, ast.For))]
+    if changed := sorted(shared & set(assigned(inside))):
+        return f"it writes the variable {changed[0]!r} of another scope in a branch or loop"
+    return None
+
+
+def _branches(code: CodeType) -> bool:
+    """Whether compiled code, or a function made in it, asks whether something is true."""
+    inner = (held for held in code.co_consts if isinstance(held, CodeType))
+    asked = ("IF_", "UNARY_NOT", "TO_BOOL")  # as they are called in Python 3.11 to 3.14
+    own = any(name in step.opname for step in dis.get_instructions(code) for name in asked)
+    return own or any(map(_branches, inner))
 
 
 def _made(fn: FunctionType, definition: ast.FunctionDef) -> Callable[..., Any]:
     """The function of a definition, in the place of another: its globals, its closure, its defaults."""
-    free = [*fn.__code__.co_freevars, _FLOW]
+    free = [*fn.__code__.co_freevars, FLOW]
     arguments = ast.arguments([], [ast.arg(name) for name in free], None, [], [], None, [])
     factory = ast.FunctionDef("factory__", arguments, [definition], [], **_SYNTAX)
     # Under its own name it would hide the global that it calls itself by.
@@ -75,7 +109,7 @@ def _made(fn: FunctionType, definition: ast.FunctionDef) -> Callable[..., Any]:
     outer = compile(module, fn.__code__.co_filename, "exec", dont_inherit=True)
     code = _code(_code(outer, "factory__"), "function__").replace(co_name=fn.__name__, co_qualname=fn.__qualname__)
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-    cells[_FLOW] = CellType(operators)
+    cells[FLOW] = CellType(operators)
     closure = tuple(cells[name] for name in code.co_freevars)
     made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure)
     made.__kwdefaults__, made.__module__, made.__qualname__ = fn.__kwdefaults__, fn.__module__, fn.__qualname__
@@ -89,77 +123,6 @@ def _code(holder: CodeType, name: str) -> CodeType:
     return next(c for c in holder.co_consts if isinstance(c, CodeType) and c.co_name == name)
 
 
-def _load(name: str) -> ast.expr:
-    return ast.Name(name, ast.Load())
-
-
-def _call(operator: str, *arguments: ast.expr) -> ast.expr:
-    return ast.Call(ast.Attribute(_load(_FLOW), operator, ast.Load()), list(arguments), [])
-
-
-def _tuple(names: Sequence[str], context: type[ast.expr_context] = ast.Load) -> ast.expr:
-    return ast.Tuple([ast.Name(name, context()) for name in names], context())
-
-
-def _strings(names: Sequence[str]) -> ast.expr:
-    return ast.Tuple([ast.Constant(name) for name in names], ast.Load())
-
-
-def _thunk(value: ast.expr) -> ast.expr:
-    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
-
-
-def _set(name: str, value: ast.expr) -> ast.stmt:
-    return ast.Assign([ast.Name(name, ast.Store())], value)
-
-
-class _Super(ast.NodeTransformer):
-    """``super()``, which looks at the function around it, in its full form, which may stand in a branch."""
-
-    def __init__(self, first: str) -> None:
-        self._first = first
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node  # has a first argument of its own
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
-            node.args = [ast.copy_location(_load(name), node) for name in ("__class__", self._first)]
-        return node
-
-
-class _Expressions(ast.NodeTransformer):
-    """``a if t else b``, and, or, not, and chains of comparisons."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node  # rewritten as a function of its own
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
-        self.generic_visit(node)
-        return ast.copy_location(_call("choose", node.test, _thunk(node.body), _thunk(node.orelse)), node)
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        self.generic_visit(node)
-        name = "and_" if isinstance(node.op, ast.And) else "or_"
-        return ast.copy_location(_call(name, *map(_thunk, node.values)), node)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        self.generic_visit(node)
-        return ast.copy_location(_call("not_", node.operand), node) if isinstance(node.op, ast.Not) else node
-
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        self.generic_visit(node)
-        operands = [node.left, *node.comparators]
-        if len(node.ops) == 1 or not all(isinstance(x, (ast.Name, ast.Constant)) for x in operands[1:-1]):
-            return node
-        pairs = [
-            _thunk(ast.Compare(left, [op], [right]))
-            for left, op, right in zip(operands, node.ops, operands[1:], strict=False)
-        ]
-        return ast.copy_location(_call("and_", *pairs), node)
-
-
 class _Rewriter:
     """Rewrites the statements of one function. Made-up names end in two underscores."""
 
@@ -168,14 +131,14 @@ class _Rewriter:
         self._variables: set[str] = set()
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        if holds(node.body, *_UNTOUCHED):
+        if _untouched(node) is not None:
             return node
         inner = _Rewriter()
-        body = inner._block(node.body)
+        body = inner._block(Desugar().block(node.body))
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
         given = {argument.arg for argument in arguments if argument is not None}
         start = [
-            _located(_set(name, _call("Undefined", ast.Constant(name))), node.body[0])
+            located(assign(name, call("Undefined", ast.Constant(name))), node.body[0])
             for name in sorted(inner._variables - given)
         ]
         made = ast.FunctionDef(node.name, node.args, [*start, *body], [], **_SYNTAX)
@@ -192,7 +155,7 @@ class _Rewriter:
             rest = statements[index + 1 :]
             if isinstance(statement, ast.If) and _returns(statement) and not _stays(statement):
                 return [*done, *self._returning_if(statement, rest)]
-            done += [_located(made, statement) for made in self._statement(statement)]
+            done += [located(made, statement) for made in self._statement(statement)]
         return done
 
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
@@ -204,46 +167,55 @@ class _Rewriter:
             if isinstance(node, ast.If):
                 return self._if(node)
             return self._while(node) if isinstance(node, ast.While) else self._for(node)
-        if isinstance(node, (ast.With, ast.Try)):
-            if holds([node], ast.Return, ast.Break, ast.Continue):
-                return [node]
+        if isinstance(node, (ast.With, ast.Try, ast.Match)):
+            return [self._surrounding(node)]
+        return [Expressions().visit(node)]
+
+    def _surrounding(self, node: ast.With | ast.Try | ast.Match) -> ast.stmt:
+        """A statement that is no decision itself. What leaves it stays Python's."""
+        leaves = holds([node], ast.Return, ast.Break, ast.Continue)
+        holders: list[Any] = [node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())]
+        for holder in holders:
             for name in ("body", "orelse", "finalbody"):
-                if getattr(node, name, None):
-                    setattr(node, name, self._block(getattr(node, name)))
-            return [node]
-        return [_Expressions().visit(node)]
+                if inner := getattr(holder, name, None):
+                    made = [n for child in inner for n in self._inner(child)] if leaves else self._block(inner)
+                    setattr(holder, name, made)
+        if isinstance(node, ast.With):
+            node.items = [Expressions().visit(item) for item in node.items]
+        if isinstance(node, ast.Match):
+            node.subject = Expressions().visit(node.subject)
+        return node
 
     def _kept(self, node: ast.If | ast.While | ast.For) -> ast.stmt:
         """Python's own statement, whose test must be no traced array."""
-        reason = "a return inside a loop" if _returns(node) else "a write into an attribute or an item"
-        reason = "an else behind a loop" if not isinstance(node, ast.If) and node.orelse else reason
+        reason = effects([node]) or "a return, break or continue inside of with, try or match"
         if isinstance(node, ast.For):
-            node.iter = _call("plain_iterable", _Expressions().visit(node.iter), ast.Constant(reason))
+            node.iter = call("plain_iterable", Expressions().visit(node.iter), ast.Constant(reason))
         else:
-            node.test = _call("plain_test", _Expressions().visit(node.test), ast.Constant(reason))
+            node.test = call("plain_test", Expressions().visit(node.test), ast.Constant(reason))
         node.body = [made for child in node.body for made in self._inner(child)]
         node.orelse = [made for child in node.orelse for made in self._inner(child)]
-        return node
+        return located(node, node)
 
     def _inner(self, node: ast.stmt) -> list[ast.stmt]:
         """A statement whose return, break and continue must keep their meaning for the loop around it."""
         if isinstance(node, ast.If) and holds([node], ast.Return, ast.Break, ast.Continue):
             return [self._kept(node)]
-        return [_located(made, node) for made in self._statement(node)]
+        return [located(made, node) for made in self._statement(node)]
 
     def _branch(self, body: Sequence[ast.stmt], names: Sequence[str], first: Sequence[str] = ()) -> ast.FunctionDef:
         """An inner function from variables to variables."""
         self._variables.update(names)
         arguments = ast.arguments([], [ast.arg(name) for name in (*first, *names)], None, [], [], None, [])
-        end = ast.Return(_tuple(names))
+        end = ast.Return(names_tuple(names))
         return ast.FunctionDef(self._fresh("branch"), arguments, [*body, end], [], **_SYNTAX)
 
     def _if(self, node: ast.If) -> list[ast.stmt]:
         names = assigned([*node.body, *node.orelse])
         true, false = (self._branch(self._block(body), names) for body in (node.body, node.orelse))
-        test = _Expressions().visit(node.test)
-        value = _call("if_", test, _load(true.name), _load(false.name), _tuple(names), _strings(names))
-        return [true, false, ast.Assign([_tuple(names, ast.Store)], value) if names else ast.Expr(value)]
+        test = Expressions().visit(node.test)
+        value = call("if_", test, load(true.name), load(false.name), names_tuple(names), strings(names))
+        return [true, false, ast.Assign([names_tuple(names, ast.Store)], value) if names else ast.Expr(value)]
 
     def _returning_if(self, node: ast.If, rest: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Both branches run to the end of the function."""
@@ -254,9 +226,9 @@ class _Rewriter:
             branch = self._branch(self._block(deepcopy(body)), names)  # both may hold the rest
             branch.body[-1] = ast.Return(ast.Constant(None))
             branches.append(branch)
-        test = _Expressions().visit(node.test)
-        value = _call("return_if", test, *(_load(branch.name) for branch in branches), _tuple(names))
-        return [_located(made, node) for made in (*branches, ast.Return(value))]
+        test = Expressions().visit(node.test)
+        value = call("return_if", test, *(load(branch.name) for branch in branches), names_tuple(names))
+        return [located(made, node) for made in (*branches, ast.Return(value))]
 
     def _while(self, node: ast.While) -> list[ast.stmt]:
         done, skip = self._fresh("done"), self._fresh("skip")
@@ -265,10 +237,10 @@ class _Rewriter:
         step = self._branch(self._block(body), names)
         test: ast.expr = node.test
         if done in flags:
-            test = ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), _load(done)), test])
+            test = ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), load(done)), test])
         check = self._branch([], names)
-        check.body = [ast.Return(_Expressions().visit(test))]
-        value = _call("while_", _load(check.name), _load(step.name), _tuple(names), _strings(names))
+        check.body = [ast.Return(Expressions().visit(test))]
+        value = call("while_", load(check.name), load(step.name), names_tuple(names), strings(names))
         return [*self._lowered(flags), step, check, *_stored(names, value)]
 
     def _for(self, node: ast.For) -> list[ast.stmt]:
@@ -276,26 +248,26 @@ class _Rewriter:
         body, flags = self._guarded(node.body, done, skip)
         names = sorted({*assigned([node.target, *node.body]), *flags})
         item = self._fresh("item")
-        take: ast.stmt = ast.Assign([node.target], _load(item))
+        take: ast.stmt = ast.Assign([node.target], load(item))
         if done in flags:  # what comes after a break is not even looked at
-            body = [_located(ast.If(ast.UnaryOp(ast.Not(), _load(done)), body, []), node)]
+            body = [located(ast.If(ast.UnaryOp(ast.Not(), load(done)), body, []), node)]
         step = self._branch([take, *self._block(body)], names, (item,))
-        iterable = _Expressions().visit(node.iter)
+        iterable = Expressions().visit(node.iter)
         if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Name) and iterable.func.id == "range":
-            iterable = _call("range_", _load("range"), *iterable.args)
+            iterable = call("range_", load("range"), *iterable.args)
         stop = ast.Constant(names.index(done) if done in flags else None)
-        value = _call("for_", iterable, _load(step.name), _tuple(names), _strings(names), stop)
+        value = call("for_", iterable, load(step.name), names_tuple(names), strings(names), stop)
         return [*self._lowered(flags), step, *_stored(names, value)]
 
     def _lowered(self, flags: Sequence[str]) -> list[ast.stmt]:
-        return [_set(flag, ast.Constant(False)) for flag in flags]
+        return [assign(flag, ast.Constant(False)) for flag in flags]
 
     def _guarded(self, body: Sequence[ast.stmt], done: str, skip: str) -> tuple[list[ast.stmt], list[str]]:
         """The body with break and continue as flags: done ends the loop, skip ends the step."""
         breaks, continues = leaves_loop(body, ast.Break), leaves_loop(body, ast.Continue)
         if not breaks and not continues:
             return list(body), []
-        reset = [_located(_set(skip, ast.Constant(False)), body[0])]
+        reset = [located(assign(skip, ast.Constant(False)), body[0])]
         return [*reset, *_flagged(body, done, skip)], [*([done] if breaks else []), skip]
 
 
@@ -304,31 +276,21 @@ def _flagged(body: Sequence[ast.stmt], done: str, skip: str) -> list[ast.stmt]:
     for index, node in enumerate(body):
         if isinstance(node, (ast.Break, ast.Continue)):
             flags = [done, skip] if isinstance(node, ast.Break) else [skip]
-            return [*made, *(_located(_set(flag, ast.Constant(True)), node) for flag in flags)]
+            return [*made, *(located(assign(flag, ast.Constant(True)), node) for flag in flags)]
         if not isinstance(node, ast.If) or not leaves_loop([node], ast.Break, ast.Continue):
             made.append(node)
             continue
         branches = [_flagged(part, done, skip) for part in (node.body, node.orelse)]
-        made.append(_located(ast.If(node.test, *branches), node))
+        made.append(located(ast.If(node.test, *branches), node))
         rest = _flagged(body[index + 1 :], done, skip)
         if rest:
-            made.append(_located(ast.If(ast.UnaryOp(ast.Not(), _load(skip)), rest, []), rest[0]))
+            made.append(located(ast.If(ast.UnaryOp(ast.Not(), load(skip)), rest, []), rest[0]))
         return made
     return made
 
 
 def _stored(names: Sequence[str], value: ast.expr) -> list[ast.stmt]:
-    return [ast.Assign([_tuple(names, ast.Store)], value) if names else ast.Expr(value)]
-
-
-def _located(made: Any, like: ast.stmt) -> Any:
-    """Made-up syntax on the first line of the statement that it stands for."""
-    place = {"lineno": like.lineno, "end_lineno": like.lineno, "col_offset": 0, "end_col_offset": 0}
-    for node in ast.walk(made):
-        if "lineno" in node._attributes and not hasattr(node, "lineno"):
-            for name, value in place.items():
-                setattr(node, name, value)
-    return made
+    return [ast.Assign([names_tuple(names, ast.Store)], value) if names else ast.Expr(value)]
 
 
 def _returns(node: ast.stmt) -> bool:
@@ -346,8 +308,11 @@ def _stays(node: ast.If | ast.While | ast.For) -> bool:
     """Whether a statement cannot be a graph."""
     if isinstance(node, ast.If):
         inside = [n for n in ast.walk(node) if isinstance(n, (ast.While, ast.For))]
-        return writes_elsewhere([*node.body, *node.orelse]) or any(_returns(loop) for loop in inside)
-    in_the_open = any(
-        leaves_loop([part], ast.Break, ast.Continue) for part in node.body if isinstance(part, (ast.With, ast.Try))
-    )
-    return _returns(node) or writes_elsewhere(node.body) or bool(node.orelse) or in_the_open
+        return effects([node]) is not None or any(_returns(loop) for loop in inside) or _left([node])
+    return effects([node]) is not None or _returns(node) or bool(node.orelse) or _left(node.body)
+
+
+def _left(nodes: Sequence[ast.stmt]) -> bool:
+    """Whether a with, try or match is left by return, break or continue."""
+    around = [n for n in own(nodes) if isinstance(n, (ast.With, ast.Try, ast.Match))]
+    return any(_returns(n) or leaves_loop([n], ast.Break, ast.Continue) for n in around)

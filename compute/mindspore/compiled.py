@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
+from coterie.compute.extension.decompose import host_only
 from coterie.compute.frontend.rewrite import rewrite
 from coterie.compute.ir import Graph, Type
 from coterie.compute.jit import signature_of
@@ -27,7 +28,7 @@ from coterie.errors import ArgumentValueError, DTypeError, ShapeError, TraceErro
 class _Step:
     """A traced function as a graph."""
 
-    executable: Executable
+    executable: Executable | None  # None where there is nothing to compute
     structure: tree.Structure
     results: tuple[Any, ...]  # those that are no arrays are what they were when it was traced
     outputs: tuple[tuple[str, Type], ...]
@@ -45,7 +46,7 @@ class _Step:
         drawn = {name: uniform(shape) for name, shape in self.draws.items()}
         arrays = {**given, **self.parameters, **drawn}
         feeds = {name: array.numpy().reshape(array.shape or (1,)) for name, array in arrays.items()}
-        found = self.executable.run({name: feeds[name] for name in self.executable.input})
+        found = {} if self.executable is None else self.executable.run(feeds)
         made = iter([Tensor(found[name].reshape(type_.shape)) for name, type_ in self.outputs])
         leaves = [next(made) if is_array(leaf) else leaf for leaf in self.results]
         write(self.written, made)
@@ -117,10 +118,15 @@ class Jitted:
             if self._fullgraph:
                 raise
             return error
+        if (unlowered := host_only(traced.graph)) is not None:
+            if self._fullgraph:
+                raise unlowered
+            return unlowered
         graph = optimise(traced.graph)
         renamed = Graph(graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()})
+        name = getattr(self._fn, "__name__", "step")
         return _Step(
-            executable=Executable(to_onnx(renamed, name=getattr(self._fn, "__name__", "step"), target="cpu")),
+            executable=Executable(to_onnx(renamed, name=name, target="cpu")) if renamed.outputs else None,
             structure=structures[0],
             results=tuple(results),
             outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),

@@ -375,8 +375,10 @@ def test_what_a_parameter_cannot_be_is_refused() -> None:
 
     def branching(x):
         if x.sum() > 0:
-            parameter.set_data(x)
-        return x
+            y = parameter.set_data(x) + 1.0
+        else:
+            y = x
+        return y
 
     with pytest.raises(TraceError, match=r"test_script.py:\d+: the parameter 'p' is written where a graph cannot"):
         ms.jit(branching, fullgraph=True)(Tensor([1.0, 2.0, 3.0]))

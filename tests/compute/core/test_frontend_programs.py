@@ -1,0 +1,446 @@
+"""More of Python under jit: what becomes a graph does what Python does; what cannot tells so with its line (A6)."""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportMissingParameterType=false
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.compute import numpy as cnp
+from coterie.compute import tree
+from coterie.compute.array import Array
+from coterie.compute.autodiff import grad
+from coterie.compute.batching import vmap
+from coterie.compute.frontend.rewrite import rewrite
+from coterie.compute.jit import jit
+from coterie.errors import TraceError
+
+POINTS = [np.asarray(point) for point in ([1.0, 2.0], [-1.0, -2.0], [3.0, 0.5], [0.25, 0.5], [6.0, -8.0])]
+
+
+def return_in_while(x):
+    while cnp.sum(x) < 20:
+        x = x + 1
+        if x[0] > 3:
+            return x * 10
+    return -x
+
+
+def return_in_for(x):
+    for v in x:
+        if v > 1.5:
+            return v * 10
+    return x[0]
+
+
+def return_in_range(x):
+    total = x[0] * 0
+    for i in range(4):
+        total = total + x[0] * i
+        if total > 3:
+            return total
+    return -total
+
+
+def return_from_endless(x):
+    while True:
+        x = x * 1.5 + 0.5
+        if cnp.sum(x * x) > 50:
+            return x
+
+
+def return_from_nested_loops(x):
+    for i in range(3):
+        for v in x:
+            if v + i > 2:
+                return v * 10 + i
+    return x[0]
+
+
+def returns_of_trees(x):
+    for v in x:
+        if v > 1:
+            return {"found": v, "pair": (v, 1)}
+        if v < -1:
+            return {"found": -v, "pair": (v, 2)}
+    return {"found": x[0], "pair": (x[1], 0)}
+
+
+def while_else(x):
+    n = 0
+    while cnp.sum(x) < 10:
+        x = x + 1
+        n = n + 1
+        if x[0] > 2.5:
+            break
+    else:
+        x = -x
+    return x, n
+
+
+def for_else(x):
+    y = x[0]
+    for v in x:
+        if v > 1:
+            y = v
+            break
+    else:
+        y = y - 1
+    return y
+
+
+def return_and_else(x):
+    for v in x:
+        if v > 2:
+            return v
+        if v < -1.5:
+            break
+    else:
+        x = x + 100
+    return x[0]
+
+
+def chains(x):
+    if 0 < x[0] < x[1] < 5:
+        return x
+    return x * 2 if -3 < cnp.sum(x) <= 3.5 else -x
+
+
+def bound_in_tests(x):
+    if (total := cnp.sum(x)) > 2:
+        x = x * total
+    while (total := cnp.sum(x)) < 10:
+        x = x + total * total + 1
+    return x, total
+
+
+def deleted(x):
+    y = x * 2
+    del x
+    if y[0] > 0:
+        y = y + 1
+    return y
+
+
+def in_try(x):
+    try:
+        if x[0] > 0:
+            y = x
+        else:
+            y = -x
+    except ZeroDivisionError:
+        y = x
+    finally:
+        z = 1
+    return y + z
+
+
+def in_with(x):
+    with contextlib.nullcontext(2.0) as factor:
+        y = x * factor if x[0] > 0 else x
+    return y
+
+
+def in_match(x):
+    match x.ndim:
+        case 1:
+            y = x if x[0] > 0 else -x
+        case _:
+            y = x
+    return y
+
+
+def numbers(x):
+    n = 0
+    flag = False
+    if x[0] > 0:
+        n = 1.5
+        flag = True
+    m = 1 if x[1] > 0 else x[0]
+    return x * n + m, flag
+
+
+def comprehensions(x):
+    rows = [v * 2 if v > 0 else -v for v in x]
+    named = {str(i): (v if v > 1 else v * 3) for i, v in enumerate(rows)}
+    return named, sum(v for v in rows)
+
+
+def collecting(x):
+    out = []
+    for i in range(3):
+        v = x * i if x[0] > 0 else -x * i
+        out.append(v)
+    return out
+
+
+def collecting_rows(x):
+    out = []
+    for v in x:
+        out.append(v * 2)
+    return out
+
+
+def local_functions(x):
+    def fact(v, n):
+        if n == 0:
+            return v
+        return fact(v * 2 if v > 0 else v - 1, n - 1)
+
+    absolute = lambda v: v if v > 0 else -v  # noqa: E731
+    return fact(x[0], 3) + absolute(x[1])
+
+
+def counted_outside() -> Callable[..., Any]:
+    count = 0
+
+    def inner(x):
+        nonlocal count
+        count += 1
+        if x[0] > 0:
+            return x
+        return -x
+
+    return inner
+
+
+class Model:
+    scale = 2.0
+
+    def doubled(self, x):
+        return x * self.scale
+
+    def method(self, x):
+        if x[0] > 0:
+            return self.doubled(x)
+        return -x
+
+    def __call__(self, x):
+        return self.method(x) if x[0] > 0 else x
+
+    @staticmethod
+    def static(x):
+        return x if x[0] > 0 else -x
+
+    @classmethod
+    def of_class(cls, x):
+        if x[0] > 0:
+            return x * cls.scale
+        return -x
+
+
+class Child(Model):
+    def method(self, x):
+        if x[1] > 0:
+            x = super().doubled(x)
+        return x
+
+
+def scaled(scale, x):
+    return x * scale if x[0] > 0 else x
+
+
+def nothing(x):
+    if x[0] > 0:
+        return None
+    return None
+
+
+FUNCTIONS = (
+    return_in_while, return_in_for, return_in_range, return_from_endless, return_from_nested_loops, returns_of_trees,
+    while_else, for_else, return_and_else, chains, bound_in_tests, deleted, in_try, in_with, in_match, numbers,
+    comprehensions, collecting, collecting_rows, local_functions, nothing,
+)  # fmt: skip
+CALLABLES: dict[str, Callable[..., Any]] = {
+    **{fn.__name__: fn for fn in FUNCTIONS},
+    "nonlocal": counted_outside(),
+    "method": Model().method,
+    "static method": Model.static,
+    "class method": Model.of_class,
+    "super": Child().method,
+    "partial": functools.partial(scaled, 3.0),
+}
+
+
+def leaves(result: Any) -> list[Any]:
+    return [np.asarray(leaf) for leaf in tree.flatten(result)[0]]
+
+
+@pytest.mark.capability("A6", "D6")
+@pytest.mark.parametrize("name", CALLABLES)
+def test_a_program_under_jit_does_what_python_does(name: str) -> None:
+    fn = CALLABLES[name]
+    compiled = jit(fn, fullgraph=True)
+    for point in POINTS:
+        expected, found = leaves(fn(Array(point))), leaves(compiled(point))
+        assert len(expected) == len(found)
+        for a, b in zip(expected, found, strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_allclose(b.astype(float), a.astype(float), rtol=1e-5)
+    assert compiled.compilations == 1
+
+
+def test_an_object_that_can_be_called_is_rewritten_too() -> None:
+    model = Model()
+    for point in POINTS:
+        np.testing.assert_allclose(rewrite(model)(Array(point)).numpy(), model(Array(point)).numpy())
+    assert jit(lambda x: rewrite(model.method)(x), fullgraph=True)(POINTS[1]).numpy().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("fn", [return_in_while, return_in_for, return_from_endless, while_else, return_and_else])
+def test_gradients_and_examples_pass_through_returns_in_loops(fn: Callable[..., Any]) -> None:
+    def scalar(x: Array) -> Array:
+        return cnp.sum(tree.flatten(jit(fn)(x))[0][0])
+
+    for point in (point + 0.01 for point in POINTS):  # not where a decision changes
+        told = jit(grad(scalar))(point).numpy()
+        for i, direction in enumerate(np.eye(2)):
+            ends = [np.sum(leaves(fn(Array(point + sign * 1e-6 * direction)))[0]) for sign in (1, -1)]
+            assert told[i] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5, abs=1e-5)
+    mapped = vmap(scalar)(Array(np.stack(POINTS))).numpy()
+    np.testing.assert_allclose(mapped, [np.sum(leaves(fn(Array(point)))[0]) for point in POINTS])
+
+
+def return_in_with(x):
+    with contextlib.nullcontext():
+        if x[0] > 0:
+            return x
+    return -x
+
+
+def raising(x):
+    if x[0] < -50:
+        raise ValueError("too small")
+    return x
+
+
+def asserting(x):
+    assert cnp.sum(x) > -100, "too small"
+    return x
+
+
+def appending(x):
+    out = []
+    if x[0] > 0:
+        out.append(x)
+    return x * len(out)
+
+
+def item_write(x):
+    state = {"x": x}
+    if x[0] > 0:
+        state["x"] += 1
+    return state["x"]
+
+
+def item_delete(x):
+    state = {"x": x, "y": x}
+    if x[0] > 0:
+        del state["y"]
+    return x * len(state)
+
+
+def value_or_nothing(x):
+    for v in x:
+        if v > 1:
+            return v
+    return None
+
+
+def text_from_loop(x):
+    for v in x:
+        if v > 1:
+            return "found"
+    return "none"
+
+
+def different_functions(x):
+    if x[0] > 0:
+
+        def f(v): return v * 2  # fmt: skip
+    else:
+
+        def f(v): return v * 3  # fmt: skip
+
+    return f(x)
+
+
+def builtins_decide(x):
+    return max(x[0], x[1])
+
+
+def hidden_binding(x):
+    y = x if (x[0] > 0 and (_total := cnp.sum(x)) > 2) else -x
+    return y
+
+
+REFUSALS: list[tuple[Callable[..., Any], str, int]] = [
+    (return_in_with, "over a return, break or continue inside of with", 2),
+    (raising, "over a raise or an assert", 1),
+    (asserting, "over an assert", 1),
+    (appending, "over a call of 'append' whose result is not used", 2),
+    (item_write, "over a write into an attribute or an item", 2),
+    (item_delete, "over a write into an attribute or an item", 2),
+    (value_or_nothing, "return on a traced array gives something that is no array", 1),
+    (text_from_loop, "a return in a loop, decided on a traced array, gives something that is no array", 2),
+    (different_functions, "'f' has no value here. In a graph .* no arrays", 8),
+    (builtins_decide, "whether it is true cannot be known", 1),
+    (hidden_binding, "hidden_binding was not rewritten: it binds a name by :=", 1),
+]
+
+
+@pytest.mark.parametrize(("fn", "message", "line"), REFUSALS, ids=[row[0].__name__ for row in REFUSALS])
+def test_what_a_graph_cannot_express_names_its_line_and_runs_on_the_host(
+    fn: Callable[..., Any], message: str, line: int
+) -> None:
+    with pytest.raises(TraceError, match=message) as caught:
+        jit(fn, fullgraph=True)(POINTS[0])
+    first = inspect.getsourcelines(fn)[1]
+    assert f"test_frontend_programs.py:{first + line}: " in str(caught.value)
+    assert caught.value.hint
+    on_host = jit(fn)
+    if fn is not value_or_nothing and fn is not text_from_loop:
+        expected = leaves(fn(Array(POINTS[0])))
+        for a, b in zip(expected, leaves(on_host(POINTS[0])), strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert len(on_host.fallbacks) == 1
+
+
+def wrapped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def around(*arguments: Any) -> Any:
+        return fn(*arguments) * 2
+
+    return around
+
+
+@wrapped
+def decorated(x):
+    return x if x[0] > 0 else -x
+
+
+def without_source() -> Callable[..., Any]:
+    scope: dict[str, Any] = {}
+    exec("def typed_in(x):\n    if x[0] > 0:\n        return x\n    return -x\n", scope)
+    return scope["typed_in"]
+
+
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (decorated, "decorated was not rewritten: it is wrapped by a decorator"),
+        (without_source(), "typed_in was not rewritten: its source cannot be read"),
+        (lambda x: x if x[0] > 0 else -x, "was not rewritten: a lambda"),
+    ],
+    ids=["decorated", "no source", "lambda"],
+)
+def test_a_function_that_cannot_be_rewritten_says_why(fn: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(TraceError, match=reason):
+        jit(fn, fullgraph=True)(POINTS[0])
+    assert jit(fn)(POINTS[1]).numpy().shape == (2,)
