@@ -27,6 +27,7 @@ from coterie.compute.onnx.providers import PROVIDERS
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.passes.legalise import legalise
+from coterie.compute.private.clipping import clipped_grad
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.reference import distance, evaluate
 from coterie.compute.trace import GraphInputs, TensorSpec, trace, trace_named
@@ -138,7 +139,25 @@ def test_a_training_step_is_legal_for_every_provider(provider: str) -> None:
         assert distance(found[name], expected) < 1e-4
 
 
+def private_step() -> Graph:
+    """The gradient of a small convolutional network with clipped examples."""
+    net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    specs = {name: TensorSpec(array.shape) for name, array in net.init(0).items()}
+
+    def step(i: GraphInputs) -> dict[str, Array]:
+        def losses(p: dict[str, Array], x: Array, y: Array) -> Array:
+            z = net(p, x, nn.train())
+            return ops.logsumexp(z) - cnp.sum(z * ops.one_hot(y, 3), axis=1)
+
+        params = {name: i[name] for name in specs}
+        found = clipped_grad(losses, 1.0)(params, i["x"], i["y"])
+        return {f"next/{name}": i[name] - 0.1 * found.gradient[name] for name in specs}
+
+    return optimise(trace_named(step, specs | {"x": TensorSpec((5, 2, 6, 6)), "y": TensorSpec((5,), "int32")}))
+
+
 WHOLE: dict[str, Callable[[], Graph]] = {
+    "private": private_step,
     "mlp": lambda: adam_step(nn.models.mlp((12, 8, 4)), TensorSpec((6, 12)), (6,), 4),
     "lenet": lambda: adam_step(nn.models.lenet(), TensorSpec((2, 1, 28, 28)), (2,), 10),
     "transformer": lambda: adam_step(nn.models.transformer(11, 8, 2, 1, 5), TensorSpec((3, 5), "int32"), (3, 5), 11),
