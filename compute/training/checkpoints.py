@@ -15,8 +15,8 @@ from coterie.errors import InputError
 _FACTS = "facts.json"
 
 
-def write_checkpoint(path: str | Path, arrays: Mapping[str, NDArray], facts: Mapping[str, Any]) -> None:
-    """Write arrays and facts (JSON values) as an ``.npz`` file; the old file stays until the new one is complete.
+def write_checkpoint(path: str | Path, arrays: Mapping[str, NDArray], facts: Mapping[str, int]) -> None:
+    """Write arrays and facts (whole numbers) as an ``.npz`` file; the old file stays until the new one is complete.
 
     Raises InputError when the file cannot be written.
     """
@@ -34,7 +34,7 @@ def write_checkpoint(path: str | Path, arrays: Mapping[str, NDArray], facts: Map
         raise InputError(f"The checkpoint {target} cannot be written: {error}") from error
 
 
-def read_checkpoint(path: str | Path) -> tuple[dict[str, NDArray], dict[str, Any]]:
+def read_checkpoint(path: str | Path) -> tuple[dict[str, NDArray], dict[str, int]]:
     """The arrays and facts of a checkpoint. Raises InputError for a file that cannot be read or is none."""
     try:
         with np.load(Path(path), allow_pickle=False) as file:
@@ -44,6 +44,7 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, NDArray], dict[str, Any
         raise InputError(
             f"{path} is no checkpoint of a trainer: {error}", hint="Give a file that Trainer.save wrote."
         ) from error
-    if not isinstance(facts, dict):
-        raise InputError(f"{path} is no checkpoint of a trainer: its facts are not a table.")
-    return arrays, cast("dict[str, Any]", facts)
+    table: dict[str, Any] = cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}
+    if not table or not all(type(fact) is int for fact in table.values()):
+        raise InputError(f"{path} is no checkpoint of a trainer: its facts are not a table of whole numbers.")
+    return arrays, table

@@ -154,8 +154,7 @@ class Trainer:
 
     def save(self, path: str | Path) -> None:
         """Write everything that a training needs to go on into one file (NumPy's ``.npz``, no pickle)."""
-        facts = {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, "position": self._position}
-        write_checkpoint(path, self._state, facts)
+        write_checkpoint(path, self._state, self._facts())
 
     def load(self, path: str | Path) -> None:
         """Go on from a file that a trainer of the same model, optimizer, batch size and seed saved. Raises InputError
@@ -166,16 +165,19 @@ class Trainer:
         theirs = {name: (value.shape, value.dtype.name) for name, value in arrays.items()}
         if differing := sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name)):
             raise InputError(f"{path} is of another model or optimizer: {', '.join(differing[:5])} do not agree.")
-        if (facts.get("seed"), facts.get("batch_size")) != (self._seed, self._batch_size):
-            raise InputError(
-                f"{path} was trained with seed {facts.get('seed')} and batch_size {facts.get('batch_size')}, this "
-                f"trainer has {self._seed} and {self._batch_size}, so the batches would not go on where they stopped."
-            )
-        position = facts.get("position")
-        if not isinstance(position, dict) or not isinstance(facts.get("steps"), int):
+        if facts.keys() != self._facts().keys() or min(facts[name] for name in ("steps", *self._position)) < 0:
             raise InputError(f"{path} does not say where its training stopped.")
+        if (facts["seed"], facts["batch_size"]) != (self._seed, self._batch_size):
+            raise InputError(
+                f"{path} was trained with seed {facts['seed']} and batch_size {facts['batch_size']}, this trainer has "
+                f"{self._seed} and {self._batch_size}, so the batches would not go on where they stopped."
+            )
         self._state, self.steps = arrays, facts["steps"]
-        self._position = {name: int(position[name]) for name in self._position}  # pyright: ignore[reportUnknownArgumentType]
+        self._position = {name: facts[name] for name in self._position}
+
+    def _facts(self) -> dict[str, int]:
+        """What a checkpoint tells besides its arrays."""
+        return {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, **self._position}
 
     def _run(self, loop: StepLoop, batches: Iterator[dict[str, NDArray]]) -> tuple[NDArray, int]:
         feeder = Feeder(self._seed, self._optimizer.hyper, self._schedules, self._sink_size)

@@ -1,5 +1,6 @@
 """The trainer: it learns, stops and goes on bit for bit, sinks its loop, and names what does not fit."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -220,6 +221,20 @@ def test_a_checkpoint_of_something_else_is_refused(other: Callable[[], Trainer],
     with pytest.raises(InputError, match=message):
         taken.load(tmp_path / "a.npz")
     assert all(before[name].tobytes() == value.tobytes() for name, value in taken.params.items()) and not taken.steps
+
+
+@pytest.mark.parametrize("change", [{"steps": -1}, {"batch": None}, {"epoch": 1.5}, {"more": 3}, [1]])
+def test_a_checkpoint_with_other_facts_is_refused(change: Any, tmp_path: Path) -> None:
+    saved = trainer()
+    saved.save(tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as file:
+        arrays = dict(file)
+    facts = json.loads(arrays["facts.json"].tobytes())
+    facts = facts | change if isinstance(change, dict) else change
+    arrays["facts.json"] = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    np.savez(tmp_path / "b.npz", **arrays)
+    with pytest.raises(InputError, match="where its training stopped|no checkpoint of a trainer"):
+        trainer().load(tmp_path / "b.npz")
 
 
 def test_every_public_name_can_be_had_and_a_step_loads_no_runtime() -> None:
