@@ -104,6 +104,28 @@ def _take_along_axis(arr: Any, indices: Any, axis: int = -1) -> Array:
     return ordering.take_along_axis(arr, indices, axis=axis)
 
 
+def _ravel(a: Any) -> Array:
+    return manipulation.reshape(a, -1)
+
+
+def _round(a: Any, decimals: int = 0) -> Array:
+    return rounding.round(a) if decimals == 0 else rounding.round(a * 10.0**decimals) * 10.0**-decimals
+
+
+def _dot(a: Any, b: Any) -> Array:
+    left, right = as_array(a), as_array(b)
+    if not left.shape or not right.shape:
+        return elementwise.multiply(left, right)
+    return linear.tensordot(left, right, axes=((-1,), (max(right.ndim - 2, 0),)))
+
+
+def _split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
+    if isinstance(indices_or_sections, int):
+        return manipulation.split(ary, indices_or_sections, axis=axis)
+    ends = [*indices_or_sections, as_array(ary).shape[axis]]
+    return manipulation.split(ary, [end - start for start, end in zip([0, *ends], ends, strict=False)], axis=axis)
+
+
 _SAME_NAME = (
     "add subtract multiply divide maximum minimum negative positive reciprocal square sign exp log sqrt tanh "
     "equal not_equal greater greater_equal less "
@@ -136,6 +158,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "searchsorted": ordering.searchsorted,
     "take_along_axis": _take_along_axis,
     "einsum": contraction.einsum,
+    "dot": _dot,
+    "ravel": _ravel,
+    "round": _round,
+    "split": _split,
     "max": reduction.max,
     "amax": reduction.max,
     "min": reduction.min,

@@ -146,6 +146,21 @@ THROUGH_NUMPY: list[Callable[..., Any]] = [
     lambda x: np.maximum(x, 0.0),
     lambda x: np.ones_like(x) - x,
     lambda x: np.float32(2.0) * x,
+    lambda x: np.sin(x) + np.arctan2(x, 2.0 + x * x) + np.arcsinh(x) + np.expm1(x) + np.log1p(x * x),
+    lambda x: np.power(x * x, np.abs(x)) + np.logaddexp(x, 1.0) + np.hypot(x, 1.0),
+    lambda x: np.floor(x) + np.ceil(x) + np.trunc(x) + np.rint(x) + np.round(x, 1),
+    lambda x: np.where(np.isnan(x) | np.isinf(x), 0.0, x) % 1.0 + x // 0.5,
+    lambda x: np.std(x, axis=0, ddof=1) + np.var(x, ddof=1) + np.prod(x, axis=0),
+    lambda x: np.count_nonzero(x, axis=1) * 2,
+    lambda x: np.cumsum(x) + np.cumprod(x, axis=1).reshape(-1),
+    lambda x: np.diff(x, axis=1) + np.sort(x, axis=1)[:, 1:],
+    lambda x: np.take_along_axis(x, np.argsort(x, axis=1), axis=1) - np.sort(x),
+    lambda x: np.searchsorted(np.sort(np.ravel(x)), x) * 2,
+    lambda x: np.tile(x, 2) + np.repeat(x, 2, axis=1) + np.roll(np.tile(x, (1, 2)), 3, axis=1),
+    lambda x: np.flip(x, 1) + np.swapaxes(np.swapaxes(x, 0, 1), 0, 1),
+    lambda x: np.dot(x, np.transpose(x)) + np.einsum("ij,kj", x, x) + np.dot(x[0], x[1]) + np.dot(x, 2.0)[0, 0],
+    lambda x: np.split(x, [1, 3], axis=1)[1] + np.split(x, 2, axis=1)[0],
+    lambda x: sum(np.meshgrid(x[0], x[1])) + np.broadcast_arrays(x[0], x[:1])[0],
 ]
 
 
