@@ -40,8 +40,11 @@ from coterie.compute import (
     while_loop,
 )
 from coterie.compute import numpy as cnp
+from coterie.compute.drawing.dot import to_dot
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.passes import PASSES, fixpoint
+from coterie.compute.private.clipping import clipped_grad
+from coterie.compute.tape import Variable, backward, tape
 from coterie.errors import InputError, TraceError
 from tests.compute.extension.primitives import bare, polar, reversed_sum, spread, swish, tensor_add
 
@@ -263,3 +266,23 @@ def test_a_host_primitive_stops_an_export_wherever_it_hides() -> None:
             act()
     compiled = jit(lambda v: hidden(v))
     assert compiled(V).numpy().tolist() == [12.0, 10.0, 6.0] and "test.reversed_sum" in compiled.fallbacks[0]
+
+
+def test_a_tape_a_drawing_and_clipping_by_example_take_it_as_they_are() -> None:
+    variable = Variable(V)
+    with tape():
+        loss = cnp.sum(tensor_add(swish(variable), reversed_sum(variable)))
+    backward(loss)
+    expected = grad(lambda v: cnp.sum(tensor_add(swish(v), reversed_sum(v))))(V)
+    assert variable.grad is not None
+    np.testing.assert_allclose(variable.grad.numpy(), expected.numpy(), rtol=1e-6)
+    graph = trace(lambda v: reversed_sum(swish(v)), V).graph
+    assert "test.swish" in to_dot(graph) and "test.reversed_sum" in to_dot(graph)
+    params, x = {"w": spread(4, 3), "v": spread(3)}, spread(5, 4, seed=3)
+
+    def losses(activation: Any) -> Any:
+        return clipped_grad(lambda p, rows: cnp.sum(activation(rows @ p["w"]) * p["v"], axis=1), 0.5)(params, x)
+
+    own, plain = losses(swish).gradient, losses(lambda z: z / (1.0 + cnp.exp(-z))).gradient
+    for name in params:
+        np.testing.assert_allclose(own[name].numpy(), plain[name].numpy(), rtol=1e-9, atol=1e-12)
