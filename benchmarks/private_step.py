@@ -192,7 +192,8 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
     content = to_onnx(step_graph(workload, state, side), name=workload.name)
     executable = Executable(content, threads=threads, spinning=True)
     compiled = time.perf_counter() - start
-    loop = StepLoop(executable, carry={f"next/{name}": name for name in state}, constants={}, state=state)
+    carry = {f"next/{name}": name for name in state}
+    loop = StepLoop(executable, carry=carry, constants={}, state=state, in_place=True)
     scalars = {f"hyper/{name}": np.array([value], np.float32) for name, value in hyper(workload, side).items()}
     weight = np.ones(workload.batch, np.float32)
     feeds = cycle(

@@ -25,6 +25,8 @@ from coterie.compute.private.factors import Convolution, Factor, Gradient, Produ
 _NEAR, _FAR, _CACHED = 4, 24, 1 << 18
 # Times that a gradient of a unit is moved: written, squared, summed, and summed over units.
 _PASSES = 4
+# Elements of one parameter's gradients for all units that are kept at most, unless inner products were as large.
+KEPT = 1 << 26
 
 
 class Clippable(Protocol):
@@ -60,7 +62,9 @@ def clippable(gradient: Gradient, lanes: Mapping[Value, Lane], units: int) -> Cl
             unrolled = Windows(images, cotangents, gradient.node.attributes)
             o, t, i = gradient.sizes
             gram = groups * ((o + i) * t * t + t * i * _NEAR)
-            return unrolled if _ghost_pays(gram, groups * o * i, units) else Each(unrolled.gradients())
+            return (
+                unrolled if _ghost_pays(gram, groups * o * i, 2 * groups * t * t, units) else Each(unrolled.gradients())
+            )
         case Products():
             lefts = [matrix(factor) for factor in gradient.left]
             lefts = [bind("negative", x) if s < 0 else x for x, s in zip(lefts, gradient.signs, strict=True)]
@@ -71,17 +75,20 @@ def clippable(gradient: Gradient, lanes: Mapping[Value, Lane], units: int) -> Cl
             o, t, i = gradient.sizes
             factors = o + i if choice is None else i if choice.left else o
             gram = factors * (t if t == 1 else t * t)
-            return outer if _ghost_pays(gram, o * i, units) else Each(outer.gradients())
+            return outer if _ghost_pays(gram, o * i, 2 * t * t, units) else Each(outer.gradients())
 
 
 def _joined(parts: list[Array], axis: int) -> Array:
     return parts[0] if len(parts) == 1 else bind("concat", *parts, axis=axis)
 
 
-def _ghost_pays(gram: int, elements: int, units: int) -> bool:
-    """Whether the norm of a unit's gradient is cheaper from factors (``gram`` multiplications) than from its elements.
-    The product is made either way: for each unit, or once for all when the scales are known.
+def _ghost_pays(gram: int, elements: int, products: int, units: int) -> bool:
+    """Whether the norm of a unit's gradient is to be taken from its factors: ``gram`` multiplications for ``products``
+    inner products, instead of from its elements. The product of the factors is made either way: for each unit, or once
+    for all when the scales are known.
     """
+    if elements * units > KEPT and products < elements:
+        return True
     return gram < elements * _PASSES * (_NEAR if elements * units <= _CACHED else _FAR)
 
 

@@ -22,6 +22,7 @@ from coterie.compute.autodiff import grad
 from coterie.compute.batching import vmap
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
+from coterie.compute.jit import jit
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.private.clipping import Clip, Clipped, clipped_grad, noised_mean
@@ -187,6 +188,22 @@ def test_a_deep_convolution_is_clipped_without_a_gradient_for_each_example() -> 
     agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
 
 
+@pytest.mark.parametrize(
+    ("module", "x"),
+    [(nn.Linear(60, 60), floats(8, 32, 60)), (nn.Conv2d(12, 40, 3), floats(8, 12, 7, 7))],
+    ids=["sequences", "convolution"],
+)
+def test_gradients_that_would_fill_the_memory_are_not_kept(
+    module: nn.Module, x: NDArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = of_module("", module, x)
+    kept = 8 * max(value.size for value in model.weights().values())
+    assert largest(step_graph(model)) >= kept  # inner products cost more, so these small ones are kept
+    monkeypatch.setattr("coterie.compute.private.norms.KEPT", kept - 1)
+    assert largest(step_graph(model)) < kept
+    agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
+
+
 @pytest.mark.parametrize("name", ["rows from the end", "picked"])
 def test_norms_of_an_embedding_come_from_which_ids_are_equal(name: str) -> None:
     nodes = step_graph(BY_NAME[name]).nodes
@@ -271,6 +288,28 @@ def test_replacing_an_example_moves_the_sum_by_at_most_twice_the_norm(seed: int,
     weight[place] = 0
     without = function(model.weights(), Array(model.batch[0]), *rest, sample_weight=weight).gradient
     assert length({key: before[key] - without[key] for key in before}) <= clip * (1 + 1e-4)
+
+
+def test_clipping_works_in_compiled_functions_and_with_arrays_held_from_outside() -> None:
+    base, x, y = MLP.weights(), Array(MLP.batch[0]), Array(MLP.batch[1])
+
+    @jit
+    def proximal(params: dict[str, Array], factor: Array, clip: Array, x: Array, y: Array) -> dict[str, Array]:
+        scaled = {name: value * factor for name, value in base.items()}  # traced, and the same for every example
+
+        def fn(params: Mapping[str, Array], x: Array, y: Array) -> Array:
+            near = sum((xp.sum((params[name] - scaled[name]) ** 2) for name in scaled), start=xp.zeros(()))
+            return MLP.fn(params, x, y) + 0.1 * near
+
+        return clipped_grad(fn, clip)(params, x, y).gradient
+
+    def fn(params: Mapping[str, Array], x: Array, y: Array) -> Array:
+        near = sum((xp.sum((params[name] - base[name] * 0.5) ** 2) for name in base), start=xp.zeros(()))
+        return MLP.fn(params, x, y) + 0.1 * near
+
+    half = Array(np.asarray(0.5, np.float32))
+    model = Model("", fn, {}, MLP.batch, {name: value.numpy() for name, value in base.items()})
+    agree(proximal(base, half, half, x, y), loop(model, 0.5, np.ones(MLP.size, np.float32))[0])
 
 
 def test_a_zero_gradient_has_finite_further_gradients() -> None:
