@@ -75,7 +75,6 @@ def primitive(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             attributes=static,
-            doc=getattr(definition, "__doc__", None),
             **hooks,
         )
 

@@ -33,7 +33,6 @@ class UserPrimitive:
     vjp: Hook | None = None
     batch: Hook | None = None
     lower: Hook | None = None
-    doc: str | None = None
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
         """The result as an array, or a tuple of them where there are several outputs.

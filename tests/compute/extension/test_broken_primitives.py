@@ -76,6 +76,7 @@ BROKEN: list[tuple[str, Callable[[], Any], str]] = [
     ("inference fails", lambda: bare("b", infer_shape=_raises)(V), "infer_shape failed: KeyError"),
     ("no shape", lambda: bare("b", infer_shape=lambda x: "3")(V), "not a shape"),
     ("negative shape", lambda: bare("b", infer_shape=lambda x: (-1,))(V), "not a shape"),
+    ("dtype of None", lambda: bare("b", infer_dtype=lambda x: None)(V), "returned None"),
     ("no dtype", lambda: bare("b", infer_dtype=lambda x: "complex64")(V), "complex64"),
     ("two shapes", lambda: bare("b", infer_dtype=lambda x: ("float32", "float32"))(V), "one shape and one dtype"),
     (

@@ -129,6 +129,16 @@ def test_results_of_floats_and_integers_together() -> None:
     np.testing.assert_array_equal(jit(lambda v: largest(v), fullgraph=True)(x)[1].numpy(), place.numpy())
 
 
+def test_inference_may_speak_numpy_and_a_primitive_may_have_no_operands() -> None:
+    row = bare("test.numpy", infer_shape=lambda x: [np.int64(n) for n in x], infer_dtype=np.dtype, kernel=np.copy)
+    assert row(V).type == V.type and all(type(n) is int for n in row(V).shape)
+    assert bare("test.class", infer_dtype=lambda x: np.float32, kernel=np.copy)(V).numpy().tolist() == [1.0, 2.0, 3.0]
+    pi = primitive("test.pi", inputs=(), outputs=("pi", "tau"))(lambda: (cnp.asarray(np.pi), cnp.asarray(2 * np.pi)))
+    assert [round(float(x), 5) for x in pi()] == [3.14159, 6.28319]
+    tripled = jit(lambda v: v * pi()[0], fullgraph=True)
+    np.testing.assert_allclose(tripled(V).numpy(), V.numpy() * np.pi, rtol=1e-6)
+
+
 def test_a_kernel_may_use_its_memory_again() -> None:
     buffer = np.zeros(3, np.float32)
 
