@@ -49,8 +49,11 @@ def _at(x: Array, places: list[Array]) -> Array:
         inside = where(less(place, 0), place + size, place)
         inside = where(logical_and(greater_equal(inside, 0), less(inside, size)), inside, np.iinfo(np.int32).max)
         flat = inside if flat is None else _joined(flat, inside, size)
-    merged = reshape(x, (prod(sizes), *x.shape[len(places) :]))
-    return take(merged, cast("Array", flat), axis=0)
+    found = cast("Array", flat)
+    if len(places) == x.ndim:  # single elements: the gradient costs what it touches, not a one-hot matrix over all of x
+        picked = bind("gather_along", reshape(x, (x.size,)), reshape(found, (found.size,)), axis=0)
+        return reshape(picked, found.shape)
+    return take(reshape(x, (prod(sizes), *x.shape[len(places) :])), found, axis=0)
 
 
 def _joined(front: Array, back: Array, size: int) -> Array:

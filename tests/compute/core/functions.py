@@ -144,6 +144,7 @@ SHAPES = [
     Function("take", lambda x, i: cnp.take(x, i, axis=1), lambda x, i: x[:, i], (X, IDS)),
     Function("take_along_axis", cnp.take_along_axis, lambda x, i: np.take_along_axis(x, i, -1), (X, PLACES)),
     Function("index by arrays", lambda x, i: x[i, i + 1], lambda x, i: x[i, i + 1], (X, IDS)),
+    Function("index rows by arrays", lambda x, i: x[i // 2, i], lambda x, i: x[i // 2, i], (T, IDS)),
     Function("scatter_add", ops.scatter_add, scattered, (X, IDS, Y)),
     Function(
         "scatter_add 1",

@@ -239,7 +239,7 @@ def test_indices_select_what_numpy_selects(index: Any) -> None:
 def test_an_index_outside_an_axis_is_refused_and_does_not_reach_into_the_next_row() -> None:
     x = Array(np.arange(6, dtype=np.float32).reshape(2, 3))
     for rows, columns in (([0], [3]), ([0], [-4]), ([2], [0]), ([-3], [2])):
-        with pytest.raises(CoterieError, match="gather: the indices"):
+        with pytest.raises(CoterieError, match="gather_along: the indices"):
             x[Array(np.asarray(rows, np.int32)), Array(np.asarray(columns, np.int32))]
 
 

@@ -84,6 +84,23 @@ def test_a_recipe_that_does_not_run_is_a_result():
     assert replace(report, cases=()).passed
 
 
+def test_operators_that_not_every_provider_has_may_be_absent_but_never_wrong(monkeypatch: pytest.MonkeyPatch):
+    rare = tuple(recipe for recipe in RECIPES if not recipe.portable)
+    absent = conformance("NoSuchProvider", recipes=rare)
+    assert absent.passed and all(case.error for case in absent.cases)
+    assert not conformance("NoSuchProvider").passed
+
+    run = Executable.run
+
+    def damaged(self: Executable, feeds: dict[str, NDArray]) -> dict[str, NDArray]:
+        return _off_by_one_percent(run(self, feeds))
+
+    monkeypatch.setattr(devices.Executable, "run", damaged)
+    wrong = conformance(CPU, recipes=rare)
+    assert not wrong.passed
+    assert wrong.failures
+
+
 def floats(numbers: object) -> NDArray:
     return np.array(numbers, np.float32)
 
