@@ -63,18 +63,19 @@ def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -
 
     fn(params, *batch) gives one loss per example, float[B]. It is traced on ``microbatch`` examples, so that examples
     cannot see one another: BatchNorm is refused, and random numbers such as dropout masks must come with the batch to
-    differ between examples. clip: C > 0, a number or a scalar array
-    (a runtime input); a mapping gives each entry of params, which then is a mapping of the same names, a norm of its
-    own. microbatch: k consecutive examples share one clipped gradient, that of the sum of their weighted losses over k.
+    differ between examples. clip: C > 0, a number or a scalar array (a runtime input); a mapping gives each entry of
+    params, which then is a mapping of the same names, a norm of its own. microbatch: k consecutive examples share one
+    clipped gradient, that of the sum of their weighted losses over k.
 
     Returns a :class:`Clipped` whose gradient is the sum over units u of min(1, C / |g_u|) g_u, where g_u is the
     gradient of sample_weight times loss. Weights act before clipping, so no weight lifts a bound; a row of weight zero
-    adds nothing, whatever it holds, as long as its loss is finite; all weights zero give zeros.
+    adds nothing, as long as its loss and what comes before it are finite; all weights zero give zeros.
 
-    Guarantees: |min(1, C / |g_u|) g_u| ≤ C up to rounding (with a clip by names, each part ≤ its C, the whole ≤ the
-    root of the sum of their squares). Hence with microbatch 1 the sum changes by at most C when an example is added or
-    removed, by at most 2 C when one is replaced; with larger microbatches by at most 2 C in both cases. Equal to the
-    loop over examples up to rounding; further gradients may be taken of it.
+    Guarantees: |min(1, C / |g_u|) g_u| ≤ C up to rounding, also where parts of g_u cancel one another: norms taken from
+    factors are a little too long, by what rounding may hide. With a clip by names each part is within its C, the whole
+    within the root of the sum of their squares. Hence with microbatch 1 the sum changes by at most C when an example is
+    added or removed, by at most 2 C when one is replaced; with larger microbatches by at most 2 C in both cases. Equal
+    to the loop over examples up to rounding; further gradients may be taken of it.
 
     Raises InputError for a clip that is not above 0, for names that do not match and for a batch that microbatches do
     not divide; ShapeError for arrays of different numbers of examples and for a result of fn that is not [B];
@@ -159,7 +160,7 @@ def _clip(
         for place in places:
             totals[place] = rules.cast(parts[place].total(scales), gradients[place].type.dtype)
         rest += [
-            xp.sqrt(squares),
+            xp.sqrt(xp.maximum(squares, 0.0)),
             rules.sum_over(rules.greater_mask(squares, bound * bound, squares.type.dtype), (0,)),
         ]
     lane = values[losses]
@@ -221,7 +222,7 @@ def _batch_size(rows: list[Any], paths: list[str], microbatch: int) -> int:
             hint="Pass the arrays that all examples share by closure.",
         )
     size = next(iter(sizes.values()))
-    if isinstance(cast("object", microbatch), bool) or microbatch < 1 or size % microbatch:
+    if isinstance(cast("object", microbatch), bool) or microbatch < 1 or size % microbatch or not size:
         raise InputError(
             f"{user_source()}: {size} examples do not make microbatches of {microbatch!r}.",
             hint="microbatch is at least 1 and divides the batch; pad the batch with rows of weight zero.",

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.compute import nn, optim
+from coterie.compute import nn, ops, optim
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
@@ -290,6 +290,29 @@ def test_replacing_an_example_moves_the_sum_by_at_most_twice_the_norm(seed: int,
     assert length({key: before[key] - without[key] for key in before}) <= clip * (1 + 1e-4)
 
 
+@settings(max_examples=12, deadline=None)
+@given(seed=vectors, kind=st.sampled_from(["linear", "conv"]), large=st.sampled_from([1e1, 1e3, 1e5]))
+def test_an_example_whose_parts_cancel_does_not_pass_the_bound(seed: int, kind: str, large: float) -> None:
+    rng = np.random.default_rng(seed)
+    signs = np.tile(np.array([1.0, -1.0], np.float32), 4)
+    shape = (60, 60) if kind == "linear" else (90, 30, 1, 1)
+    columns = shape[1]
+    common = large * rng.normal(size=(1, 1, columns))
+    x = (common + rng.normal(size=(1, 8, columns))).astype(np.float32)
+    ray = rng.normal(size=shape[0]).astype(np.float32)
+
+    def fn(params: Mapping[str, Array], x: Array) -> Array:
+        if kind == "linear":
+            y = x @ xp.matrix_transpose(params["w"])
+        else:
+            images = xp.reshape(xp.permute_dims(x, (0, 2, 1)), (-1, columns, 2, 4))
+            y = xp.permute_dims(xp.reshape(ops.conv2d(images, params["w"]), (-1, shape[0], 8)), (0, 2, 1))
+        return xp.sum(xp.sum(y * ray, axis=2) * signs, axis=1)
+
+    clipped = clipped_grad(fn, 1.0)({"w": xp.zeros(shape)}, Array(x))
+    assert length(clipped.gradient) <= 1.01
+
+
 def test_clipping_works_in_compiled_functions_and_with_arrays_held_from_outside() -> None:
     base, x, y = MLP.weights(), Array(MLP.batch[0]), Array(MLP.batch[1])
 
@@ -429,6 +452,7 @@ NORMED = {"weight": xp.ones((5,)), "bias": xp.zeros((5,))}
         (lambda p: clipped_grad(MLP.fn, {"a": 1.0})(p, X, Y), InputError, "names"),
         (lambda p: clipped_grad(MLP.fn, Array(np.ones(3, np.float32)))(p, X, Y), ShapeError, "one number"),
         (lambda p: clipped_grad(MLP.fn, 1.0, microbatch=3)(p, X, Y), InputError, "4 examples.*microbatches of 3"),
+        (lambda p: clipped_grad(MLP.fn, 1.0)(p, X[:0], Y[:0]), InputError, "0 examples"),
         (lambda p: clipped_grad(MLP.fn, 1.0, microbatch=0)(p, X, Y), InputError, "microbatches of 0"),
         (lambda p: clipped_grad(MLP.fn, 1.0)(p, X, Y[:2]), ShapeError, "argument 0: 4, argument 1: 2"),
         (
