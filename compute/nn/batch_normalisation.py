@@ -6,6 +6,7 @@ from math import prod
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.compute.control.derived import custom_vjp
 from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
@@ -48,31 +49,21 @@ class _BatchNorm(Module):
         if x.ndim != self._rank or x.shape[1] != self.channels:
             wanted = ", ".join(("B", str(self.channels), "H", "W")[: self._rank])
             raise ShapeError(f"{self} takes [{wanted}], got {list(x.shape)}.")
-        weight, bias, mean, variance = (
-            by_channel(require(params, name, self), x.ndim)
-            for name in ("weight", "bias", "running_mean", "running_var")
-        )
+        weight, bias = require(params, "weight", self), require(params, "bias", self)
         if not mode.training:
+            mean, variance = require(params, "running_mean", self), require(params, "running_var", self)
             # An average of updates that a lossy codec rounded may fall below 0.
-            return (x - mean) / xp.sqrt(xp.maximum(variance, 0.0) + self.epsilon) * weight + bias
+            scale = weight / xp.sqrt(xp.maximum(variance, 0.0) + self.epsilon)
+            return x * by_channel(scale, x.ndim) + by_channel(bias - mean * scale, x.ndim)
         require_whole_batch(str(self))
-        share, count = self._shares(x, mode.weight)
-        axes = (0, *range(2, x.ndim))
-        mean = xp.sum(x * share, axis=axes, keepdims=True)
-        centred = x - mean
-        variance = xp.sum(centred * centred * share, axis=axes, keepdims=True)
-        self._report(params, mode, xp.reshape(mean, (self.channels,)), xp.reshape(variance, (self.channels,)), count)
-        return centred / xp.sqrt(variance + self.epsilon) * weight + bias
-
-    def _shares(self, x: Array, weight: Array | None) -> tuple[Array, Array]:
-        """The part that every element of a channel has in its mean, and how many elements count, [1]."""
-        places = prod(x.shape[2:])
-        rows = xp.ones((x.shape[0],), dtype=x.dtype) if weight is None else xp.astype(weight, x.dtype)
+        rows = xp.ones((x.shape[0],), dtype=x.dtype) if mode.weight is None else xp.astype(mode.weight, x.dtype)
         if rows.shape != x.shape[:1]:
             raise ShapeError(f"{self} takes one weight for each of {x.shape[0]} examples, got {list(rows.shape)}.")
         total = xp.sum(rows, keepdims=True)
-        shares = rows / (xp.maximum(total, _SMALLEST) * places)
-        return xp.reshape(shares, (x.shape[0], *(1,) * (x.ndim - 1))), total * places
+        shares = rows / xp.maximum(total, _SMALLEST)
+        mean, _, variance = _moments(x, shares)
+        self._report(params, mode, mean, variance, total * prod(x.shape[2:]))
+        return _normalised(x, weight, bias, shares, self.epsilon)
 
     def _report(self, params: Parameters, mode: Mode, mean: Array, variance: Array, count: Array) -> None:
         """Move the running statistics towards those of the batch."""
@@ -83,6 +74,55 @@ class _BatchNorm(Module):
         for name, value, moves in (("running_mean", mean, known[0]), ("running_var", unbiased, known[1])):
             before = require(params, name, self)
             mode.record(before, before + self.momentum * moves * (value - before))
+
+
+def _over_places(x: Array) -> Array:
+    """[B, C, ...] → the mean over places, [B, C]."""
+    return x if x.ndim == 2 else xp.mean(x, axis=tuple(range(2, x.ndim)))
+
+
+def _by_example(x: Array, rank: int) -> Array:
+    """[B, C] as [B, C, 1, ...], which broadcasts over [B, C, ...] of this rank."""
+    return xp.reshape(x, (*x.shape, *(1,) * (rank - 2)))
+
+
+def _moments(x: Array, shares: Array) -> tuple[Array, Array, Array]:
+    """The mean of each channel [C], x without it, and the variance [C]. shares [B]: what part each example has in them.
+
+    Examples are weighed when places are summed already: no pass over the images for it.
+    """
+    rows = xp.reshape(shares, (x.shape[0], 1))
+    mean = xp.sum(rows * _over_places(x), axis=0)
+    centred = x - by_channel(mean, x.ndim)
+    return mean, centred, xp.sum(rows * _over_places(centred * centred), axis=0)
+
+
+def _normalised(x: Array, weight: Array, bias: Array, shares: Array, epsilon: float) -> Array:
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias. The gradient in closed form takes a few passes, that of
+    the single operations many.
+    """
+
+    def gradient(
+        x: Array, weight: Array, bias: Array, shares: Array, y: Array, told: Array
+    ) -> tuple[Array, Array, Array, Array]:
+        _, centred, variance = _moments(x, shares)
+        inverse, places = 1 / xp.sqrt(variance + epsilon), prod(x.shape[2:])
+        scale = weight * inverse
+        level = xp.sum(_over_places(told), axis=0) * places
+        along = xp.sum(_over_places(told * centred), axis=0) * places
+        by_mean, by_variance = -(scale * level), -0.5 * (scale * (inverse * inverse * along))
+        part = xp.reshape(shares * (1 / places), (x.shape[0], 1))
+        own = told * by_channel(scale, x.ndim)
+        shared = _by_example(part * by_mean, x.ndim) + centred * _by_example(part * (2 * by_variance), x.ndim)
+        by_share = xp.sum(by_mean * _over_places(x) + by_variance * _over_places(centred * centred), axis=1)
+        return own + shared, inverse * along, level, by_share
+
+    @custom_vjp(gradient)
+    def normalised(x: Array, weight: Array, bias: Array, shares: Array) -> Array:
+        _, centred, variance = _moments(x, shares)
+        return centred * by_channel(weight / xp.sqrt(variance + epsilon), x.ndim) + by_channel(bias, x.ndim)
+
+    return normalised(x, weight, bias, shares)
 
 
 @dataclass(frozen=True)
