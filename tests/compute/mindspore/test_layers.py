@@ -58,7 +58,7 @@ def test_convolution_and_pools_pad_as_they_say(options: dict[str, Any], pads: tu
     if isinstance(options.get("padding"), tuple):
         return
     highest = windows(padded(IMAGES, pads, -np.inf), (3, 4), stride).max(axis=(4, 5))
-    pool = {"kernel_size": (3, 4), "stride": stride, **options}
+    pool: dict[str, Any] = {"kernel_size": (3, 4), "stride": stride, **options}
     np.testing.assert_allclose(nn.MaxPool2d(**pool)(Tensor(IMAGES)).asnumpy(), highest)
     counted = windows(padded(np.ones_like(IMAGES), pads), (3, 4), stride).sum(axis=(4, 5))
     share = counted if options["pad_mode"] == "same" else 12  # "pad" counts the zeros
@@ -121,7 +121,7 @@ def test_cells_in_lists_are_called_in_a_loop() -> None:
         "scale", "table.embedding_table", "layers.0.weight", "layers.0.bias",
     ]  # fmt: skip
     x = net.table.embedding_table.asnumpy()[ids]
-    for layer in net.layers:
+    for layer in list[Any](net.layers):
         x = np.tanh(x @ layer.weight.asnumpy().T + layer.bias.asnumpy())
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-7)
     np.testing.assert_allclose(net(Tensor(ids)).asnumpy(), x, rtol=1e-3, atol=1e-4)
