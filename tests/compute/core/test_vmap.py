@@ -86,6 +86,7 @@ def loop(fn: Callable[..., Any], *arguments: Array) -> list[Any]:
     return [fn(*(a[i] for a in arguments)) for i in range(len(arguments[0]))]
 
 
+@pytest.mark.capability("B7")
 def test_gradients_for_each_example_are_those_of_a_loop_also_in_onnx() -> None:
     each = vmap(grad(loss), in_axes=(None, 0, 0))
     expected = loop(lambda x, y: grad(loss)(W, x, y), X, LABELS)
@@ -170,6 +171,7 @@ AXES: list[tuple[str, Any, Any, Callable[..., Any], tuple[Any, ...], Callable[..
 ]
 
 
+@pytest.mark.capability("B7")
 @pytest.mark.parametrize(
     ("in_axes", "out_axes", "fn", "arguments", "expected"), [a[1:] for a in AXES], ids=[a[0] for a in AXES]
 )
