@@ -13,6 +13,7 @@ import numpy as np
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
 from coterie.errors import DTypeError, InputError, ShapeError
 
@@ -172,13 +173,16 @@ def _scatter_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     # several threads the CPU's ScatterND loses updates of slices that are named twice (ONNX Runtime 1.31).
     x, indices, _ = (value.type for value in node.inputs)
     count, width = indices.size, prod(x.shape[1:])
-    operands = list(names)
+    operands, half = list(names), x.dtype == "float16"
+    if half:  # the CPU cannot add half precision in place; the sum is the better for it
+        operands[0], operands[2] = (emit.op("Cast", name, to=ONNX_DTYPES["float32"]) for name in (names[0], names[2]))
     for index, shape in enumerate(((x.shape[0], width), (count, 1), (count, width))):
         if node.inputs[index].type.shape != shape:
             operands[index] = emit.op("Reshape", operands[index], emit.integers(shape))
     if width > 1:
         operands[1] = emit.op("Expand", operands[1], emit.integers((count, width)))
     out = emit.op("ScatterElements", *operands, axis=0, reduction="add")
+    out = emit.op("Cast", out, to=ONNX_DTYPES["float16"]) if half else out
     return out if x.rank == 2 else emit.op("Reshape", out, emit.integers(x.shape))
 
 

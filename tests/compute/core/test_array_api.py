@@ -71,7 +71,7 @@ def result_dtype(name: str, told: str, ours: str) -> bool:
 
 @pytest.mark.capability("A13")
 @pytest.mark.parametrize("name", TABLE)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_a_function_does_what_the_standard_says(name: str, data: st.DataObject) -> None:
     args, named = TABLE[name](data.draw)

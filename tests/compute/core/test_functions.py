@@ -24,6 +24,7 @@ from coterie.compute.jit import jit
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.text import parse, to_text
 from coterie.compute.trace import trace
 from tests.compute.core.functions import ELEMENTARY, MAKERS, Function
 from tests.compute.core.functions import FUNCTIONS as ARRAY_FUNCTIONS
@@ -65,11 +66,21 @@ def test_a_function_means_what_numpy_means(f: Function) -> None:
 @pytest.mark.capability("E7")
 @pytest.mark.parametrize("f", FUNCTIONS, ids=NAMES)
 def test_a_function_lowers_to_the_operators_of_a_plan_on_opset_17(f: Function) -> None:
-    data = to_onnx(trace(f.ours, *narrow(f.operands)).graph, name="function")
+    graph = trace(f.ours, *narrow(f.operands)).graph
+    assert to_text(parse(to_text(graph))) == to_text(graph)
+    data = to_onnx(graph, name="function")
     model = onnx.load_from_string(data)
     onnx.checker.check_model(model, full_check=True)
-    assert model.opset_import[0].version == 17
+    assert (model.opset_import[0].version, model.ir_version) == (17, 8)
     check_graph(data)
+
+
+@pytest.mark.parametrize("f", FUNCTIONS, ids=NAMES)
+def test_a_function_compiles_in_half_precision_too(f: Function) -> None:
+    operands = [x.astype(np.float16) if x.dtype.kind == "f" else x for x in f.operands]
+    eager, compiled = f.ours(*map(Array, operands)), jit(f.ours)(*operands)
+    assert eager.type == compiled.type
+    np.testing.assert_allclose(compiled.numpy().astype(float), eager.numpy().astype(float), rtol=2e-2, atol=2e-2)
 
 
 def scalar(f: Function, floats: list[int], order: int) -> Callable[..., Array]:
