@@ -57,6 +57,9 @@ BROADCASTS = [
 IMAGE = spread(2, 4, 6, 5)
 PLAIN, STRIDED = window(), window((2, 2), ((1, 0), (2, 1)))
 DILATED, GROUPED = window((1, 2), ((1, 1), (1, 1)), (2, 1)), window((2, 1), ((1, 1), (0, 2)), groups=2)
+# Stride, dilation, groups and padding on some sides at once: [2, 4, 6, 5] and [6, 2, 3, 2] make [2, 6, 3, 5].
+TOGETHER = window((2, 1), ((1, 0), (0, 2)), (1, 2), groups=2)
+BY_CHANNEL = window(padding=((1, 1), (1, 1)), groups=4)
 TABLE = spread(5, 3)
 # Enough examples, and rows short enough, to lie beside each other in the ONNX form.
 BATCH, UNEVEN = spread(4, 2, 4, 3), window(padding=((1, 0), (0, 2)))
@@ -184,6 +187,8 @@ CASES: dict[str, list[Case]] = {
         case(IMAGE, spread(3, 4, 3, 2), spread(3), **STRIDED),
         case(IMAGE, spread(2, 4, 2, 3), **DILATED),
         case(IMAGE, spread(6, 2, 2, 2), spread(6), **GROUPED),
+        case(IMAGE, spread(6, 2, 3, 2), **TOGETHER),
+        case(IMAGE, spread(4, 1, 3, 3), spread(4), **BY_CHANNEL),
         case(BATCH, spread(3, 2, 2, 2), spread(3), **UNEVEN),
         case(spread(10, 2, 3, 3), spread(2, 1, 1, 2), **window(padding=((0, 0), (2, 1)), dilation=(1, 2), groups=2)),
     ],
@@ -192,6 +197,8 @@ CASES: dict[str, list[Case]] = {
         case(spread(2, 3, 3, 4), spread(3, 4, 3, 2), size=(6, 5), **STRIDED),
         case(spread(2, 2, 6, 3), spread(2, 4, 2, 3), size=(6, 5), **DILATED),
         case(spread(2, 6, 4, 6), spread(6, 2, 2, 2), size=(6, 5), **GROUPED),
+        case(spread(2, 6, 3, 5), spread(6, 2, 3, 2), size=(6, 5), **TOGETHER),
+        case(spread(2, 4, 6, 5), spread(4, 1, 3, 3), size=(6, 5), **BY_CHANNEL),
         case(spread(4, 3, 4, 4), spread(3, 2, 2, 2), size=(4, 3), **UNEVEN),
         case(
             spread(10, 2, 3, 4),
@@ -205,6 +212,8 @@ CASES: dict[str, list[Case]] = {
         case(IMAGE, spread(2, 3, 3, 4), kernel=(3, 2), **STRIDED),
         case(IMAGE, spread(2, 2, 6, 3), kernel=(2, 3), **DILATED),
         case(IMAGE, spread(2, 6, 4, 6), kernel=(2, 2), **GROUPED),
+        case(IMAGE, spread(2, 6, 3, 5), kernel=(3, 2), **TOGETHER),
+        case(IMAGE, spread(2, 4, 6, 5), kernel=(3, 3), **BY_CHANNEL),
         case(spread(1, 2, 4, 4), spread(1, 2, 3, 3), kernel=(2, 2), **PLAIN),
         case(spread(2, 1, 4, 4), spread(2, 3, 4, 4), kernel=(2, 2), **UNEVEN_ALONE),
         case(spread(2, 1, 6, 5), spread(2, 3, 3, 4), kernel=(3, 2), **STRIDED),
