@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from coterie.compute.graph_file import save_graph as save_graph
     from coterie.compute.interpret import interpret as interpret
     from coterie.compute.jit import jit as jit
+    from coterie.compute.memory.report import memory_report as memory_report
     from coterie.compute.mode import get_mode as get_mode
     from coterie.compute.mode import set_mode as set_mode
     from coterie.compute.mode import use_mode as use_mode
@@ -91,6 +92,7 @@ _HOMES = {
     "legalise": "passes.legalise",
     "load_graph": "graph_file",
     "load_plugins": "extension.plugins",
+    "memory_report": "memory.report",
     "noised_mean": "private.clipping",
     "operator_vjp": "extension.operator",
     "optimise": "passes",
