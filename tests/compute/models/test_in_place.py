@@ -29,9 +29,22 @@ GRAPHS: dict[str, tuple[Sequence[NodeProto], Sequence[str]]] = {
     "a counter, read by its writer": ([node("Add", ["m", "g"], ["next/m"])], ["m"]),
     "the new value may be read later": ([*MOMENT, node("Exp", ["next/m"], ["other"])], ["m"]),
     "the old value is read by a node that may run later": ([*MOMENT, node("Exp", ["m"], ["other"])], []),
-    "a product reads it before": (
-        [node("MatMul", ["m", "keep"], ["kept"]), node("Add", ["kept", "g"], ["next/m"])],
+    "a product reads it before another one": (
+        [
+            node("MatMul", ["m", "keep"], ["kept"]),
+            node("Exp", ["kept"], ["other"]),
+            node("MatMul", ["other", "g"], ["step"]),
+            node("Sub", ["m", "step"], ["next/m"]),
+        ],
         ["m"],
+    ),
+    "a product reads it that may become one node with the writer": (
+        [
+            node("MatMul", ["m", "keep"], ["kept"]),
+            node("Add", ["kept", "g"], ["moved"]),
+            node("Tanh", ["moved"], ["next/m"]),
+        ],
+        [],
     ),
     "a product may read it later": ([*MOMENT, node("MatMul", ["m", "keep"], ["other"])], []),
     "a product writes it": ([node("Mul", ["m", "keep"], ["kept"]), node("MatMul", ["kept", "g"], ["next/m"])], []),
@@ -59,10 +72,20 @@ GRAPHS: dict[str, tuple[Sequence[NodeProto], Sequence[str]]] = {
         [node("Mul", ["m", "constant"], ["scaled"]), node("Add", ["scaled", "g"], ["next/m"])],
         ["m"],
     ),
+    "a scale by a constant that must be computed": (
+        [
+            node("Mul", ["constant", "constant"], ["square"]),
+            node("Mul", ["m", "square"], ["scaled"]),
+            node("Add", ["scaled", "g"], ["next/m"]),
+            node("MatMul", ["scaled", "keep"], ["other"]),
+        ],
+        [],
+    ),
     "nothing makes the output": ([node("Exp", ["m"], ["other"])], []),
 }
 
 
+@pytest.mark.capability("E18")
 @pytest.mark.parametrize(("nodes", "shared"), GRAPHS.values(), ids=GRAPHS)
 def test_only_what_is_proven_is_shared(nodes: Sequence[NodeProto], shared: Sequence[str]) -> None:
     made = {name for each in nodes for name in each.output}
@@ -110,6 +133,7 @@ RULES = {
 }
 
 
+@pytest.mark.capability("E18")
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 100), width=st.integers(1, 40), off=st.integers(0, 5))
