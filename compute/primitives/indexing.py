@@ -62,9 +62,13 @@ def _gather(x: NDArray, indices: NDArray, *, axis: int) -> NDArray:
 
 
 def _gather_gradient(call: Call, g: Array) -> Array:
-    """Sum the cotangents of equal indices: a product with the transposed one-hot matrix. It runs on every provider."""
+    """Sum the cotangents of equal indices: a product with the transposed one-hot matrix. It runs on every provider.
+    Indices that are known and differ, as those of x[::2], need no sum.
+    """
     x, indices = call.inputs
     axis: int = call.attributes["axis"]
+    if indices.recorder is None and np.unique(indices.numpy() % x.shape[axis]).size == indices.size:
+        return _put_back(g, indices.numpy().reshape(-1) % x.shape[axis], x.shape, axis)
     count, rest = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     steps = Array(np.arange(count, dtype=indices.type.dtype))
     one_hot = rules.equal_mask(_from_start(rules.reshape(indices, (indices.size, 1)), count), steps, g.type.dtype)
@@ -73,6 +77,17 @@ def _gather_gradient(call: Call, g: Array) -> Array:
     table = bind("matmul", rules.swap_last(one_hot), rules.reshape(rows, (indices.size, prod(rest))))
     order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
     return rules.transpose(rules.reshape(table, (count, *rest)), order)
+
+
+def _put_back(g: Array, places: NDArray, shape: tuple[int, ...], axis: int) -> Array:
+    """The slices of g at these places, which differ, and zeros at all others."""
+    rows = rules.reshape(g, (*shape[:axis], places.size, *shape[axis + 1 :]))
+    source = np.full(shape[axis], places.size, places.dtype)
+    source[places] = np.arange(places.size)
+    if places.size < shape[axis]:  # one slice of zeros, from which all others are taken
+        before = (0,) * len(shape)
+        rows = bind("pad", rows, before=before, after=(*before[:axis], 1, *before[axis + 1 :]), value=0.0)
+    return bind("gather", rows, Array(source), axis=axis)
 
 
 def _gather_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
