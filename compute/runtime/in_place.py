@@ -6,6 +6,10 @@ which a runtime may run the nodes: every node that reads the old value must be f
 new one can start, or is that node, and the writer is elementwise. The moments of Adam are like this, as are counters,
 metric sums and Adam's first weights; most weights are not, because the products that pass gradients back through them
 may still be waiting.
+
+A runtime also changes the nodes. It drops those that a constant makes idle, such as a product with 1, and it melts the
+elementwise nodes behind a product into it: tanh(x w + b) becomes one node, which writes its first elements before it
+has read all of x. So a product that reads the old value must end before another product, whose result the writer needs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +19,11 @@ import onnx
 
 # One element out for one element in, computed from the elements at the same place.
 _ELEMENTWISE = frozenset({"Add", "Sub", "Mul", "Div", "Max", "Min", "Sqrt", "Exp", "Tanh", "Sigmoid", "Relu"})
+# An element of the result is made of many elements; what follows may be melted into it, but never another of its kind.
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose", "ReduceSum", "ReduceMax", "Softmax", "Gather"})
 # What is done with its operands when it ends. A view of an operand, like Reshape, is not: what reads the view reads the
 # operand's memory later.
-_FINAL = _ELEMENTWISE | {"MatMul", "Gemm", "Conv", "ConvTranspose", "ReduceSum", "ReduceMax", "Softmax", "Gather"}
+_FINAL = _ELEMENTWISE | _PRODUCTS
 
 
 def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
@@ -35,7 +41,11 @@ def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
         for value in (*graph.input, *graph.output)
     }
     makers = {name: index for index, node in enumerate(nodes) for name in node.output}
-    constants = {tensor.name for tensor in graph.initializer}
+    constants = {"", *(tensor.name for tensor in graph.initializer)}
+    for node in nodes:
+        if constants.issuperset(node.input):
+            constants.update(node.output)
+    read_after = {value.name for value in graph.output}
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
         for name in node.input:
@@ -52,9 +62,9 @@ def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
         writer = makers.get(output)
         if writer is None or shapes[output] != shapes[read] or nodes[writer].op_type not in _ELEMENTWISE:
             return False
-        earlier = _ancestors(nodes, makers, writer)
-        return all(
-            reader == writer or (reader in earlier and nodes[reader].op_type in _FINAL)
+        finished = _ancestors(nodes, makers, writer) - _melted(nodes, makers, writer)
+        return read not in read_after and all(
+            reader == writer or (reader in finished and nodes[reader].op_type in _FINAL)
             for reader in reading(read, writer)
         )
 
@@ -63,15 +73,27 @@ def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
 
 def _ancestors(nodes: list[Any], makers: Mapping[str, int], node: int) -> set[int]:
     """The nodes that must be finished before this one can start."""
+    return _above(nodes, makers, node, until=frozenset())
 
-    def above(index: int) -> Iterable[int]:
+
+def _melted(nodes: list[Any], makers: Mapping[str, int], node: int) -> set[int]:
+    """The products that a runtime may make one with this node: those with no other product in between."""
+    near = _above(nodes, makers, node, until=_PRODUCTS)
+    return {index for index in near if nodes[index].op_type in _PRODUCTS}
+
+
+def _above(nodes: list[Any], makers: Mapping[str, int], node: int, *, until: frozenset[str]) -> set[int]:
+    """The nodes on which this one depends, but not those behind an operator of ``until``."""
+
+    def makes(index: int) -> Iterable[int]:
         return (makers[name] for name in nodes[index].input if name in makers)
 
     found: set[int] = set()
-    waiting = list(above(node))
+    waiting = list(makes(node))
     while waiting:
         index = waiting.pop()
         if index not in found:
             found.add(index)
-            waiting += above(index)
+            if nodes[index].op_type not in until:
+                waiting += makes(index)
     return found

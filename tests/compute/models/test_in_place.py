@@ -1,6 +1,6 @@
 """State that is stepped where it lies: only where the graph proves it, and with the same bits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -157,6 +157,40 @@ def test_training_in_place_gives_the_same_bits(rule: optim.Optimizer, seed: int,
             name: array.tobytes() for name, array in lying.state().items()
         }
         assert apart.read(["loss"])["loss"] == lying.read(["loss"])["loss"]
+
+
+RECURRENCES: Mapping[str, Callable[[Array, Array, Array], Array]] = {
+    "tanh(m w + b)": lambda m, w, b: xp.tanh(m @ w + b),
+    "m w + b": lambda m, w, b: m @ w + b,
+    "m w + m": lambda m, w, b: m @ w + m,
+    "m - 0.1 w m": lambda m, w, b: m - 0.1 * (w @ m),
+    "m + tanh(m w) w": lambda m, w, b: m + xp.tanh(m @ w) @ w,
+}
+
+
+@pytest.mark.parametrize("rule", RECURRENCES.values(), ids=RECURRENCES)
+def test_state_that_goes_through_products_gives_the_same_bits(rule: Callable[[Array, Array, Array], Array]) -> None:
+    specs = {"m": TensorSpec((64, 64)), "w": TensorSpec((64, 64)), "b": TensorSpec((64,))}
+    graph = trace_named(lambda inputs: {"next/m": rule(inputs["m"], inputs["w"], inputs["b"])}, specs)
+    executable = Executable(to_onnx(graph, name="step"))
+    rng = np.random.default_rng(0)
+    given = {name: (rng.normal(size=spec.shape) / 8).astype(np.float32) for name, spec in specs.items()}
+    state, constants = {"m": given.pop("m")}, given
+    apart, lying = (
+        StepLoop(executable, carry={"next/m": "m"}, constants=constants, state=state, in_place=in_place)
+        for in_place in (False, True)
+    )
+    for loop in (apart, lying):
+        for _ in range(3):
+            loop.step({})
+    assert apart.state()["m"].tobytes() == lying.state()["m"].tobytes()
+
+
+def test_an_old_value_that_is_asked_for_is_kept() -> None:
+    m, g, after = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("m", "g", "next/m"))
+    graph = helper.make_graph([node("Add", ["m", "g"], ["next/m"])], "g", [m, g], [after, m])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    assert not stepped_in_place(data, {"next/m": "m"})
 
 
 def test_the_moments_of_adam_lie_still_and_weights_that_pass_gradients_back_do_not() -> None:
