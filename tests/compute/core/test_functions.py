@@ -232,6 +232,12 @@ def test_both_embeddings_have_the_same_gradient() -> None:
     np.testing.assert_allclose(gradient(ops.touching_embedding), gradient(ops.embedding), rtol=1e-12)
 
 
+@pytest.mark.parametrize("part", [lambda x: x[::-1], lambda x: x[1::2], lambda x: cnp.flip(x, axis=0)])
+def test_the_gradient_of_a_part_at_known_places_is_no_product(part: Callable[[Array], Array]) -> None:
+    graph = trace(grad(lambda x: cnp.sum(cnp.sin(part(x)))), np.ones((5, 3), np.float32)).graph
+    assert "matmul" not in {node.primitive for node in graph.nodes}
+
+
 def test_elementary_functions_keep_the_dtype() -> None:
     for f in ELEMENTARY:
         operands = [Array(x.astype(np.float16)) for x in f.operands]
