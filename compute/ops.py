@@ -12,6 +12,7 @@ from coterie.compute.control.derived import custom_vjp
 from coterie.compute.numpy import elementwise, manipulation, reduction
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import DTypeError, ShapeError
 
 
@@ -35,11 +36,13 @@ def softplus(x: ArrayLike) -> Array:
     return bind("softplus", as_array(x))
 
 
+@operation
 def log_sigmoid(x: ArrayLike) -> Array:
     """log(sigmoid(x)), without overflow."""
     return bind("negative", bind("softplus", bind("negative", as_array(x))))
 
 
+@operation
 def gelu(x: ArrayLike) -> Array:
     """The Gaussian error linear unit in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415): Erf is missing on some
     providers.
@@ -68,6 +71,7 @@ def erf(x: ArrayLike) -> Array:
     return bind("erf", as_array(x))
 
 
+@operation
 def top_k(x: ArrayLike, k: int, *, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
     """The k greatest (or smallest) elements along an axis in order, and their int32 positions; the first of equal ones
     comes first. Gradients pass through the elements.
@@ -78,6 +82,7 @@ def top_k(x: ArrayLike, k: int, *, axis: int = -1, largest: bool = True) -> tupl
     return bind("gather_along", array, places, axis=place), places
 
 
+@operation
 def scatter_add(x: ArrayLike, indices: ArrayLike, updates: ArrayLike, *, axis: int = 0) -> Array:
     """x with updates[..., indices, ...] added to its slices at these positions of an axis; a position that is named
     twice gets both. updates have the shape of take(x, indices, axis). The cost is that of the updates, not of x.
@@ -95,6 +100,7 @@ def scatter_add(x: ArrayLike, indices: ArrayLike, updates: ArrayLike, *, axis: i
     return manipulation.moveaxis(bind("scatter_add", manipulation.moveaxis(array, place, 0), places, rows), 0, place)
 
 
+@operation
 def softmax(x: ArrayLike, axis: int = -1) -> Array:
     """exp(x) / sum(exp(x)) along an axis, without overflow."""
     array = as_array(x)
@@ -113,12 +119,14 @@ def _shifted(name: str, x: ArrayLike, axis: int) -> tuple[Array, Array, Array, i
     return shifted, total, top, place
 
 
+@operation
 def log_softmax(x: ArrayLike, axis: int = -1) -> Array:
     """log(softmax(x)) along an axis, without overflow and without LogSoftmax, which some providers lack."""
     shifted, total, _, _ = _shifted("log_softmax", x, axis)
     return shifted - total
 
 
+@operation
 def logsumexp(x: ArrayLike, axis: int = -1, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) along an axis, without overflow."""
     _, total, top, place = _shifted("logsumexp", x, axis)
@@ -126,6 +134,7 @@ def logsumexp(x: ArrayLike, axis: int = -1, keepdims: bool = False) -> Array:
     return result if keepdims else manipulation.squeeze(result, place)
 
 
+@operation
 def one_hot(ids: ArrayLike, n: int, *, dtype: str = "float32") -> Array:
     """ids[...] of int32 or int64 → [..., n]: 1 at the id, else 0; an id outside 0..n-1 gives a row of zeros."""
     array = as_array(ids)
@@ -141,6 +150,7 @@ def one_hot(ids: ArrayLike, n: int, *, dtype: str = "float32") -> Array:
     return rules.equal_mask(manipulation.expand_dims(array, -1), steps, dtype)
 
 
+@operation
 def embedding(table: ArrayLike, ids: ArrayLike) -> Array:
     """Rows of table[V, D] at ids[...] → [..., D]. The gradient of the table is a product with the transposed one-hot
     matrix.
@@ -157,6 +167,7 @@ def _touching(table: Array, ids: Array) -> Array:
     return manipulation.take(table, ids, axis=0)
 
 
+@operation
 def touching_embedding(table: ArrayLike, ids: ArrayLike) -> Array:
     """:func:`embedding` whose gradient adds to the rows that were read, instead of multiplying by a one-hot matrix: its
     cost does not grow with V. For providers that have ScatterElements (CPU, CUDA, WebGPU, TensorRT, CANN, OpenVINO).
@@ -164,6 +175,7 @@ def touching_embedding(table: ArrayLike, ids: ArrayLike) -> Array:
     return _touching(as_array(table), as_array(ids))
 
 
+@operation
 def split(x: ArrayLike, sizes: Sequence[int], *, axis: int) -> tuple[Array, ...]:
     """The array cut along an axis into parts of these sizes, as ``numpy.split`` cuts it. For parts that are all used:
     the gradient puts the parts' gradients side by side, where that of slices would add up one padded array for each.
@@ -197,6 +209,7 @@ def _padding(x: Padding) -> tuple[tuple[int, int], tuple[int, int]]:
     return _pair(rows), _pair(columns)
 
 
+@operation
 def conv2d(
     x: ArrayLike,
     w: ArrayLike,
@@ -218,6 +231,7 @@ def conv2d(
     )
 
 
+@operation
 def conv1d(
     x: ArrayLike,
     w: ArrayLike,
@@ -243,6 +257,7 @@ def conv1d(
     return manipulation.squeeze(done, 2)
 
 
+@operation
 def conv_transpose2d(
     x: ArrayLike,
     w: ArrayLike,
@@ -287,6 +302,7 @@ def conv_transpose2d(
     return made if bias is None else made + manipulation.reshape(operands[2], (1, -1, 1, 1))
 
 
+@operation
 def max_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: Padding = 0) -> Array:
     """The greatest element of each window of images x[N, C, H, W]; padding never wins. stride is the kernel unless
     given.
@@ -301,6 +317,7 @@ def max_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: 
     )
 
 
+@operation
 def avg_pool2d(x: ArrayLike, kernel: Pair, stride: Pair | None = None, padding: Padding = 0) -> Array:
     """The mean of each window of images x[N, C, H, W]; padding counts as zeros. stride is the kernel unless given."""
     window, array = _pair(kernel), as_array(x)

@@ -9,13 +9,14 @@ from coterie.compute.numpy import reduction
 from coterie.compute.numpy.creation import astype
 from coterie.compute.numpy.linear import matmul
 from coterie.compute.numpy.manipulation import permute_dims, reshape, slice_along
-from coterie.compute.source import user_source
+from coterie.compute.source import operation, user_source
 from coterie.errors import InputError, ShapeError
 
 # Axes behind an ellipsis get capital Greek letters, which no subscript may use.
 _UNNAMED = "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩ"
 
 
+@operation
 def einsum(subscripts: str, *operands: ArrayLike) -> Array:
     """NumPy's einsum of a string: "ij,jk->ik", also with an ellipsis, without an output (the letters that occur once,
     in alphabetical order), and with a letter twice in one operand (its diagonal).

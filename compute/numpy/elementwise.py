@@ -99,6 +99,7 @@ def clip(x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = Non
     return array if max is None else minimum(array, max)
 
 
+@operation
 def where(condition: ArrayLike, a: ArrayLike, b: ArrayLike) -> Array:
     """a where the condition holds, else b."""
     mask, (left, right) = as_array(condition), promote("where", a, b)
@@ -180,18 +181,22 @@ def _truth(name: str, x: ArrayLike) -> Array:
     return rules.cast(array, "float32")
 
 
+@operation
 def logical_not(x: ArrayLike) -> Array:
     return equal(_truth("logical_not", x), 0.0)
 
 
+@operation
 def logical_and(a: ArrayLike, b: ArrayLike) -> Array:
     return greater(_truth("logical_and", a) * _truth("logical_and", b), 0.0)
 
 
+@operation
 def logical_or(a: ArrayLike, b: ArrayLike) -> Array:
     return greater(_truth("logical_or", a) + _truth("logical_or", b), 0.0)
 
 
+@operation
 def logical_xor(a: ArrayLike, b: ArrayLike) -> Array:
     return logical_not(equal(_truth("logical_xor", a), _truth("logical_xor", b)))
 
@@ -205,21 +210,25 @@ def _mask(name: str, *operands: ArrayLike) -> list[Array]:
     return arrays
 
 
+@operation
 def bitwise_invert(x: ArrayLike) -> Array:
     """logical_not; of bool alone."""
     return logical_not(*_mask("bitwise_invert", x))
 
 
+@operation
 def bitwise_and(a: ArrayLike, b: ArrayLike) -> Array:
     """logical_and; of bool alone."""
     return logical_and(*_mask("bitwise_and", a, b))
 
 
+@operation
 def bitwise_or(a: ArrayLike, b: ArrayLike) -> Array:
     """logical_or; of bool alone."""
     return logical_or(*_mask("bitwise_or", a, b))
 
 
+@operation
 def bitwise_xor(a: ArrayLike, b: ArrayLike) -> Array:
     """logical_xor; of bool alone."""
     return logical_xor(*_mask("bitwise_xor", a, b))

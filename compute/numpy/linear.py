@@ -6,6 +6,7 @@ from math import prod
 from coterie.compute.array import Array, ArrayLike, bind, promote, refuse
 from coterie.compute.numpy.manipulation import axis_of, expand_dims, permute_dims, reshape
 from coterie.compute.numpy.reduction import sum as sum_
+from coterie.compute.source import operation
 from coterie.errors import DTypeError, ShapeError
 
 Axes = int | tuple[Sequence[int], Sequence[int]]
@@ -18,6 +19,7 @@ def _numbers(name: str, a: ArrayLike, b: ArrayLike) -> tuple[Array, Array]:
     return left, right
 
 
+@operation
 def matmul(a: ArrayLike, b: ArrayLike) -> Array:
     """The matrix product; a vector is a row on the left and a column on the right; further axes are stacks. Integers
     are multiplied and added element by element.
@@ -51,6 +53,7 @@ def _countable(x: Array) -> Array:
     return bind("astype", x, dtype="int32") if x.type.dtype == "uint8" else x
 
 
+@operation
 def tensordot(a: ArrayLike, b: ArrayLike, *, axes: Axes = 2) -> Array:
     """Sum over the last ``axes`` axes of a and the first of b, or over pairs of named axes (those of a, those of b)."""
     left, right = _numbers("tensordot", a, b)
@@ -77,6 +80,7 @@ def tensordot(a: ArrayLike, b: ArrayLike, *, axes: Axes = 2) -> Array:
     return reshape(product, rows + columns)
 
 
+@operation
 def vecdot(a: ArrayLike, b: ArrayLike, *, axis: int = -1) -> Array:
     """The sum of products along an axis; the other axes broadcast."""
     left, right = _numbers("vecdot", a, b)
@@ -90,6 +94,7 @@ def vecdot(a: ArrayLike, b: ArrayLike, *, axis: int = -1) -> Array:
     return total if total.type.dtype == left.type.dtype else bind("astype", total, dtype=left.type.dtype)
 
 
+@operation
 def outer(a: ArrayLike, b: ArrayLike) -> Array:
     """All products of two vectors (flattened)."""
     left, right = _numbers("outer", a, b)

@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.primitives import rules
+from coterie.compute.source import operation
 from coterie.errors import ShapeError
 
 
@@ -19,6 +20,7 @@ def axis_of(name: str, array: Array, axis: int, rank: int | None = None) -> int:
     return axis % count
 
 
+@operation
 def reshape(x: ArrayLike, shape: int | Sequence[int]) -> Array:
     """The same elements in row-major order in another shape; one size may be -1."""
     array = as_array(x)
@@ -37,12 +39,14 @@ def reshape(x: ArrayLike, shape: int | Sequence[int]) -> Array:
     return bind("reshape", array, shape=target) if target != array.shape else array
 
 
+@operation
 def permute_dims(x: ArrayLike, axes: Sequence[int]) -> Array:
     """The array with its axes in this order."""
     array = as_array(x)
     return bind("transpose", array, permutation=tuple(axis_of("permute_dims", array, axis) for axis in axes))
 
 
+@operation
 def matrix_transpose(x: ArrayLike) -> Array:
     """The array with its last two axes exchanged."""
     array = as_array(x)
@@ -53,6 +57,7 @@ def matrix_transpose(x: ArrayLike) -> Array:
     return rules.swap_last(array)
 
 
+@operation
 def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """Move one axis, or several, to other places."""
     array = as_array(x)
@@ -69,6 +74,7 @@ def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Seque
     return permute_dims(array, order)
 
 
+@operation
 def expand_dims(x: ArrayLike, axis: int = 0) -> Array:
     """A new axis of size 1 at this place."""
     array = as_array(x)
@@ -76,6 +82,7 @@ def expand_dims(x: ArrayLike, axis: int = 0) -> Array:
     return bind("reshape", array, shape=(*array.shape[:place], 1, *array.shape[place:]))
 
 
+@operation
 def squeeze(x: ArrayLike, axis: int | Sequence[int]) -> Array:
     """Remove axes of size 1."""
     array = as_array(x)
@@ -91,11 +98,13 @@ def squeeze(x: ArrayLike, axis: int | Sequence[int]) -> Array:
     return reshape(array, tuple(n for i, n in enumerate(array.shape) if i not in axes))
 
 
+@operation
 def broadcast_to(x: ArrayLike, shape: Sequence[int]) -> Array:
     """The array repeated along axes of size 1 and new leading axes."""
     return rules.broadcast_to(as_array(x), tuple(shape))
 
 
+@operation
 def concat(arrays: Sequence[ArrayLike], *, axis: int | None = 0) -> Array:
     """The arrays one after another along an axis (None: all flattened)."""
     operands = promote("concat", *arrays)
@@ -105,6 +114,7 @@ def concat(arrays: Sequence[ArrayLike], *, axis: int | None = 0) -> Array:
     return operands[0] if len(operands) == 1 else bind("concat", *operands, axis=place)
 
 
+@operation
 def stack(arrays: Sequence[ArrayLike], *, axis: int = 0) -> Array:
     """The arrays beside one another along a new axis."""
     operands = promote("stack", *arrays)
@@ -119,6 +129,7 @@ def slice_along(x: Array, axis: int, start: int, stop: int) -> Array:
     return bind("slice", x, starts=tuple(starts), stops=tuple(stops))
 
 
+@operation
 def split(x: ArrayLike, sizes: int | Sequence[int], *, axis: int = 0) -> list[Array]:
     """The array cut along an axis into parts of these sizes, which must add up, or into so many equal parts."""
     array = as_array(x)
@@ -141,6 +152,7 @@ def split(x: ArrayLike, sizes: int | Sequence[int], *, axis: int = 0) -> list[Ar
     return [slice_along(array, place, stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
 
 
+@operation
 def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[Array, ...]:
     """The slices along an axis, without it."""
     array = as_array(x)
@@ -148,6 +160,7 @@ def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[Array, ...]:
     return tuple(squeeze(slice_along(array, place, i, i + 1), place) for i in range(array.shape[place]))
 
 
+@operation
 def pad(x: ArrayLike, widths: Sequence[tuple[int, int]], *, value: float = 0.0) -> Array:
     """The array with (before, after) more elements of one value on each axis."""
     return bind(
@@ -155,12 +168,14 @@ def pad(x: ArrayLike, widths: Sequence[tuple[int, int]], *, value: float = 0.0) 
     )
 
 
+@operation
 def take(x: ArrayLike, indices: ArrayLike, *, axis: int = 0) -> Array:
     """The slices at these integer positions along an axis. A position outside is an error at run time."""
     array = as_array(x)
     return bind("gather", array, as_array(indices), axis=axis_of("take", array, axis))
 
 
+@operation
 def flip(x: ArrayLike, *, axis: int | Sequence[int] | None = None) -> Array:
     """The array in reverse order along an axis, several, or all."""
     array = as_array(x)
@@ -171,6 +186,7 @@ def flip(x: ArrayLike, *, axis: int | Sequence[int] | None = None) -> Array:
     return array
 
 
+@operation
 def roll(x: ArrayLike, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Array:
     """The array moved round by ``shift`` elements along an axis, or along several; None: along all of them as one."""
     array = as_array(x)
@@ -190,6 +206,7 @@ def roll(x: ArrayLike, shift: int | Sequence[int], *, axis: int | Sequence[int] 
     return array
 
 
+@operation
 def repeat(x: ArrayLike, repeats: int | ArrayLike, *, axis: int | None = None) -> Array:
     """Every element so many times in a row along an axis (None: of all elements as one axis). An array of counts must
     be known when the function is traced, because the shape of the result depends on it.
@@ -211,6 +228,7 @@ def repeat(x: ArrayLike, repeats: int | ArrayLike, *, axis: int | None = None) -
     return take(array, Array(np.repeat(np.arange(size, dtype=np.int32), counts)), axis=place)
 
 
+@operation
 def tile(x: ArrayLike, repetitions: int | Sequence[int]) -> Array:
     """The array so many times beside itself along each axis; axes are matched from the right."""
     array = as_array(x)
@@ -224,6 +242,7 @@ def tile(x: ArrayLike, repetitions: int | Sequence[int]) -> Array:
     return reshape(rules.broadcast_to(reshape(array, apart), grown), final)
 
 
+@operation
 def swapaxes(x: ArrayLike, first: int, second: int) -> Array:
     """The array with two axes exchanged."""
     array = as_array(x)
@@ -233,6 +252,7 @@ def swapaxes(x: ArrayLike, first: int, second: int) -> Array:
     return permute_dims(array, order)
 
 
+@operation
 def broadcast_arrays(*arrays: ArrayLike) -> list[Array]:
     """The arrays, all in their common shape."""
     given = [as_array(x) for x in arrays]
@@ -244,6 +264,7 @@ def broadcast_arrays(*arrays: ArrayLike) -> list[Array]:
     return [rules.broadcast_to(array, shape) for array in given]
 
 
+@operation
 def meshgrid(*arrays: ArrayLike, indexing: str = "xy") -> list[Array]:
     """The coordinates of a grid over these vectors, each in the shape of the grid. "xy": the second vector runs along
     axis 0; "ij": the first does.
