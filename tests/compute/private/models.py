@@ -14,6 +14,7 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.losses import mean_squared_error, softmax_cross_entropy
+from coterie.compute.private.clipping import Clip, Clipped, clipped_grad
 
 Losses = Callable[..., Array]
 
@@ -193,3 +194,21 @@ def loop(
             found.append(norm)
         norms.append(found if isinstance(clip, Mapping) else found[0])
     return total, np.asarray(norms)
+
+
+BY_NAME = {model.name: model for model in MODELS}
+
+
+def clip_of(model: Model, clip: Clip, weight: NDArray | None = None, microbatch: int = 1) -> Clipped:
+    arrays = [Array(array) for array in model.batch]
+    return clipped_grad(model.fn, clip, microbatch=microbatch)(model.weights(), *arrays, sample_weight=weight)
+
+
+def agree(found: Mapping[str, Array], expected: Mapping[str, NDArray]) -> None:
+    assert list(found) == sorted(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name].numpy(), value, rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+def length(gradient: Mapping[str, Array]) -> float:
+    return float(np.sqrt(sum((np.float64(value.numpy()) ** 2).sum() for value in gradient.values())))

@@ -1,0 +1,142 @@
+"""Private gradients with noise make a step; what has no gradient of one example is refused."""
+
+# The tables hold small lambdas, whose parameters have no declared types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
+from collections.abc import Mapping
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.compute import nn, optim
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes import optimise
+from coterie.compute.private.clipping import clipped_grad, noised_mean
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.errors import DTypeError, InputError, ShapeError
+from tests.compute.private.models import BY_NAME, Model, agree, clip_of, floats, ids, loop
+
+MLP = BY_NAME["mlp"]
+
+
+@pytest.mark.parametrize("rule", [optim.sgd(0.1), optim.sgd(0.1, momentum=0.9), optim.adam(0.01)], ids=lambda o: o.name)
+def test_optimizers_take_private_gradients_and_an_inactive_step_changes_no_bit(rule: optim.Optimizer) -> None:
+    params = MLP.weights()
+    rng = np.random.default_rng(0)
+    noise = {name: Array(rng.normal(size=value.shape).astype(np.float32)) for name, value in params.items()}
+    hyper = {name: Array(np.array([value], np.float32)) for name, value in rule.hyper.items()}
+    state = rule.init(params)
+    mean = noised_mean(clip_of(MLP, 0.5).gradient, noise, scale=0.4, count=MLP.size)
+    for active in (1.0, 0.0):
+        moved, after = rule.update(mean, state, params, hyper, Array(np.array([active], np.float32)))
+        same = [np.array_equal(moved[name].numpy(), params[name].numpy()) for name in params]
+        same += [np.array_equal(after[name].numpy(), state[name].numpy()) for name in state]
+        assert not any(same) if active else all(same)
+
+
+def test_noise_is_added_with_its_scale_even_to_an_empty_batch() -> None:
+    def fn(params: Mapping[str, Array], x: Array) -> Array:
+        return xp.sum(x @ params["w"], axis=1)
+
+    weight, sigma, clip, count = np.zeros(4, np.float32), 0.8, 0.5, 8
+    shape = (200, 150)
+    noise = {"w": Array(np.random.default_rng(5).normal(size=shape).astype(np.float32))}
+    clipped = clipped_grad(fn, clip)({"w": xp.zeros(shape)}, Array(floats(4, 200)), sample_weight=weight)
+    scale = Array(np.array([sigma * clip], np.float32))
+    mean = noised_mean(clipped.gradient, noise, scale=scale, count=count)["w"].numpy()
+    np.testing.assert_allclose(mean, noise["w"].numpy() * (sigma * clip / count), rtol=1e-6)
+    assert abs(mean.std() / (sigma * clip / count) - 1) < 0.02
+    assert abs(mean.mean()) < 4 * sigma * clip / count / np.sqrt(mean.size)
+
+
+def test_the_whole_private_step_in_one_graph_draws_nothing_itself() -> None:
+    params = MLP.weights()
+    specs = {f"p/{name}": TensorSpec(value.shape) for name, value in params.items()}
+    specs |= {f"random/{name}": TensorSpec(value.shape) for name, value in params.items()}
+    specs |= {"x": TensorSpec(MLP.batch[0].shape), "y": TensorSpec(MLP.batch[1].shape, "int32")}
+    specs |= {"scale": TensorSpec((1,)), "lr": TensorSpec((1,))}
+
+    def step(inputs: GraphInputs) -> dict[str, Array]:
+        given = {name: inputs[f"p/{name}"] for name in params}
+        total = clipped_grad(MLP.fn, 0.3)(given, inputs["x"], inputs["y"]).gradient
+        noise = {name: inputs[f"random/{name}"] for name in params}
+        mean = noised_mean(total, noise, scale=inputs["scale"], count=MLP.size)
+        return {f"next/{name}": given[name] - inputs["lr"] * g for name, g in mean.items()}
+
+    graph = optimise(trace_named(step, specs))
+    rng = np.random.default_rng(2)
+    given = {name: rng.normal(size=spec.shape).astype(np.float32) for name, spec in specs.items()}
+    given |= {f"p/{name}": value.numpy() for name, value in params.items()}
+    given |= {"x": MLP.batch[0], "y": MLP.batch[1], "lr": np.array([0.2], np.float32)}
+    given["scale"] = np.array([0.7], np.float32)
+    update = [node.primitive for node in graph.nodes if node.output.type.shape == (8, 5)]
+    assert sorted(update) == ["gemm", "multiply", "subtract"]  # with the noise; neither the sum nor the mean has a pass
+    ran = Executable(to_onnx(graph, name="step")).run(given)
+    total = loop(MLP, 0.3, np.ones(MLP.size, np.float32))[0]
+    for name, value in total.items():
+        mean = (value + 0.7 * given[f"random/{name}"]) / MLP.size
+        np.testing.assert_allclose(ran[f"next/{name}"], given[f"p/{name}"] - 0.2 * mean, rtol=1e-4, atol=1e-6)
+
+
+X, Y = Array(floats(4, 5)), Array(ids(3, 4))
+
+
+def batch_normalised(params: Mapping[str, Array], x: Array, y: Array) -> Array:
+    layer = nn.BatchNorm1d(5)
+    buffers = {"running_mean": xp.zeros((5,)), "running_var": xp.ones((5,))}
+    return xp.sum(layer({**params, **buffers}, x, nn.train()), axis=1)
+
+
+NORMED = {"weight": xp.ones((5,)), "bias": xp.zeros((5,))}
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "message"),
+    [
+        (lambda p: clipped_grad(batch_normalised, 1.0)(NORMED, X, Y), InputError, "BatchNorm1d.*GroupNorm"),
+        (lambda p: clipped_grad(MLP.fn, 0.0), InputError, "above 0"),
+        (lambda p: clipped_grad(MLP.fn, inf), InputError, "finite"),
+        (lambda p: clipped_grad(MLP.fn, nan), InputError, "finite"),
+        (lambda p: clipped_grad(MLP.fn, {"a": -1.0}), InputError, "a is -1.0"),
+        (lambda p: clipped_grad(MLP.fn, {"a": 1.0})(p, X, Y), InputError, "names"),
+        (lambda p: clipped_grad(MLP.fn, Array(np.ones(3, np.float32)))(p, X, Y), ShapeError, "one number"),
+        (lambda p: clipped_grad(MLP.fn, 1.0, microbatch=3)(p, X, Y), InputError, "4 examples.*microbatches of 3"),
+        (lambda p: clipped_grad(MLP.fn, 1.0)(p, X[:0], Y[:0]), InputError, "0 examples"),
+        (lambda p: clipped_grad(MLP.fn, 1.0, microbatch=0)(p, X, Y), InputError, "microbatches of 0"),
+        (lambda p: clipped_grad(MLP.fn, 1.0)(p, X, Y[:2]), ShapeError, "argument 0: 4, argument 1: 2"),
+        (
+            lambda p: clipped_grad(MLP.fn, 1.0)(p, X, Array(np.asarray(1.0, np.float32))),
+            ShapeError,
+            "no axis of examples",
+        ),
+        (lambda p: clipped_grad(MLP.fn, 1.0)(p), ShapeError, "there are none"),
+        (lambda p: clipped_grad(MLP.fn, 1.0)({}, X, Y), InputError, "no parameters"),
+        (lambda p: clipped_grad(lambda p, x, y: xp.sum(MLP.fn(p, x, y)), 1.0)(p, X, Y), ShapeError, "one float for"),
+        (lambda p: clipped_grad(MLP.fn, 1.0)(p, X, Y, sample_weight=np.ones(3, np.float32)), ShapeError, r"\[4\]"),
+        (lambda p: clipped_grad(MLP.fn, 1.0)(p, X, Y, sample_weight=np.ones(4, np.int32)), DTypeError, "float"),
+        (lambda p: clipped_grad(lambda p, x: xp.sum(x, axis=1), 1.0)({"a": Y}, X), DTypeError, "only floats"),
+        (lambda p: noised_mean(p, {"a": X}, scale=1.0, count=4), InputError, "structure"),
+        (lambda p: noised_mean([X], [Y], scale=1.0, count=4), ShapeError, "not shaped like"),
+    ],
+)
+def test_what_cannot_be_clipped_is_refused_by_name(run: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        run(MLP.weights())
+
+
+def test_batch_norm_clips_outside_training() -> None:
+    def fn(params: Mapping[str, Array], x: Array) -> Array:
+        layer = nn.BatchNorm1d(5)
+        buffers = {"running_mean": xp.zeros((5,)), "running_var": xp.ones((5,))}
+        return xp.sum(layer({**params, **buffers}, x) ** 2, axis=1)
+
+    clipped = clipped_grad(fn, 1.0)(NORMED, X)
+    agree(
+        clipped.gradient,
+        loop(Model("", fn, {}, [X.numpy()], {n: a.numpy() for n, a in NORMED.items()}), 1.0, np.ones(4, np.float32))[0],
+    )
