@@ -1,4 +1,4 @@
-"""Per-example clipping is the loop over examples, bounds what an example can do, and needs no gradient for each one.
+"""Per-example clipping is the loop over examples, and bounds what an example can do.
 
 (B7: a gradient for each example by vmap is the loop of gradients.)
 """
