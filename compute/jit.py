@@ -19,7 +19,7 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.signature import check_call, declared
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array, trace
-from coterie.errors import DTypeError, InputError, ShapeError, TraceError
+from coterie.errors import InputError, TraceError
 
 Function: TypeAlias = Callable[..., Any]
 Capture: TypeAlias = Literal["ast", "trace"]
@@ -103,8 +103,6 @@ class Compiled:
         try:
             traced = trace(self._traceable, *tree.unflatten(structure, specs))
             graph = self._written_out(traced.graph)
-        except (ShapeError, DTypeError):
-            raise  # a mistake in any mode
         except TraceError as error:
             if self._fullgraph:
                 raise
@@ -196,7 +194,8 @@ def jit(
     capture_mode: "ast" rewrites the function's own if, while and for, and those of functions defined in it, so that
     they may decide on arrays (functions that it calls are rewritten when they are under ``jit`` themselves); "trace"
     takes the function as it is. fullgraph: raise TraceError where the Python cannot be a graph. Otherwise such a
-    function runs on the host, line by line, and ``fallbacks`` tells why; it cannot be exported, since an export is a
+    function runs on the host, line by line, where a mistake of its own shows, and ``fallbacks`` tells why; it cannot be
+    exported, since an export is a
     trace, which raises. input_signature: for each argument a tree of TensorSpecs and static values; every call is held
     to it. Parameters that are all annotated, as in ``x: Annotated[Array, TensorSpec((8, 3))]``, say the same. unroll:
     write loops of a known number of steps out, and compute both branches of choices: no control flow in the graph,

@@ -21,7 +21,7 @@ from coterie.compute.passes import optimise
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
-from coterie.errors import ArgumentValueError, DTypeError, ShapeError, TraceError
+from coterie.errors import ArgumentValueError, TraceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +112,6 @@ class Jitted:
 
         try:
             traced = trace_flat(whole, tree.map_tree(_specified, (positional, named)), (), recorder)
-        except (ShapeError, DTypeError):
-            raise  # a mistake in any mode
         except TraceError as error:
             if self._fullgraph:
                 raise

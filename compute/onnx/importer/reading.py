@@ -126,7 +126,7 @@ def _refuse_unknown(steps: Iterable[Step], nodes: Iterable[Any]) -> None:
         ours = node.domain in ("", "ai.onnx")
         if not ours or step.operator not in TRANSLATIONS:
             name = step.operator if ours else f"{node.domain}.{step.operator}"
-            hint = "Rewrite that part of the model with operators that docs/compute.md lists"
+            hint = "Rewrite that part of the model with the operators of coterie.compute.onnx.importer.table"
             if step.operator in ("If", "Loop", "Scan"):
                 hint = "Export without control flow: trace the model on an example"
             raise _refused(

@@ -106,6 +106,57 @@ def return_and_else(x):
     return x[0]
 
 
+def positions(x):
+    for i in range(x.shape[0]):
+        if x[i] > 1:
+            return i
+    return -1
+
+
+def return_from_traced_range(x):
+    steps = cnp.astype(cnp.abs(x[1]) * 3, "int32")
+    total = x[0] * 0
+    for i in range(steps):
+        total = total + x[0]
+        if total > 2:
+            return total, i
+    return -total, -1
+
+
+def traced_range_else(x):
+    steps = cnp.astype(cnp.abs(x[1]) * 3, "int32")
+    total = x[0] * 0
+    for _ in range(steps):
+        total = total + x[0]
+        if total > 2:
+            break
+    else:
+        total = total - 100
+    return total
+
+
+def return_from_inner_while(x):
+    while x[0] < 10:
+        y = x[1]
+        while y < 3:
+            y = y + 1
+            if x[0] + y > 5:
+                return x[0] * y
+        x = x + 1
+    return -x[0]
+
+
+def return_and_continue(x):
+    total = 0.0
+    for v in x:
+        if v < 0:
+            continue
+        total = total + v
+        if total > 3:
+            return total
+    return -total
+
+
 def chains(x):
     if 0 < x[0] < x[1] < 5:
         return x
@@ -254,7 +305,8 @@ def nothing(x):
 
 FUNCTIONS = (
     return_in_while, return_in_for, return_in_range, return_from_endless, return_from_nested_loops, returns_of_trees,
-    while_else, for_else, return_and_else, chains, bound_in_tests, deleted, in_try, in_with, in_match, numbers,
+    positions, return_from_traced_range, traced_range_else, return_from_inner_while, return_and_continue, while_else,
+    for_else, return_and_else, chains, bound_in_tests, deleted, in_try, in_with, in_match, numbers,
     comprehensions, collecting, collecting_rows, local_functions, nothing,
 )  # fmt: skip
 CALLABLES: dict[str, Callable[..., Any]] = {
@@ -375,6 +427,21 @@ def builtins_decide(x):
     return max(x[0], x[1])
 
 
+def starts_with_nothing(x):
+    last = None
+    for v in x:
+        last = v if last is None else last * 0.5 + v
+    return last
+
+
+def number_in_power(x):
+    n = 0
+    while x[0] > 1:
+        x = x / 2
+        n = n + 1
+    return 2.0**n
+
+
 def hidden_binding(x):
     y = x if (x[0] > 0 and (_total := cnp.sum(x)) > 2) else -x
     return y
@@ -391,6 +458,8 @@ REFUSALS: list[tuple[Callable[..., Any], str, int]] = [
     (text_from_loop, "a return in a loop, decided on a traced array, gives something that is no array", 2),
     (different_functions, "'f' has no value here. In a graph .* no arrays", 8),
     (builtins_decide, "whether it is true cannot be known", 1),
+    (starts_with_nothing, "changes 'last', which is no array before it", 2),
+    (number_in_power, "the number 2.0 does not fit dtype int32", 5),
     (hidden_binding, "hidden_binding was not rewritten: it binds a name by :=", 1),
 ]
 

@@ -23,6 +23,7 @@ from coterie.compute.onnx.importer.reading import read
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.trace import TensorSpec, trace
+from coterie.errors import GraphRefused
 
 FIXTURES = Path(__file__).parent / "fixtures"
 RNG = np.random.default_rng(2)
@@ -155,6 +156,19 @@ def test_an_imported_model_trains_and_is_exported_again(name: str) -> None:
     traced = trace(partial(model, params), *model.specs(**sizes))
     exported = to_onnx(optimise(traced.graph), name="again")
     np.testing.assert_allclose(runtime(exported, x), model(params, x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_beside_the_file_are_read_by_path_only(tmp_path: Path) -> None:
+    proto = onnx.load(str(FIXTURES / "mlp_13.onnx"))  # pyright: ignore[reportUnknownMemberType]
+    path = tmp_path / "model.onnx"
+    save = cast(Any, onnx).save_model
+    save(proto, str(path), save_as_external_data=True, location="weights", size_threshold=0)
+    assert (tmp_path / "weights").stat().st_size > 0
+    whole = load(FIXTURES / "mlp_13.onnx")
+    for name, array in load(path).parameters.items():
+        np.testing.assert_array_equal(array, whole.parameters[name])
+    with pytest.raises(GraphRefused, match="weights lie in another file"):
+        load(path.read_bytes())
 
 
 def test_an_open_size_is_given_by_name_or_by_the_call() -> None:
