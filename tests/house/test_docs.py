@@ -225,6 +225,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     somebody.leave()
 
 
+@pytest.mark.capability("A17")
 @pytest.mark.snippet
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if [*blocks(page.read_text(encoding="utf-8"))]], ids=lambda p: p.name

@@ -5,12 +5,15 @@ from pathlib import Path
 from coterie.aggregation.engine import diagram
 from coterie.aggregation.progress import Reason
 from coterie.aggregation.round import Cause
+from coterie.compute.numpy.absent import ABSENT, NARROWER
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rounds.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "rounds.md").read_text(encoding="utf-8")
+ARRAYS = (DOCS / "array-api.md").read_text(encoding="utf-8")
 
 
-def _table(heading: str) -> dict[str, str]:
-    rows = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0].splitlines()
+def _table(heading: str, page: str = PAGE) -> dict[str, str]:
+    rows = page.split(f"## {heading}\n")[1].split("\n## ")[0].splitlines()
     return {row.split("`")[1]: row.split("|")[2].strip() for row in rows if row.startswith("| `")}
 
 
@@ -21,3 +24,8 @@ def test_the_diagram_is_the_engines_table() -> None:
 def test_every_cause_and_reason_is_named() -> None:
     assert _table("Causes") == {cause.value: cause.sentence for cause in Cause}
     assert _table("Reasons") == {reason.value: reason.sentence for reason in Reason}
+
+
+def test_everything_that_the_array_functions_leave_out_is_listed() -> None:
+    assert _table("Not there", ARRAYS) == {name: f"{why}; {instead}" for name, (why, instead) in ABSENT.items()}
+    assert _table("Narrower", ARRAYS) == NARROWER
