@@ -1,6 +1,7 @@
 """Batches of one fixed shape, in an order that depends on a seed alone."""
 
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 import numpy as np
 
@@ -38,8 +39,10 @@ class Batches:
     ) -> None:
         self.rows = _count_rows(arrays)
         for what, value in (("batch_size", batch_size), ("epochs", 1 if epochs is None else epochs)):
-            if value < 1:
-                raise InputError(f"Batches: {what} must be at least 1, got {value}.")
+            if not isinstance(cast(object, value), int | np.integer) or value < 1:
+                raise InputError(f"Batches: {what} must be at least 1, a whole number, got {value!r}.")
+        if not isinstance(cast(object, seed), int | np.integer):
+            raise InputError(f"Batches: seed must be a whole number, got {seed!r}.")
         self.arrays = dict(arrays)
         self.batch_size = batch_size
         self.seed = seed
@@ -112,6 +115,16 @@ class Batches:
 
 
 def _count_rows(arrays: Mapping[str, NDArray]) -> int:
+    if not isinstance(cast(object, arrays), Mapping):
+        raise InputError(
+            f"Batches: needs arrays by name, got a {type(arrays).__name__}.", hint='Give {"x": x, "y": y}.'
+        )
+    for name, array in cast("Mapping[str, object]", arrays).items():
+        if not isinstance(array, np.ndarray):
+            raise InputError(
+                f"Batches: {name!r} must be a NumPy array, got a {type(array).__name__}.",
+                hint="Convert it with np.asarray(x, dtype).",
+            )
     if WEIGHT in arrays:
         raise InputError(f"Batches: the name {WEIGHT!r} is reserved for the weights of rows.")
     lengths = {name: array.shape[0] if array.ndim else -1 for name, array in arrays.items()}

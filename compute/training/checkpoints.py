@@ -2,21 +2,30 @@
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from coterie.compute.ir import NDArray
 from coterie.errors import InputError
 
+Fact: TypeAlias = int | str
+
 _FACTS = "facts.json"
+# What NumPy, zipfile, zlib and json raise for bytes that are not theirs: RuntimeError for compressions that they do not
+# know, MemoryError for arrays of impossible sizes.
+_UNREADABLE = (
+    OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error, RuntimeError, MemoryError, OverflowError,
+)  # fmt: skip
 
 
-def write_checkpoint(path: str | Path, arrays: Mapping[str, NDArray], facts: Mapping[str, int]) -> None:
-    """Write arrays and facts (whole numbers) as an ``.npz`` file; the old file stays until the new one is complete.
+def write_checkpoint(path: str | Path, arrays: Mapping[str, NDArray], facts: Mapping[str, Fact]) -> None:
+    """Write arrays and facts as an ``.npz`` file; the old file stays until the new one is complete.
 
     Raises InputError when the file cannot be written.
     """
@@ -34,17 +43,23 @@ def write_checkpoint(path: str | Path, arrays: Mapping[str, NDArray], facts: Map
         raise InputError(f"The checkpoint {target} cannot be written: {error}") from error
 
 
-def read_checkpoint(path: str | Path) -> tuple[dict[str, NDArray], dict[str, int]]:
+def read_checkpoint(path: str | Path) -> tuple[dict[str, NDArray], dict[str, Fact]]:
     """The arrays and facts of a checkpoint. Raises InputError for a file that cannot be read or is none."""
     try:
-        with np.load(Path(path), allow_pickle=False) as file:
-            arrays = {name: cast(NDArray, file[name]) for name in file.files}
+        # Opened here: NumPy leaves a file open that turns out to be damaged.
+        with Path(path).open("rb") as file:
+            loaded = cast(object, np.load(file, allow_pickle=False))
+            if not isinstance(loaded, NpzFile):
+                raise ValueError("it holds one array")
+            arrays = {name: cast(NDArray, loaded[name]) for name in loaded.files}
         facts = json.loads(arrays.pop(_FACTS).tobytes())
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
+        # NumPy's own words advise to load the file unsafely.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "it is damaged or of another kind"
         raise InputError(
-            f"{path} is no checkpoint of a trainer: {error}", hint="Give a file that Trainer.save wrote."
+            f"{path} is no checkpoint of a trainer: {why}.", hint="Give a file that Trainer.save wrote."
         ) from error
     table: dict[str, Any] = cast("dict[str, Any]", facts) if isinstance(facts, dict) else {}
-    if not table or not all(type(fact) is int for fact in table.values()):
-        raise InputError(f"{path} is no checkpoint of a trainer: its facts are not a table of whole numbers.")
+    if not table or not all(type(fact) in (int, str) for fact in table.values()):
+        raise InputError(f"{path} is no checkpoint of a trainer: its facts are not a table of whole numbers and texts.")
     return arrays, table

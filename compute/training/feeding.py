@@ -9,6 +9,7 @@ from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import NDArray
 from coterie.compute.optim.schedules import Schedule
 from coterie.compute.runtime.tensors import TensorInfo
+from coterie.compute.training.checks import check_number
 from coterie.compute.training.stacks import Stacks
 
 Feeds = dict[str, NDArray]
@@ -46,7 +47,11 @@ class Feeder:
 
     def _scalars(self, shapes: Mapping[str, tuple[int, ...]], number: int) -> Feeds:
         """What step ``number`` is fed besides its batch."""
-        scheduled = {**self.hyper, **{name: rule(number) for name, rule in self.schedules.items()}}
+        given = {
+            name: check_number(f"schedule {name!r} at step {number}", rule(number))
+            for name, rule in self.schedules.items()
+        }
+        scheduled = {**self.hyper, **given}
         fed = {f"hyper/{name}": np.array([value], np.float32) for name, value in scheduled.items()}
         fed["hyper/active"] = np.ones(1, np.float32)
         for name in (name for name in shapes if name.startswith("random/")):

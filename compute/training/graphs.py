@@ -7,20 +7,25 @@ carries on.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
+
+import numpy as np
 
 from coterie.compute import numpy as xp
-from coterie.compute.array import Array
+from coterie.compute.array import Array, as_array
 from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
+from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
+from coterie.compute.source import user_source
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.compute.training.precision import LARGEST, Precision
 from coterie.compute.training.step import TrainStep
+from coterie.errors import InputError, ShapeError
 
 PerExample: TypeAlias = Callable[[Array, Array], Array]
 """(prediction, label) → one float32 value per example, [B]."""
@@ -71,8 +76,8 @@ class Recipe:
         def objective(params: Mapping[str, Array], batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
             # Running statistics, and the loss itself, stay in float32, also where the model is in half precision.
             kept = {name.removeprefix("frozen/"): batch[name] for name in given if name.startswith("frozen/")}
-            prediction, after = forward(self.model, {**params, **kept, **buffers}, self._features(batch), mode)
-            return self.loss(xp.astype(prediction, xp.float32), label), after
+            prediction, after = self._predict({**params, **kept, **buffers}, batch, mode)
+            return _per_example("loss", self.loss, xp.astype(prediction, xp.float32), label), after
 
         buffers = _group(inputs, "buffer", self.buffers)
         given = _group(inputs, "batch", self.batch) | {f"frozen/{name}": array for name, array in frozen.items()}
@@ -93,17 +98,75 @@ class Recipe:
         groups = {"shared": self.shared, "frozen": self.frozen, "buffer": self.buffers}
         params = {name: array for key, specs in groups.items() for name, array in _group(inputs, key, specs).items()}
         batch = _group(inputs, "batch", self.batch)
-        prediction, label, weight = self.model(params, self._features(batch)), batch[self.label], batch[WEIGHT]
-        values = {"loss": self.loss(prediction, label)} | {
-            name: function(prediction, label) for name, function in self.metrics.items()
+        prediction, label, weight = self._predict(params, batch, modes.EVAL)[0], batch[self.label], batch[WEIGHT]
+        values = {"loss": _per_example("loss", self.loss, prediction, label)} | {
+            name: _per_example(f"metric {name!r}", function, prediction, label)
+            for name, function in self.metrics.items()
         }
         sums = {name: xp.sum(value * weight) for name, value in values.items()}
         return {name: xp.reshape(total, (1,)) for name, total in ({"examples": xp.sum(weight)} | sums).items()}
+
+    def classes(self) -> int | None:
+        """How many classes the loss tells apart: as many as there are logits; None for a loss without classes."""
+        if self.loss is not softmax_cross_entropy:
+            return None
+        weights = _named("shared", self.shared) | _named("frozen", self.frozen) | _named("buffer", self.buffers)
+
+        def predict(inputs: GraphInputs) -> dict[str, Array]:
+            params = {name.partition("/")[2]: inputs[name] for name in weights}
+            return {"prediction": self._predict(params, _group(inputs, "batch", self.batch), modes.EVAL)[0]}
+
+        shape = trace_named(predict, weights | self._rows()).outputs["prediction"].type.shape
+        return shape[-1] if len(shape) > 1 else None
+
+    def _predict(
+        self, params: Mapping[str, Array], batch: Mapping[str, Array], mode: modes.Mode
+    ) -> tuple[Array, dict[str, Array]]:
+        features = self._features(batch)
+        try:
+            prediction, after = forward(self.model, params, features, mode)
+        except AttributeError as error:
+            if isinstance(features, Array):
+                raise
+            raise InputError(
+                f"{user_source()}: Trainer: the model cannot use the features {', '.join(features)}, which it got as a "
+                f"dictionary of arrays: {error}.",
+                hint="Leave out of the data what is no feature, or begin the model with a layer that takes them by "
+                "name.",
+            ) from error
+        if not isinstance(cast(object, prediction), Array):
+            raise InputError(
+                f"{user_source()}: Trainer: the model must return one array, it returned a {type(prediction).__name__}."
+            )
+        return prediction, after
 
     def _features(self, batch: Mapping[str, Array]) -> Any:
         """The only feature as it is, several by name."""
         names = [name for name in self.batch if name not in (self.label, WEIGHT)]
         return batch[names[0]] if len(names) == 1 else {name: batch[name] for name in names}
+
+
+def _per_example(what: str, function: PerExample, prediction: Array, label: Array) -> Array:
+    """What a loss or a metric returns, if it is one value per example: only such values can be weighed, and a number
+    for the batch would count its padding.
+    """
+    values = cast(object, function(prediction, label))
+    given = f"prediction {prediction.type} and label {label.type}"
+    if not isinstance(values, (Array, np.ndarray)):
+        raise InputError(
+            f"{user_source()}: Trainer: the {what} must return an array, it returned a {type(values).__name__} for "
+            f"{given}."
+        )
+    array = as_array(cast(Any, values))
+    if array.shape != label.shape[:1]:
+        raise ShapeError(
+            f"{user_source()}: Trainer: the {what} must return one value per example, [{label.shape[0]}]; it returned "
+            f"{list(array.shape)} for {given}.",
+            hint="Leave out the mean over the batch: the trainer weighs and averages."
+            if not array.shape
+            else "Reduce it: mean over all axes but the first.",
+        )
+    return array
 
 
 def _counted(active: Array, after: Array, before: Array) -> Array:

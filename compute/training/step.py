@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array, as_array
@@ -12,7 +12,7 @@ from coterie.compute.ir import NDArray
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.source import user_source
 from coterie.compute.training.precision import Precision, compute_in, loss_scale, loss_scaled
-from coterie.errors import ShapeError
+from coterie.errors import InputError, ShapeError
 
 State: TypeAlias = dict[str, dict[str, Array]]
 """``{"params": arrays by name, "optimizer": arrays by name}``."""
@@ -79,6 +79,11 @@ class TrainStep:
 
         def scaled(params: Arrays) -> tuple[Array, Any]:
             returned = self._asked(params, batch)
+            if not isinstance(cast(object, returned), Array | tuple):
+                raise InputError(
+                    f"{user_source()}: the objective must return an array, or one and more in a pair; it returned a "
+                    f"{type(returned).__name__}."
+                )
             if isinstance(returned, Array):
                 loss = self._reduced(returned, batch)
                 return loss * scale, loss
@@ -107,4 +112,9 @@ class TrainStep:
         if WEIGHT not in batch:
             return xp.mean(losses)
         weight = as_array(batch[WEIGHT])
+        if weight.shape != losses.shape:
+            raise ShapeError(
+                f"{user_source()}: the objective returned {losses.type} for {weight.type} sample weights.",
+                hint="Return one value per example, or a number.",
+            )
         return xp.sum(losses * weight) / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT)

@@ -20,7 +20,8 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.trace import TensorSpec
-from coterie.compute.training.checkpoints import read_checkpoint, write_checkpoint
+from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
+from coterie.compute.training.checks import check_arguments, check_callable, check_data, check_labels, check_whole
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.precision import Precision
@@ -75,13 +76,16 @@ class Trainer:
         provider: str = CPU,
         threads: int = 1,
     ) -> None:
+        check_arguments(model, loss, optimizer, precision, dict(metrics or {}))
+        check_whole("Trainer", batch_size=batch_size, sink_size=sink_size)
+        check_whole("Trainer", None, seed=seed)
+        for name, schedule in (schedules or {}).items():
+            check_callable(f"schedule {name!r}", schedule, "of a step's number, such as optim.constant(0.1)")
         self._model, self._loss, self._metrics, self._label = model, loss, dict(metrics or {}), label
         self._optimizer, self._precision = packed(optimizer), precision
         self._batch_size, self._seed, self._sink_size = batch_size, seed, sink_size
         self._schedules = dict(schedules or {})
         self._provider, self._threads = provider, threads
-        if sink_size < 1:
-            raise InputError(f"Trainer: sink_size must be at least 1, got {sink_size}.")
         if sink_size > 1:
             require_loops(provider)
         if unknown := sorted(self._schedules.keys() - self._optimizer.hyper.keys()):
@@ -90,6 +94,7 @@ class Trainer:
                 f"{', '.join(self._optimizer.hyper)}."
             )
         self._loops: dict[Any, StepLoop] = {}
+        self._classes: dict[Any, int | None] = {}
         self._evaluations: dict[Any, Executable] = {}
         self._position = {"epoch": 0, "batch": 0, "rows": 0}
         self.steps = 0
@@ -119,18 +124,20 @@ class Trainer:
 
         data: arrays [N, ...] by name, the label among them.
         """
-        if epochs < 1 or (steps is not None and steps < 1):
-            raise InputError(f"fit: epochs and steps must be at least 1, got {epochs} and {steps}.")
+        check_whole("fit", epochs=epochs, **({} if steps is None else {"steps": steps}))
+        data = self._checked(data)
         batches = Batches(data, batch_size=self._batch_size, seed=self._seed, epochs=self._position["epoch"] + epochs)
         if self._position["batch"]:
             batches.restore({**batches.state(), **self._position})
         else:
             batches.restore({**batches.state(), "epoch": self._position["epoch"]})
         loop = self._loop(data)
-        first, per_epoch = self.steps, batches.per_epoch
+        per_epoch = batches.per_epoch
         begun = self._position["epoch"] * per_epoch + self._position["batch"]
         losses, calls = self._run(loop, islice(batches, steps))
-        done = begun + self.steps - first
+        # Only now: a training that is interrupted leaves the trainer where it was.
+        self.steps += len(losses)
+        done = begun + len(losses)
         self._position = {"epoch": done // per_epoch, "batch": done % per_epoch, "rows": batches.rows}
         self._state |= loop.state()
         numbers = np.arange(begun, done) // per_epoch
@@ -139,6 +146,7 @@ class Trainer:
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """The mean loss and metrics over the data, with the model in its evaluation mode."""
+        data = self._checked(data)
         key = _signature(data)
         if key not in self._evaluations:
             graph = self._recipe(data).evaluate()
@@ -165,19 +173,40 @@ class Trainer:
         theirs = {name: (value.shape, value.dtype.name) for name, value in arrays.items()}
         if differing := sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name)):
             raise InputError(f"{path} is of another model or optimizer: {', '.join(differing[:5])} do not agree.")
-        if facts.keys() != self._facts().keys() or min(facts[name] for name in ("steps", *self._position)) < 0:
+        numbers = {name: fact for name, fact in facts.items() if isinstance(fact, int)}
+        wanted = self._facts()
+        if facts.keys() != wanted.keys() or {type(facts[name]) is type(fact) for name, fact in wanted.items()} != {
+            True
+        }:
             raise InputError(f"{path} does not say where its training stopped.")
+        if min(numbers[name] for name in ("steps", *self._position)) < 0:
+            raise InputError(f"{path} does not say where its training stopped.")
+        if facts["optimizer"] != wanted["optimizer"]:
+            raise InputError(
+                f"{path} was trained with the optimizer {facts['optimizer']!r}, this trainer has "
+                f"{wanted['optimizer']!r}."
+            )
         if (facts["seed"], facts["batch_size"]) != (self._seed, self._batch_size):
             raise InputError(
                 f"{path} was trained with seed {facts['seed']} and batch_size {facts['batch_size']}, this trainer has "
                 f"{self._seed} and {self._batch_size}, so the batches would not go on where they stopped."
             )
-        self._state, self.steps = arrays, facts["steps"]
-        self._position = {name: facts[name] for name in self._position}
+        self._state, self.steps = arrays, numbers["steps"]
+        self._position = {name: numbers[name] for name in self._position}
 
-    def _facts(self) -> dict[str, int]:
+    def _facts(self) -> dict[str, Fact]:
         """What a checkpoint tells besides its arrays."""
-        return {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, **self._position}
+        told = {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, **self._position}
+        return {"optimizer": self._optimizer.name, **told}
+
+    def _checked(self, data: Data) -> Data:
+        checked = check_data(data, self._label)
+        key = _signature(checked)
+        if key not in self._classes:
+            self._classes[key] = self._recipe(checked).classes()
+        if (classes := self._classes[key]) is not None:
+            check_labels(self._label, checked[self._label], classes)
+        return checked
 
     def _run(self, loop: StepLoop, batches: Iterator[dict[str, NDArray]]) -> tuple[NDArray, int]:
         feeder = Feeder(self._seed, self._optimizer.hyper, self._schedules, self._sink_size)
@@ -186,7 +215,7 @@ class Trainer:
         for fed, count in feeder.feeds(batches, loop.feeds, self.steps):
             loop.step(fed)
             losses.append(loop.read(["loss"])["loss"].reshape(-1)[:count])
-            calls, self.steps = calls + 1, self.steps + count
+            calls += 1
         return np.concatenate(losses) if losses else np.zeros(0, np.float32), calls
 
     # The graphs.
@@ -223,11 +252,6 @@ class Trainer:
         return Executable(to_onnx(graph, name=name), provider=self._provider, threads=self._threads)
 
     def _recipe(self, data: Data) -> Recipe:
-        if self._label not in data or len(data) < 2:
-            raise InputError(
-                f"Trainer: the data must have the label {self._label!r} and a feature; it has "
-                f"{', '.join(data) or 'nothing'}."
-            )
         rows = {
             name: TensorSpec((self._batch_size, *value.shape[1:]), value.dtype.name) for name, value in data.items()
         }

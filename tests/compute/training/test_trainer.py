@@ -189,15 +189,94 @@ def test_an_objective_of_one_number_is_taken_as_it_is() -> None:
 
 
 MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: trainer(sink_size=0), InputError, "sink_size must be at least 1"),
+    (lambda: trainer(sink_size=0), InputError, "sink_size must be a whole number of at least 1"),
     (lambda: trainer(sink_size=2, provider="WebGpuExecutionProvider"), ConfigurationError, "WebGpu.* has no Loop"),
     (lambda: trainer(schedules={"rate": optim.constant(1)}), InputError, "adam has no hyper-parameter rate"),
-    (lambda: trainer().fit(rows(), epochs=0), InputError, "epochs and steps must be at least 1"),
+    (lambda: trainer().fit(rows(), epochs=0), InputError, "epochs must be a whole number of at least 1, got 0"),
+    (lambda: trainer().fit(rows(), steps=2.5), InputError, "steps must be a whole number of at least 1, got 2.5"),  # pyright: ignore[reportArgumentType]
+    (lambda: trainer(batch_size=2.5), InputError, "batch_size must be a whole number"),
+    (lambda: trainer(seed="a"), InputError, "seed must be a whole number"),
+    (lambda: trainer(model=nn.Linear), InputError, "the model must be an nn.Module, .*got the class Linear"),
+    (lambda: trainer(optim.adam), InputError, "optimizer must be an Optimizer, .*got the function adam"),  # pyright: ignore[reportArgumentType]
+    (lambda: trainer(precision="float16"), InputError, "precision must be a Precision, .*got 'float16'"),
+    (lambda: trainer(metrics={"m": "accuracy"}), InputError, "the metric 'm' must be a function"),
+    (lambda: trainer(metrics={"loss": accuracy}), InputError, "a metric cannot be called 'loss'"),
+    (lambda: trainer(metrics={"examples": accuracy}), InputError, "a metric cannot be called 'examples'"),
+    (lambda: trainer(schedules={"lr": 0.1}), InputError, "the schedule 'lr' must be a function"),
+    (lambda: trainer(schedules={"lr": lambda step: "a"}).fit(rows()), InputError, "'lr' at step 0 must be a finite"),  # pyright: ignore[reportUnknownLambdaType]
+    (lambda: trainer(schedules={"lr": lambda step: 1e39}).fit(rows()), InputError, "must be a finite number"),  # pyright: ignore[reportUnknownLambdaType]
+    (lambda: trainer().fit(rows() | {"w": rows()["x"]}), InputError, "cannot use the features x, w"),
+    (lambda: trainer().fit({**rows(), "x": rows()["x"].tolist()}), InputError, "'x' must be a NumPy array, got a list"),
+    (lambda: trainer().fit(tuple(rows().values())), InputError, "must be arrays by name, got a tuple"),  # pyright: ignore[reportArgumentType]
+    (lambda: trainer().fit(changed(x=">f4")), InputError, "'x' has dtype float32 in another machine's order of bytes"),
+    (lambda: trainer().fit(changed(x="O")), InputError, "'x' has dtype object"),
+    (lambda: trainer().fit(changed(y="U4")), InputError, "'y' has dtype str"),
+    (lambda: trainer().fit(changed(x="u1")), InputError, "the operands are of different kinds"),
+    (lambda: trainer().fit(changed(0)), InputError, "at least one"),
+    (lambda: trainer().fit(shifted(1)), InputError, "'y' goes from 1 to 3, but the model gives 3 logits: class 0 to 2"),
+    (lambda: trainer().evaluate(shifted(-1)), InputError, "'y' goes from -1 to 1"),
     (lambda: trainer().fit({"x": rows()["x"]}), InputError, "must have the label 'y' and a feature; it has x"),
     (lambda: trainer().load(Path(__file__)), InputError, "is no checkpoint"),
     (lambda: trainer().load("nowhere.npz"), InputError, "is no checkpoint"),
     (lambda: trainer().save(Path("nowhere") / "deeper" / "x.npz"), InputError, "cannot be written"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [(xp.ones((1,)), "returned float32.1. for float32.2. sample weights"), (None, "it returned a NoneType")],
+)
+def test_an_objective_that_fits_no_weights_is_refused(returned: Any, message: str) -> None:
+    step = TrainStep(lambda params, batch: returned, optim.sgd(1.0))
+    batch = {"x": np.ones(2, np.float32), "sample_weight": np.ones(2, np.float32)}
+    with pytest.raises(InputError, match=message):
+        step(step.init({"w": np.ones(2, np.float32)}), batch)
+
+
+def changed(count: int = 90, **dtypes: str) -> Data:
+    """Rows with other dtypes."""
+    return {name: value[:count].astype(dtypes.get(name, value.dtype)) for name, value in rows().items()}
+
+
+def shifted(by: int) -> Data:
+    return rows() | {"y": rows()["y"] + np.int32(by)}
+
+
+NOT_PER_EXAMPLE: dict[str, tuple[Callable[[Array, Array], Any], str]] = {
+    "a number": (lambda prediction, label: xp.mean(prediction), r"one value per example, \[16\]; it returned \[\]"),
+    "one element": (
+        lambda prediction, label: xp.reshape(xp.mean(prediction), (1,)),
+        r"one value per example, \[16\]; it returned \[1\]",
+    ),
+    "a column": (lambda prediction, label: prediction[:, :1], r"one value per example, \[16\]; it returned \[16, 1\]"),
+    "nothing": (lambda prediction, label: None, "must return an array, it returned a NoneType"),
+}
+
+
+@pytest.mark.parametrize(("function", "message"), NOT_PER_EXAMPLE.values(), ids=NOT_PER_EXAMPLE)
+def test_what_is_not_one_value_per_example_is_refused(function: Callable[[Array, Array], Any], message: str) -> None:
+    """It would be weighed wrongly, and count what fills up the last batch."""
+    with pytest.raises(InputError, match=f"the loss must return {message}|the loss {message}"):
+        Trainer(MODEL, function, optim.adam(0.1), batch_size=16).fit(rows())
+    with pytest.raises(InputError, match=f"metric 'm' must return {message}|metric 'm' {message}"):
+        trainer(metrics={"m": function}).evaluate(rows())
+
+
+def test_an_interrupted_training_leaves_the_trainer_as_it_was() -> None:
+    def rate(step: int) -> float:
+        if step == 9 and interrupted:
+            raise KeyboardInterrupt
+        return 0.02
+
+    interrupted = True
+    stopped, whole = trainer(schedules={"lr": rate}), trainer()
+    stopped.fit(rows())
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit(rows())
+    assert stopped.steps == 6
+    interrupted = False
+    whole.fit(rows())
+    assert stopped.fit(rows()).losses.tobytes() == whole.fit(rows()).losses.tobytes()
 
 
 @pytest.mark.parametrize(("make", "kind", "message"), MISTAKES, ids=[message for *_, message in MISTAKES])
@@ -210,6 +289,7 @@ def test_mistakes_are_named(make: Callable[[], Any], kind: type[Exception], mess
     ("other", "message"),
     [
         (lambda: trainer(optim.sgd(0.1)), "another model or optimizer"),
+        (lambda: trainer(optim.adamw(0.02)), "with the optimizer 'adam', this trainer has 'adamw'"),
         (lambda: trainer(seed=6), "seed 5 and batch_size 16, this trainer has 6 and 16"),
     ],
 )
@@ -223,7 +303,9 @@ def test_a_checkpoint_of_something_else_is_refused(other: Callable[[], Trainer],
     assert all(before[name].tobytes() == value.tobytes() for name, value in taken.params.items()) and not taken.steps
 
 
-@pytest.mark.parametrize("change", [{"steps": -1}, {"batch": None}, {"epoch": 1.5}, {"more": 3}, [1]])
+@pytest.mark.parametrize(
+    "change", [{"steps": -1}, {"batch": None}, {"epoch": 1.5}, {"more": 3}, {"steps": "6"}, {"optimizer": 1}, [1]]
+)
 def test_a_checkpoint_with_other_facts_is_refused(change: Any, tmp_path: Path) -> None:
     saved = trainer()
     saved.save(tmp_path / "a.npz")
@@ -235,6 +317,26 @@ def test_a_checkpoint_with_other_facts_is_refused(change: Any, tmp_path: Path) -
     np.savez(tmp_path / "b.npz", **arrays)
     with pytest.raises(InputError, match="where its training stopped|no checkpoint of a trainer"):
         trainer().load(tmp_path / "b.npz")
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    saved = trainer()
+    saved.save(tmp_path / "a.npz")
+    whole, taken, refused = (tmp_path / "a.npz").read_bytes(), trainer(), 0
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    directory = whole.rindex(b"PK\x01\x02")  # flags, compression, sizes and offset of the last file
+    for at in [*range(0, len(whole), 97), *range(directory, directory + 46)]:
+        damaged = whole[:at] + bytes([whole[at] ^ 0x5A]) + whole[at + 1 :]
+        (tmp_path / "b.npz").write_bytes(damaged)
+        try:
+            taken.load(tmp_path / "b.npz")
+        except InputError as error:
+            refused += 1
+            assert "no checkpoint" in str(error) and "pickle" not in str(error)
+    assert refused > 20
+    for name in ("one.npy", ""):
+        with pytest.raises(InputError, match="is no checkpoint"):
+            taken.load(tmp_path / name)
 
 
 def test_every_public_name_can_be_had_and_a_step_loads_no_runtime() -> None:

@@ -1,0 +1,117 @@
+"""What a trainer requires of its arguments and data before it traces anything."""
+
+from collections.abc import Mapping
+from math import nan
+from types import FunctionType
+from typing import Any, cast
+
+import numpy as np
+
+from coterie.compute.ir import DTYPES, NDArray
+from coterie.compute.nn.module import Module
+from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.training.precision import Precision
+from coterie.errors import InputError
+
+# What an evaluation sums besides the metrics.
+RESERVED = ("examples", "loss")
+
+
+def check_arguments(
+    model: object, loss: object, optimizer: object, precision: object, metrics: Mapping[str, object]
+) -> None:
+    """Require a module, functions, an optimizer and a precision, and metrics under names of their own. Raises
+    InputError naming the first that is none.
+    """
+    _require(model, Module, "model", "an nn.Module, such as nn.Sequential(nn.Linear(4, 3))")
+    _require(optimizer, Optimizer, "optimizer", "an Optimizer, such as optim.adam(0.01)")
+    if precision is not None:
+        _require(precision, Precision, "precision", "a Precision, such as amp('O1')")
+    for name, function in {
+        "loss": loss,
+        **{f"metric {name!r}": function for name, function in metrics.items()},
+    }.items():
+        check_callable(name, function, "of prediction and label that gives one value per example")
+    if taken := sorted(set(RESERVED) & metrics.keys()):
+        raise InputError(f"Trainer: a metric cannot be called {taken[0]!r}, which evaluate gives by itself.")
+
+
+def check_callable(what: str, value: object, kind: str) -> None:
+    """Require a function. Raises InputError."""
+    if not callable(value):
+        raise InputError(f"Trainer: the {what} must be a function {kind}, got {value!r}.")
+
+
+def check_whole(where: str, least: int | None = 1, **values: object) -> None:
+    """Require whole numbers of at least ``least``. Raises InputError naming the first that is none."""
+    for name, value in values.items():
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or (least is not None and cast(int, value) < least):
+            bound = "" if least is None else f" of at least {least}"
+            raise InputError(f"{where}: {name} must be a whole number{bound}, got {value!r}.")
+
+
+def check_number(what: str, value: object) -> float:
+    """The number, if float32 holds it. Raises InputError."""
+    number = float(cast(Any, value)) if isinstance(value, int | float | np.number) else nan
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        raise InputError(f"Trainer: the {what} must be a finite number, got {value!r}.")
+    return number
+
+
+def check_data(data: object, label: str) -> Mapping[str, NDArray]:
+    """The data, if it is NumPy arrays by name of dtypes that graphs have, ``label`` and a feature among them. Raises
+    InputError naming the array.
+    """
+    if not isinstance(data, Mapping):
+        raise InputError(
+            f"Trainer: the data must be arrays by name, got a {type(data).__name__}.",
+            hint=f'Give a dictionary: {{"x": features, "{label}": labels}}.',
+        )
+    arrays = cast("Mapping[str, object]", data)
+    if label not in arrays or len(arrays) < 2:
+        raise InputError(
+            f"Trainer: the data must have the label {label!r} and a feature; it has {', '.join(arrays) or 'nothing'}.",
+            hint="Name the label with Trainer(..., label=...).",
+        )
+    for name, value in arrays.items():
+        if not isinstance(value, np.ndarray):
+            raise InputError(
+                f"Trainer: the data's {name!r} must be a NumPy array, got a {type(value).__name__}.",
+                hint="Convert it with np.asarray(x, dtype).",
+            )
+        dtype = cast(NDArray, value).dtype
+        if dtype.name not in DTYPES or not dtype.isnative:
+            order = "" if dtype.isnative else " in another machine's order of bytes"
+            raise InputError(
+                f"Trainer: the data's {name!r} has dtype {dtype.name}{order}.",
+                hint=f"Convert it with astype to one of {', '.join(DTYPES)}.",
+            )
+    return cast("Mapping[str, NDArray]", data)
+
+
+def check_labels(name: str, labels: NDArray, classes: int) -> None:
+    """Require labels in 0 .. classes - 1: one beyond would be learned as no class at all, without a word. Raises
+    InputError.
+    """
+    if not labels.size or labels.dtype.kind not in "iu":
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise InputError(
+            f"Trainer: the label {name!r} goes from {low} to {high}, but the model gives {classes} logits: class 0 to "
+            f"{classes - 1}.",
+            hint="Number the classes from 0, or give the last layer as many outputs as there are classes.",
+        )
+
+
+def _require(value: object, kind: type, what: str, wanted: str) -> None:
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type):
+        found = f"the class {value.__name__}"
+    elif isinstance(value, FunctionType):
+        found = f"the function {value.__name__}"
+    else:
+        found = repr(value)
+    raise InputError(f"Trainer: the {what} must be {wanted}, got {found}.")
