@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any
+from typing import Any, cast
 
 from coterie.compute import tree
 from coterie.compute.array import as_array
@@ -68,6 +68,6 @@ def autojit(fn: Callable[..., Any], *, after: int = 2, limit: int = 16) -> AutoC
     What the function does besides its result, such as printing, happens on calls that run line by line and not on
     compiled ones. Python that is no graph runs on the host, as under ``jit``. Raises InputError for a number below 1.
     """
-    if after < 1 or limit < 1:
-        raise InputError(f"autojit: after and limit must be at least 1, got {after} and {limit}.")
+    if not all(isinstance(cast(object, number), int) and number >= 1 for number in (after, limit)):
+        raise InputError(f"autojit: after and limit must be whole numbers of at least 1, got {after!r} and {limit!r}.")
     return AutoCompiled(fn, after, limit)

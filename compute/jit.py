@@ -144,9 +144,9 @@ def signature_of(structure: tree.Structure, leaves: Sequence[Any], arrays: Seque
     """What a function is compiled anew for: the structure of the arguments, the types of arrays, the values of the
     rest. Raises InputError for a value that cannot be hashed.
     """
-    # 1, 1.0 and True are equal but not the same static argument.
+    # 1, 1.0 and True are equal but not the same static argument, and neither are 0.0 and -0.0; NaN is, but not equal.
     parts = [
-        (type(leaf).__name__, leaf) if array is None else ("", array.type)
+        (type(leaf).__name__, leaf.hex() if isinstance(leaf, float) else leaf) if array is None else ("", array.type)
         for leaf, array in zip(leaves, arrays, strict=True)
     ]
     signature = (structure, *parts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from coterie.compute import tree
 from coterie.compute.array import as_array
@@ -16,6 +16,12 @@ def declared(fn: Callable[..., Any], input_signature: Sequence[Any] | None) -> t
     annotations ``Annotated[Array, TensorSpec(shape, dtype)]`` when every parameter has one, else None.
     """
     if input_signature is not None:
+        if not isinstance(cast(object, input_signature), list | tuple):
+            raise InputError(
+                f"{user_source()}: input_signature must be a list or tuple with one entry for each argument, got "
+                f"{input_signature!r}.",
+                hint="Write input_signature=(TensorSpec(shape, dtype),), also for one argument.",
+            )
         return tuple(input_signature)
     if not getattr(fn, "__annotations__", None):
         return None

@@ -48,7 +48,7 @@ class TensorInfo:
         if array.shape != self.shape or array.dtype != self.numpy_dtype:
             raise InputError(
                 f"{where}: tensor {self.name!r} must be {self.dtype}{list(self.shape)}, got "
-                f"{array.dtype.name}{list(array.shape)}.",
+                f"{array.dtype.name}{list(array.shape)}{'' if array.dtype.isnative else ' in another order of bytes'}.",
                 tensor=self.name,
                 expected_shape=list(self.shape),
                 shape=list(array.shape),

@@ -64,7 +64,7 @@ def test_a7_within_a_trace_and_in_eager_mode_it_is_the_function() -> None:
     with use_mode("eager"):
         assert [fn(X).item() for _ in range(4)] == [5] * 4
     assert fn.compilations == 0
-    with pytest.raises(InputError, match="after and limit must be at least 1"):
+    with pytest.raises(InputError, match="after and limit must be whole numbers of at least 1"):
         autojit(fn, after=0)
 
 
@@ -126,6 +126,25 @@ def test_a8_trees_and_static_values_can_be_declared() -> None:
         fn(given, 3)
     with pytest.raises(InputError, match="another structure"):
         fn({"a": X}, 2)
+
+
+def test_static_floats_are_told_apart_by_their_bits() -> None:
+    fn = jit(lambda x, k: x / k)
+    one = np.ones(1, np.float32)
+    with np.errstate(divide="ignore"):
+        assert [fn(one, zero).item() for zero in (0.0, -0.0, 0.0)] == [np.inf, -np.inf, np.inf]
+    assert fn.compilations == 2
+    assert all(np.isnan(fn(one, float("nan")).item()) for _ in range(3)) and fn.compilations == 3
+
+
+def test_a8_a_signature_is_a_sequence() -> None:
+    with pytest.raises(InputError, match=r"input_signature must be a list or tuple .*TensorSpec\(shape"):
+        aot_compile(cnp.tanh, MATRIX)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_array_of_another_machine_is_named() -> None:
+    with pytest.raises(InputError, match="got float32.2. in another order of bytes"):
+        jit(cnp.tanh)(np.ones(2, ">f4"))
 
 
 def test_a8_what_is_not_declared_cannot_be_compiled_ahead() -> None:
