@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
+from coterie.compute.onnx.arguments import Tensors, mistake, work_space
 from coterie.compute.onnx.operators import OPERATORS
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.errors import GraphRefused
@@ -305,6 +306,7 @@ def _check_shapes(model: ModelProto, limits: GraphLimits) -> None:
     }
     total = sum(prod(tensor.dims) for tensor in inferred.graph.initializer)
     total += sum(_elements(value, limits, what="input") for value in inferred.graph.input)
+    tensors = Tensors(inferred.graph, known)
     for index, node in enumerate(inferred.graph.node):
         for name in node.output:
             value = known.get(name)
@@ -314,10 +316,26 @@ def _check_shapes(model: ModelProto, limits: GraphLimits) -> None:
                     "graph; it must be static."
                 )
             total += _elements(value, limits, what=f"output of node {index} ({_quote(node.op_type)})")
+        total += _check_arguments(node, tensors, f"Node {index} ({_quote(node.name or node.op_type)})", limits)
     if total > limits.total_elements:
         raise GraphRefused(
             f"The graph's tensors hold {total} elements together; at most {limits.total_elements} are allowed."
         )
+
+
+def _check_arguments(node: NodeProto, tensors: Tensors, where: str, limits: GraphLimits) -> int:
+    """The elements that a node needs beside operands and results."""
+    application = tensors.application(node)
+    if wrong := _guarded(where, lambda: mistake(application)):
+        raise GraphRefused(f"{where}: {node.op_type}: {wrong}.", operator=node.op_type)
+    needed = work_space(application)
+    if needed > limits.tensor_elements:
+        raise GraphRefused(
+            f"{where}: {node.op_type} needs {needed} elements of work space; at most {limits.tensor_elements} are "
+            "allowed.",
+            operator=node.op_type,
+        )
+    return needed
 
 
 def _elements(value: ValueInfoProto, limits: GraphLimits, *, what: str) -> int:

@@ -56,19 +56,27 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Sin": PLAIN,
     # products
     "Conv": WINDOW,
-    "ConvTranspose": WINDOW,
+    # The size of its output follows from padding, as shape inference reads it.
+    "ConvTranspose": OperatorRule(attributes={"auto_pad": frozenset({"NOTSET"}), "output_shape": frozenset()}),
     "Gemm": PLAIN,
     "MatMul": PLAIN,
     # windows
     "AveragePool": WINDOW,
     "MaxPool": WINDOW,
-    "Resize": OperatorRule(constants=(1, 2, 3), attributes={"mode": frozenset({"nearest"})}),
+    "Resize": OperatorRule(
+        constants=(1, 2, 3),
+        attributes={
+            "mode": frozenset({"nearest"}),
+            "coordinate_transformation_mode": frozenset({"asymmetric"}),
+            "nearest_mode": frozenset({"floor"}),
+        },
+    ),
     # reductions
     "ReduceMax": SHAPED,
     "ReduceSum": SHAPED,
     "Softmax": PLAIN,
     # along an axis; not on CoreML and WebNN
-    "CumSum": OperatorRule(constants=(1,)),
+    "CumSum": OperatorRule(constants=(1,), attributes={"exclusive": frozenset({0}), "reverse": frozenset({0, 1})}),
     "TopK": OperatorRule(constants=(1,), outputs=2),
     # indexing; not on CoreML, ScatterElements not on Qualcomm's NPU either. WebGPU gathers floats alone.
     "GatherElements": PLAIN,
@@ -77,7 +85,7 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Concat": PLAIN,
     "Expand": SHAPED,
     "Gather": PLAIN,
-    "Pad": OperatorRule(constants=(1, 2)),
+    "Pad": OperatorRule(constants=(1, 2), attributes={"mode": frozenset({"constant"})}),
     "Reshape": SHAPED,
     "Slice": OperatorRule(constants=(1, 2, 3, 4)),
     "Transpose": PLAIN,

@@ -24,7 +24,7 @@ def _floor_divide(x: NDArray, y: NDArray) -> NDArray:
 
 def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     # Div cuts off towards zero. A processor stops the program at x / 0 and at the lowest integer / -1, so neither is
-    # ever asked for: 0 and -x stand in their place, as in NumPy.
+    # ever asked for: 0 and -x stand in their place, as in NumPy. The checker of graphs knows this form.
     (x, y), dtype = names, node.output.type.dtype
     zero, one = emit.scalar(0, dtype), emit.scalar(1, dtype)
     by_zero = emit.op("Equal", y, zero)
@@ -32,7 +32,7 @@ def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     if dtype == "uint8":
         return emit.op("Where", by_zero, zero, emit.op("Div", x, divisor))
     minus = emit.scalar(-1, dtype)
-    by_minus = emit.op("Equal", y, minus)
+    by_minus = emit.op("Equal", divisor, minus)
     cut = emit.op("Div", x, emit.op("Where", by_minus, one, divisor))
     cut = emit.op("Where", by_minus, emit.op("Mul", x, minus), cut)
     rest = emit.op("Sub", x, emit.op("Mul", cut, divisor))
