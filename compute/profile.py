@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import onnx
 
@@ -81,8 +81,13 @@ def profile(
 
 
 def _prepared(fn_or_graph: Callable[..., Any] | Graph, inputs: Any) -> tuple[Graph, dict[str, NDArray]]:
+    if isinstance(fn_or_graph, Graph) != isinstance(inputs, Mapping):
+        raise InputError(
+            f"The inputs are a {type(cast(object, inputs)).__name__}.",
+            hint="Give a function its arguments in a list, and a graph its arrays in a dictionary by name.",
+        )
     if isinstance(fn_or_graph, Graph):
-        graph, arrays = fn_or_graph, {name: as_array(array).numpy() for name, array in dict(inputs).items()}
+        made, arrays = fn_or_graph, {name: as_array(array).numpy() for name, array in dict(inputs).items()}
     else:
         traced = trace(fn_or_graph, *inputs)
         leaves, structure = tree.flatten(tuple(inputs))
@@ -90,8 +95,10 @@ def _prepared(fn_or_graph: Callable[..., Any] | Graph, inputs: Any) -> tuple[Gra
             path: as_array(leaf).numpy() for path, leaf in zip(structure.paths(), leaves, strict=True) if is_array(leaf)
         }
         made = optimise(traced.graph)
-        # An input and an output may have the same path.
-        graph = Graph(made.inputs, made.nodes, {f"result/{name}": value for name, value in made.outputs.items()})
+    prefix = "result/"  # an input and an output may have the same name, and a file has each once
+    while any(name.startswith(prefix) for name in made.inputs):
+        prefix = f"/{prefix}"
+    graph = Graph(made.inputs, made.nodes, {f"{prefix}{name}": value for name, value in made.outputs.items()})
     return graph, {name: array.reshape(array.shape or (1,)) for name, array in arrays.items()}
 
 

@@ -83,8 +83,22 @@ def _multiply(node: Node, view: View) -> Value | None:
             # (x * small) * number = x * (small * number): one pass less over x.
             for x, small in (inner.inputs, inner.inputs[::-1]):
                 if a.type.size == 1 and small.type.size < x.type.size and view.uses(b) == 1:
+                    if _leaves_range(view, small, a):
+                        continue
                     return view.emit("multiply", x, view.emit("multiply", small, a))
     return None
+
+
+def _leaves_range(view: View, small: Value, number: Value) -> bool:
+    """Whether the product of two float constants is infinite or loses digits near zero though they are not."""
+    a, b = view.constant(small), view.constant(number)
+    if a is None or b is None or a.dtype.kind != "f":
+        return False
+    with np.errstate(all="ignore"):
+        product = a * b
+    least = np.finfo(a.dtype).smallest_normal
+    fits = np.isfinite(product) & ((np.abs(product) >= least) | (a == 0) | (b == 0))
+    return not bool(fits.all())
 
 
 def _divide(node: Node, view: View) -> Value | None:
@@ -122,15 +136,19 @@ def _transpose(node: Node, view: View) -> Value | None:
     return None
 
 
+# Elementwise functions between two transpositions that are looked through; more would go too deep for Python's stack.
+_FURTHEST = 64
+
+
 def _around(node: Node, view: View, permutation: tuple[int, ...]) -> Value | None:
     """A transposition of elementwise functions of transposed tensors, back to where their axes were: none at all."""
     value = node.inputs[0]
-    if view.producer(value, *ELEMENTWISE) is None or not _turns_back(value, view, permutation):
+    if view.producer(value, *ELEMENTWISE) is None or not _turns_back(value, view, permutation, _FURTHEST):
         return None
     return _turned_back(value, view)
 
 
-def _turns_back(value: Value, view: View, permutation: tuple[int, ...]) -> bool:
+def _turns_back(value: Value, view: View, permutation: tuple[int, ...], further: int) -> bool:
     """Whether a permutation of axes undoes that of every tensor that a value is an elementwise function of, and nothing
     else reads what is between.
     """
@@ -138,11 +156,11 @@ def _turns_back(value: Value, view: View, permutation: tuple[int, ...]) -> bool:
         first: tuple[int, ...] = there.attributes["permutation"]
         return all(first[axis] == index for index, axis in enumerate(permutation))
     inner = view.producer(value, *ELEMENTWISE)
-    if inner is None or view.uses(value) != 1:
+    if inner is None or view.uses(value) != 1 or not further:
         return False
     shapes = [operand.type.shape == value.type.shape for operand in inner.inputs]
     return any(shapes) and all(
-        _turns_back(operand, view, permutation) if same else operand.type.size == 1
+        _turns_back(operand, view, permutation, further - 1) if same else operand.type.size == 1
         for operand, same in zip(inner.inputs, shapes, strict=True)
     )
 

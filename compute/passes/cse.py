@@ -25,4 +25,5 @@ def _frozen(node: Node) -> Any:
     if node.primitive == "constant":
         value = node.attributes["value"]
         return (value.dtype.name, value.shape, value.tobytes())
-    return tuple(sorted(node.attributes.items()))
+    # As text: 0.0 and -0.0 are equal but not the same, and neither are 1 and True.
+    return repr(sorted(node.attributes.items()))

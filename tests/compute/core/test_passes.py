@@ -168,6 +168,31 @@ def test_equal_expressions_are_computed_once() -> None:
     assert primitives(graph) == ["exp", "multiply"]
 
 
+def test_expressions_that_differ_in_the_sign_of_zero_are_not_equal() -> None:
+    def fn(i: GraphInputs) -> dict[str, Array]:
+        return {name: 1.0 / cnp.pad(i["x"], [(1, 0)], value=zero) for name, zero in (("y", 0.0), ("z", -0.0))}
+
+    found = interpret(optimised(fn, x=F((1,))), {"x": np.ones(1, np.float32)})
+    assert [found[name][0] for name in "yz"] == [np.inf, -np.inf]
+
+
+@pytest.mark.parametrize(("x", "factor"), [(0.0, 1e30), (1e30, 1e-30), (1.0, 1e-20)])
+def test_numbers_are_not_multiplied_where_their_product_leaves_the_range(x: float, factor: float) -> None:
+    graph = trace_named(lambda i: {"y": i["x"] * factor * factor}, {"x": F((2,))})
+    given = {"x": np.full(2, x, np.float32)}
+    np.testing.assert_array_equal(interpret(optimise(graph), given)["y"], interpret(graph, given)["y"])
+
+
+def test_long_chains_between_transpositions_do_not_exhaust_the_stack() -> None:
+    def fn(i: GraphInputs) -> dict[str, Array]:
+        short, long = i["x"].T, i["x"].T
+        for step in range(2000):
+            short, long = ops.relu(short + 1.0) if step < 20 else short, cnp.tanh(long)
+        return {"short": short.T, "long": long.T}
+
+    assert primitives(optimised(fn, x=F((2, 3)))).count("transpose") == 2  # those of the long one
+
+
 def test_adding_zero_stays_because_it_normalises_negative_zero() -> None:
     graph = optimised(lambda i: {"y": i["x"] + 0.0}, x=F((2,)))
     assert primitives(graph) == ["constant", "add"]

@@ -10,7 +10,7 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.control.functions import scan
 from coterie.compute.profile import profile
-from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.compute.trace import GraphInputs, TensorSpec, trace, trace_named
 from coterie.errors import InputError
 
 
@@ -59,9 +59,26 @@ def test_a_graph_is_profiled_by_names_and_steps_in_a_loop_are_counted() -> None:
     assert tanh.count >= 15  # three operators in each of five steps
 
 
+def test_inputs_and_outputs_may_share_their_names() -> None:
+    x = np.ones(3, np.float32)
+
+    def add(x: Array) -> dict[str, Array]:
+        return {"0": x + 1.0}
+
+    graph = trace(add, x).graph
+    assert list(graph.inputs) == list(graph.outputs) == ["0"]
+    assert [row.operators for row in profile(graph, {"0": x}, steps=2).rows] == [("Add",)]
+    named = trace_named(lambda i: {"y": i["y"] + i["result/y"]}, dict.fromkeys(("y", "result/y"), TensorSpec((3,))))
+    assert len(profile(named, {"y": x, "result/y": x}, steps=2).rows) == 1
+
+
 def test_steps_and_inputs_are_checked() -> None:
     with pytest.raises(InputError, match="steps"):
         profile(model, data(), steps=0)
     graph = trace_named(lambda i: {"y": i["x"] + 1.0}, {"x": TensorSpec((2,))})
     with pytest.raises(InputError, match="x"):
         profile(graph, {"x": np.zeros(3, np.float32)})
+    with pytest.raises(InputError, match="The inputs are a list"):
+        profile(graph, [np.zeros(2, np.float32)])
+    with pytest.raises(InputError, match="The inputs are a dict"):
+        profile(model, dict(zip("xw", data(), strict=True)))
