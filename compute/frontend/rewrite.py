@@ -206,9 +206,14 @@ class _Rewriter:
     def _branch(self, body: Sequence[ast.stmt], names: Sequence[str], first: Sequence[str] = ()) -> ast.FunctionDef:
         """An inner function from variables to variables."""
         self._variables.update(names)
-        arguments = ast.arguments([], [ast.arg(name) for name in (*first, *names)], None, [], [], None, [])
+        given = [f"{name}_given__" for name in names]
+        arguments = ast.arguments([], [ast.arg(name) for name in (*first, *given)], None, [], [], None, [])
+        # The variables stay those of the function, so that functions made in it read what Python's would.
+        start: list[ast.stmt] = []
+        if names:
+            start = [ast.Nonlocal(list(names)), ast.Assign([names_tuple(names, ast.Store)], names_tuple(given))]
         end = ast.Return(names_tuple(names))
-        return ast.FunctionDef(self._fresh("branch"), arguments, [*body, end], [], **_SYNTAX)
+        return ast.FunctionDef(self._fresh("branch"), arguments, [*start, *body, end], [], **_SYNTAX)
 
     def _if(self, node: ast.If) -> list[ast.stmt]:
         names = assigned([*node.body, *node.orelse])
@@ -239,7 +244,7 @@ class _Rewriter:
         if done in flags:
             test = ast.BoolOp(ast.And(), [ast.UnaryOp(ast.Not(), load(done)), test])
         check = self._branch([], names)
-        check.body = [ast.Return(Expressions().visit(test))]
+        check.body[-1] = ast.Return(Expressions().visit(test))
         value = call("while_", load(check.name), load(step.name), names_tuple(names), strings(names))
         return [*self._lowered(flags), step, check, *_stored(names, value)]
 
