@@ -43,10 +43,15 @@ class Flat:
         return sum(type_.size for type_ in self.types)
 
     def vector(self, values: Any) -> Vector:
-        """The tree as a float64 vector. Raises InputError for a tree of another structure."""
+        """The tree as a float64 vector. Raises InputError for a tree of another structure or other shapes."""
         leaves, structure = tree.flatten(values)
         if structure != self.structure:
             raise InputError("The trees have different structures.", hint="Pass trees with the same keys and lengths.")
+        for path, leaf, type_ in zip(self.structure.paths(), leaves, self.types, strict=True):
+            if as_array(leaf).shape != type_.shape:
+                raise InputError(
+                    f"The trees differ: {path or 'the array'} is {as_array(leaf).type} in one, {type_} in another."
+                )
         parts = [np.asarray(as_array(leaf).numpy(), np.float64).reshape(-1) for leaf in leaves]
         return np.concatenate(parts) if parts else np.zeros(0)
 

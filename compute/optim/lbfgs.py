@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.optim.flat import Flat
 from coterie.compute.optim.line_search import Point, Vector, wolfe
-from coterie.compute.optim.optimizer import Arrays, Optimizer, check_range, scaled, zeros_like
+from coterie.compute.optim.optimizer import Arrays, Optimizer, check_range, check_whole, scaled, zeros_like
 from coterie.errors import InputError
 
 # A pair counts only where s·y is at least this part of |s| |y|: otherwise the curvature it tells of is rounding.
@@ -48,18 +48,20 @@ def minimise(
     ``fn`` sees arrays of x0's dtypes. tolerance: the largest absolute component of the gradient at which it is done.
 
     Guarantees: the value never rises; a not-finite value is stepped back from. Raises InputError for numbers out of
-    range or a start whose value is not finite, and what ``fn`` raises.
+    range or a start whose value or gradient is not finite, and what ``fn`` raises.
     """
-    if memory < 1 or max_iterations < 0 or not tolerance >= 0:
-        raise InputError(
-            f"minimise: memory must be at least 1, max_iterations and tolerance at least 0; got {memory}, "
-            f"{max_iterations} and {tolerance}."
-        )
+    check_whole("minimise", memory=memory)
+    check_whole("minimise", 0, max_iterations=max_iterations)
+    check_range("minimise", 0, inf, tolerance=tolerance)
     flat = Flat.of(x0)
     objective, x = flat.objective(fn), flat.vector(x0)
     value, gradient = objective(x)
-    if not np.isfinite(value):
-        raise InputError(f"minimise: the value at the start is {value}.", hint="Start where the function is finite.")
+    for what, number in (("value", value), ("slope", _largest(gradient))):
+        if not np.isfinite(number):
+            raise InputError(
+                f"minimise: the {what} at the start is {number}.",
+                hint="Start where the function and its slope are finite.",
+            )
     pairs: list[tuple[Vector, Vector]] = []
     iterations, evaluations = 0, 1
     while iterations < max_iterations and _largest(gradient) > tolerance:
@@ -120,8 +122,8 @@ def lbfgs(lr: float = 1.0, *, memory: int = 5) -> Optimizer:
     range.
     """
     check_range("lbfgs", 0, inf, lr=lr)
-    if not 1 <= memory <= 100:
-        raise InputError(f"lbfgs: memory must be from 1 to 100, got {memory}.")
+    if not isinstance(cast(object, memory), int) or not 1 <= memory <= 100:
+        raise InputError(f"lbfgs: memory must be from 1 to 100, a whole number, got {memory!r}.")
 
     def init(params: Arrays) -> dict[str, Array]:
         kinds = [f"{kind}_{index}" for kind in ("step", "change") for index in range(memory)]

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol, TypeAlias, cast
+
+import numpy as np
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -85,5 +88,14 @@ def zeros_like(params: Arrays, what: str) -> dict[str, Array]:
 def check_range(optimizer: str, low: float, high: float, **values: float) -> None:
     """Require numbers in low <= value < high. Raises InputError naming the first that is none."""
     for name, value in values.items():
-        if not isinstance(cast(object, value), int | float) or not low <= value < high:
+        if not isinstance(cast(object, value), Real) or not low <= value < high:
             raise InputError(f"{optimizer}: {name} must be at least {low:g} and below {high:g}, got {value!r}.")
+
+
+def check_whole(where: str, least: int | None = 1, **values: object) -> None:
+    """Require whole numbers of at least ``least``. Raises InputError naming the first that is none."""
+    for name, value in values.items():
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or (least is not None and cast(int, value) < least):
+            bound = "" if least is None else f" of at least {least}"
+            raise InputError(f"{where}: {name} must be a whole number{bound}, got {value!r}.")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import cos, pi
 from typing import TypeAlias
 
-from coterie.errors import InputError
+from coterie.compute.optim.optimizer import check_whole
 
 Schedule: TypeAlias = Callable[[int], float]
 
@@ -16,7 +16,7 @@ def constant(value: float) -> Schedule:
 
 def step_decay(value: float, *, factor: float, every: int) -> Schedule:
     """``value`` times ``factor`` once more after every ``every`` numbers."""
-    _at_least_one("step_decay", every=every)
+    check_whole("step_decay", every=every)
     return lambda number: value * factor ** (number // every)
 
 
@@ -24,7 +24,7 @@ def cosine(value: float, *, length: int, final: float = 0.0) -> Schedule:
     """From ``value`` at 0 along half a cosine to ``final`` at ``length``, and ``final`` after it (Loshchilov and Hutter
     2017, without restarts).
     """
-    _at_least_one("cosine", length=length)
+    check_whole("cosine", length=length)
     return lambda number: final + (value - final) * (1 + cos(pi * min(number, length) / length)) / 2
 
 
@@ -32,11 +32,5 @@ def warmup(schedule: Schedule, *, length: int) -> Schedule:
     """Rises in equal steps to ``schedule``'s first value, reached at ``length``, and then follows ``schedule`` from its
     own 0.
     """
-    _at_least_one("warmup", length=length)
+    check_whole("warmup", length=length)
     return lambda number: schedule(0) * (number + 1) / (length + 1) if number < length else schedule(number - length)
-
-
-def _at_least_one(name: str, **values: int) -> None:
-    for what, value in values.items():
-        if value < 1:
-            raise InputError(f"{name}: {what} must be at least 1, got {value}.")

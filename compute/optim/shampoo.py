@@ -1,11 +1,13 @@
 """Shampoo: gradients divided by the root of their own second moments along each axis."""
 
 from math import inf, prod
+from numbers import Real
+from typing import cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.optim.inverse_root import inverse_root
-from coterie.compute.optim.optimizer import Arrays, Optimizer, check_range, scaled, zeros_like
+from coterie.compute.optim.optimizer import Arrays, Optimizer, check_range, check_whole, scaled, zeros_like
 from coterie.errors import InputError
 
 # Added where a statistic is all zeros, so that a gradient of zero gives a step of zero and not 0/0.
@@ -30,10 +32,9 @@ def shampoo(lr: float = 0.1, *, decay: float = 1.0, epsilon: float = 1e-4, large
     """
     check_range("shampoo", 0, inf, lr=lr)
     check_range("shampoo", 1e-7, 1, epsilon=epsilon)
-    if not 0 < decay <= 1:
+    if not isinstance(cast(object, decay), Real) or not 0 < decay <= 1:
         raise InputError(f"shampoo: decay must be above 0 and at most 1, got {decay!r}.")
-    if largest < 1:
-        raise InputError(f"shampoo: largest must be at least 1, got {largest}.")
+    check_whole("shampoo", largest=largest)
 
     def init(params: Arrays) -> dict[str, Array]:
         state: dict[str, Array] = {}

@@ -56,9 +56,9 @@ def principal_subspace(checkpoints: Sequence[Any], size: int = 32) -> Subspace:
         )
     flat = Flat.of(checkpoints[0])
     rows = np.stack([flat.vector(checkpoint) for checkpoint in checkpoints])
-    _, lengths, directions = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
-    if not isfinite(lengths[0]) or lengths[0] == 0:
+    if not np.isfinite(rows).all() or (rows == rows[0]).all():
         raise InputError("principal_subspace: the checkpoints are all the same, or hold numbers that are not finite.")
+    _, lengths, directions = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
     kept = min(size, int(np.sum(lengths > _RANK * lengths[0])))
     return Subspace(directions[:kept], lengths[:kept] / np.sqrt(len(rows) - 1), flat)
 

@@ -1,8 +1,10 @@
 """Gradient accumulation: several micro-batches make one step of an optimizer."""
 
+from typing import cast
+
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
-from coterie.compute.optim.optimizer import Arrays, Optimizer, scaled, zeros_like
+from coterie.compute.optim.optimizer import Arrays, Optimizer, check_whole, scaled, zeros_like
 from coterie.errors import InputError
 
 # The state beside the gradient sums, and the hyper-parameter that says how many micro-batches make a step.
@@ -31,8 +33,9 @@ def accumulate(optimizer: Optimizer, micro_batches: int) -> Optimizer:
     leftover is dropped; choose the steps of a round as a multiple. A group without any weight takes a step of gradient
     zero. Raises InputError for a number below 1 and for an optimizer that accumulates already.
     """
-    if micro_batches < 1:
-        raise InputError(f"accumulate: micro_batches must be at least 1, got {micro_batches}.")
+    if not isinstance(cast(object, optimizer), Optimizer):
+        raise InputError(f"accumulate: needs an Optimizer, such as optim.adam(0.01), got {optimizer!r}.")
+    check_whole("accumulate", micro_batches=micro_batches)
     if HYPER in optimizer.hyper:
         raise InputError(f"accumulate: {optimizer.name} accumulates already.", hint="Multiply the two numbers.")
 

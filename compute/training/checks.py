@@ -42,15 +42,6 @@ def check_callable(what: str, value: object, kind: str) -> None:
         raise InputError(f"Trainer: the {what} must be a function {kind}, got {value!r}.")
 
 
-def check_whole(where: str, least: int | None = 1, **values: object) -> None:
-    """Require whole numbers of at least ``least``. Raises InputError naming the first that is none."""
-    for name, value in values.items():
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not whole or (least is not None and cast(int, value) < least):
-            bound = "" if least is None else f" of at least {least}"
-            raise InputError(f"{where}: {name} must be a whole number{bound}, got {value!r}.")
-
-
 def check_number(what: str, value: object) -> float:
     """The number, if float32 holds it. Raises InputError."""
     number = float(cast(Any, value)) if isinstance(value, int | float | np.number) else nan

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from numbers import Real
+from typing import Any, Literal, TypeAlias, cast
 
 from coterie.compute import numpy as xp
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array, bind
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.data.batches import WEIGHT
-from coterie.compute.optim.optimizer import Arrays, Optimizer, scaled
+from coterie.compute.optim.optimizer import Arrays, Optimizer, check_whole, scaled
 from coterie.compute.trace import is_array
 from coterie.compute.training.rounding import rounded
 from coterie.errors import InputError
@@ -43,10 +44,10 @@ class Precision:
     def __post_init__(self) -> None:
         if self.dtype not in ("float16", "bfloat16"):
             raise InputError(f"Precision: there is no half precision {self.dtype!r}.", hint="Use float16 or bfloat16.")
-        if not 1 <= self.scale <= 2.0**24:
+        if not isinstance(cast(object, self.scale), Real) or not 1 <= self.scale <= 2.0**24:
             raise InputError(f"Precision: scale must be from 1 to 2^24, got {self.scale!r}.")
-        if self.grow_after is not None and self.grow_after < 1:
-            raise InputError(f"Precision: grow_after must be at least 1, got {self.grow_after}.")
+        if self.grow_after is not None:
+            check_whole("Precision", grow_after=self.grow_after)
 
 
 def amp(level: Literal["O0", "O1", "O2"] = "O1") -> Precision | None:

@@ -6,6 +6,7 @@ from coterie.compute.array import Array
 from coterie.compute.control.functions import scan
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.optim.optimizer import check_whole
 from coterie.compute.passes import optimise
 from coterie.compute.replay import apply
 from coterie.compute.runtime.executable import Executable
@@ -37,8 +38,7 @@ def sunk(graph: Graph, steps: int, *, carry: Mapping[str, str], constants: Colle
     the same bits on ONNX Runtime's CPU provider where it fuses the same nodes. Raises InputError for no step and for
     names that the graph lacks.
     """
-    if steps < 1:
-        raise InputError(f"sunk: steps must be at least 1, got {steps}.")
+    check_whole("sunk", steps=steps)
     carried = set(carry.values())
     if unknown := sorted({*carried, *constants} - graph.inputs.keys()) + sorted(carry.keys() - graph.outputs.keys()):
         raise InputError(f"sunk: the graph has no {', '.join(map(repr, unknown))}.")

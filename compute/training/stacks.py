@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from coterie.compute import tree
+from coterie.compute.optim.optimizer import check_whole
 from coterie.errors import InputError
 
 
@@ -20,8 +21,9 @@ class Stacks:
     """
 
     def __init__(self, source: Iterable[Any], size: int) -> None:
-        if size < 1:
-            raise InputError(f"sink_size must be at least 1, got {size}.")
+        check_whole("Stacks", sink_size=size)
+        if not isinstance(cast(object, source), Iterable):
+            raise InputError(f"Stacks: batches must be an iterable, got a {type(source).__name__}.")
         self._source = iter(source)
         self._size = size
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coterie-stacks")

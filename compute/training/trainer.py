@@ -12,7 +12,7 @@ from coterie.compute.data.batches import WEIGHT, Batches
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.module import Module, Role
 from coterie.compute.onnx.writer import to_onnx
-from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.optim.optimizer import Optimizer, check_whole
 from coterie.compute.optim.packing import packed
 from coterie.compute.optim.schedules import Schedule
 from coterie.compute.primitives.rules import carried
@@ -21,7 +21,7 @@ from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
-from coterie.compute.training.checks import check_arguments, check_callable, check_data, check_labels, check_whole
+from coterie.compute.training.checks import check_arguments, check_callable, check_data, check_labels
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.precision import Precision

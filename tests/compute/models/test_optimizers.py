@@ -209,10 +209,12 @@ MISTAKES = [
     (lambda: optim.adamw(epsilon=0.0), "adamw: epsilon must be at least 1e-30"),
     (lambda: optim.shampoo(decay=0.0), "shampoo: decay must be above 0 and at most 1"),
     (lambda: optim.shampoo(epsilon=0.0), "shampoo: epsilon must be at least 1e-07"),
-    (lambda: optim.shampoo(largest=0), "shampoo: largest must be at least 1"),
-    (lambda: optim.step_decay(1, factor=0.5, every=0), "every must be at least 1"),
-    (lambda: optim.cosine(1, length=0), "length must be at least 1"),
-    (lambda: optim.warmup(optim.constant(1), length=0), "length must be at least 1"),
+    (lambda: optim.shampoo(decay="1"), "shampoo: decay must be above 0 and at most 1, got '1'"),  # pyright: ignore[reportArgumentType]
+    (lambda: optim.shampoo(largest=2.5), "shampoo: largest must be a whole number of at least 1, got 2.5"),  # pyright: ignore[reportArgumentType]
+    (lambda: optim.shampoo(largest=0), "shampoo: largest must be a whole number of at least 1"),
+    (lambda: optim.step_decay(1, factor=0.5, every=0), "every must be a whole number of at least 1"),
+    (lambda: optim.cosine(1, length=0), "length must be a whole number of at least 1"),
+    (lambda: optim.warmup(optim.constant(1), length=0), "length must be a whole number of at least 1"),
 ]
 
 
@@ -273,3 +275,9 @@ def test_only_optimizers_that_gain_by_it_are_packed():
     assert optim.packed(optim.adam()) is not optim.adam()
     state = optim.packed(optim.adam()).init(arrays(numbers(0) | {"packed": np.zeros(2, np.float32)}))
     assert "packed_.first" in state and state["packed_.first"].shape == (19,)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    params = {"w": Array(np.ones(3, np.float32))}
+    rule = optim.adam(np.float32(0.1), weight_decay=np.float64(0.5))  # pyright: ignore[reportArgumentType]
+    assert rule.hyper["lr"] == np.float32(0.1) and rule.init(params).keys() == optim.adam(0.1).init(params).keys()

@@ -126,7 +126,9 @@ def test_update_without_weights_counts_all_alike() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(InputError, match="micro_batches must be at least 1, got 0"):
+    with pytest.raises(InputError, match="needs an Optimizer, such as .*got None"):
+        accumulate(None, 2)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="micro_batches must be a whole number of at least 1, got 0"):
         accumulate(optim.sgd(0.1), 0)
     with pytest.raises(InputError, match="accumulates already"):
         accumulate(accumulate(optim.sgd(0.1), 2), 2)

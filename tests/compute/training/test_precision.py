@@ -227,7 +227,8 @@ MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: amp("O9"), "there is no level 'O9'"),  # pyright: ignore[reportArgumentType]
     (lambda: Precision(dtype="float8"), "no half precision 'float8'"),  # pyright: ignore[reportArgumentType]
     (lambda: Precision(scale=0.5), "scale must be from 1"),
-    (lambda: Precision(grow_after=0), "grow_after must be at least 1"),
+    (lambda: Precision(scale="big"), "scale must be from 1 to 2.24, got 'big'"),  # pyright: ignore[reportArgumentType]
+    (lambda: Precision(grow_after=0), "grow_after must be a whole number of at least 1"),
 ]
 
 

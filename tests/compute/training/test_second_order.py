@@ -210,10 +210,17 @@ def test_a_gradient_of_zero_gives_no_nan_and_no_step() -> None:
 
 
 MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: minimise(quadratic, np.zeros(20), memory=0), InputError, "memory must be at least 1"),
+    (lambda: minimise(quadratic, np.zeros(20), memory=0), InputError, "memory must be a whole number of at least 1"),
     (lambda: minimise(lambda x: xp.sum(xp.log(x)), np.zeros(2)), InputError, "the value at the start is -inf"),
+    (lambda: minimise(lambda x: xp.sum(xp.sqrt(x)), np.zeros(2)), InputError, "the slope at the start is inf"),
+    (
+        lambda: minimise(quadratic, np.zeros(20), max_iterations=2.5),  # pyright: ignore[reportArgumentType]
+        InputError,
+        "max_iterations must be a whole number",
+    ),  # pyright: ignore[reportArgumentType]
     (lambda: minimise(lambda x: xp.sum(x), np.arange(3)), DTypeError, "Only floats"),
     (lambda: lbfgs(-1.0), InputError, "lbfgs: lr must be at least 0"),
+    (lambda: lbfgs(memory=2.5), InputError, "memory must be from 1 to 100, a whole number, got 2.5"),  # pyright: ignore[reportArgumentType]
     (lambda: lbfgs(memory=0), InputError, "memory must be from 1 to 100"),
 ]
 

@@ -98,7 +98,7 @@ def test_e20_providers_without_loops_are_refused_by_name(provider: str) -> None:
 
 
 def test_a_loop_needs_names_that_are_there() -> None:
-    with pytest.raises(InputError, match="steps must be at least 1"):
+    with pytest.raises(InputError, match="steps must be a whole number of at least 1"):
         sunk(step_graph(), 0, carry=CARRY)
     with pytest.raises(InputError, match="the graph has no 'v', 'next/v'"):
         sunk(step_graph(), 2, carry={"next/v": "v"})
@@ -194,5 +194,5 @@ def test_what_the_dataset_raises_is_raised_at_its_stack() -> None:
         next(Stacks(source(), 2))
     with pytest.raises(InputError, match="different shapes"):
         next(Stacks([np.zeros(2), np.zeros(3)], 2))
-    with pytest.raises(InputError, match="sink_size must be at least 1"):
+    with pytest.raises(InputError, match="sink_size must be a whole number of at least 1"):
         Stacks([], 0)

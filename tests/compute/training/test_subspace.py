@@ -133,6 +133,16 @@ def test_directions_that_are_only_rounding_are_left_out() -> None:
 
 MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (
+        lambda: principal_subspace(
+            [{"w": np.full(shape, 0.5 * at)} for at, shape in enumerate([(2, 3), (3, 2), 6])], 2
+        ),
+        r"The trees differ: w is float64\[3,2\] in one, float64\[2,3\] in another",
+    ),
+    (
+        lambda: principal_subspace([{"w": np.full(2, value)} for value in (0.0, 1.0, np.nan)], 2),
+        "hold numbers that are not finite",
+    ),
+    (
         lambda: principal_subspace([as_tree(x) for x in descent(32)]),
         "32 directions need more than 32 checkpoints, got 32",
     ),
