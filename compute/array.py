@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
-from coterie.compute.ir import DTYPES, FLOATS, Attributes, NDArray, Type, Value
+from coterie.compute.ir import FLOATS, Attributes, NDArray, Type, Value
+from coterie.compute.literals import fits, literal
 from coterie.compute.recorder import RECORDER, Recorder
 from coterie.compute.source import asked_operation, user_source
-from coterie.errors import DTypeError, InputError, ShapeError, TraceError
+from coterie.errors import ArgumentValueError, DTypeError, InputError, ShapeError, TraceError
 
 if TYPE_CHECKING:
     from coterie.compute.primitives.row import Primitive
@@ -105,8 +106,14 @@ class Array:
         return self._data
 
     def item(self) -> Any:
-        """The only element as a Python number."""
-        return self.numpy().item()
+        """The only element as a Python number. Raises ArgumentValueError when there are more, or none."""
+        data = self.numpy()
+        if data.size != 1:
+            raise ArgumentValueError(
+                f"{user_source()}: {self.type} has {data.size} elements, and one is needed here.",
+                hint="Pick one by its position, or reduce: any, all, sum.",
+            )
+        return data.item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray:
         if self._data is None:
@@ -132,7 +139,7 @@ class Array:
         if self._data is None:
             hint = "Put jit on the function that decides, so that it may; or use where(condition, a, b)."
             self._no_data("whether it is true", hint)
-        return bool(self._data)
+        return bool(self.item())
 
     def __float__(self) -> float:
         return float(self.item())
@@ -340,18 +347,7 @@ def as_array(x: ArrayLike, dtype: Any = None) -> Array:
     if isinstance(x, (list, tuple)) and any(isinstance(leaf, Array) for leaf in cast("Sequence[Any]", x)):
         stacked = _functions().stack([as_array(leaf) for leaf in cast("Sequence[Any]", x)])
         return stacked if dtype is None else _functions().astype(stacked, dtype)
-    data = np.asarray(x)
-    if dtype is not None:
-        data = data.astype(np.dtype(dtype))
-    elif not hasattr(x, "__array__") or isinstance(x, float):
-        default = {"f": "float32", "i": "int32"}.get(data.dtype.kind)
-        data = data if default is None else data.astype(default)
-    if data.dtype.name not in DTYPES:
-        raise DTypeError(
-            f"{user_source()}: coterie has no arrays of dtype {data.dtype}.",
-            hint=f"Convert to one of {', '.join(DTYPES)}.",
-        )
-    return Array(data)
+    return Array(literal(x, dtype))
 
 
 def _kind(dtype: str) -> str:
@@ -360,6 +356,8 @@ def _kind(dtype: str) -> str:
 
 def promote(name: str, *operands: ArrayLike) -> tuple[Array, ...]:
     """The operands as arrays of one dtype (see Array). Raises DTypeError for operands of different kinds."""
+    if not operands:
+        refuse(ShapeError, name, (), "there are no arrays.", "Give at least one.")
     strong = [as_array(x) for x in operands if not isinstance(x, (bool, int, float))]
     if not strong:
         strong = [
@@ -386,8 +384,7 @@ def promote(name: str, *operands: ArrayLike) -> tuple[Array, ...]:
 
 def _adopt(name: str, x: ArrayLike, dtype: str, strong: Sequence[Array]) -> Array:
     if isinstance(x, (bool, int, float)):
-        fits = {"float": True, "integer": isinstance(x, int), "bool": isinstance(x, bool)}[_kind(dtype)]
-        if not fits:
+        if not fits(x, dtype):
             refuse(
                 DTypeError,
                 name,
@@ -395,6 +392,7 @@ def _adopt(name: str, x: ArrayLike, dtype: str, strong: Sequence[Array]) -> Arra
                 f"the number {x!r} does not fit dtype {dtype}.",
                 "Convert the array with astype(x, dtype).",
             )
-        return Array(np.asarray(x, dtype=dtype))
+        with np.errstate(over="ignore"):
+            return Array(np.asarray(x, dtype=dtype))
     array = as_array(x)
     return array if array.type.dtype == dtype else bind("astype", array, dtype=dtype)

@@ -12,6 +12,7 @@ from coterie.compute.control.derived import custom_vjp
 from coterie.compute.numpy import elementwise, manipulation, reduction
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.indexing import check_known
 from coterie.compute.source import operation
 from coterie.errors import DTypeError, ShapeError
 
@@ -85,10 +86,12 @@ def top_k(x: ArrayLike, k: int, *, axis: int = -1, largest: bool = True) -> tupl
 @operation
 def scatter_add(x: ArrayLike, indices: ArrayLike, updates: ArrayLike, *, axis: int = 0) -> Array:
     """x with updates[..., indices, ...] added to its slices at these positions of an axis; a position that is named
-    twice gets both. updates have the shape of take(x, indices, axis). The cost is that of the updates, not of x.
+    twice gets both. updates have the shape of take(x, indices, axis), and positions obey its rules. The cost is that of
+    the updates, not of x.
     """
     (array, added), places = promote("scatter_add", x, updates), as_array(indices)
     place = axis_of("scatter_add", array, axis)
+    check_known("scatter_add", array, places, place)
     if place == 0:
         return bind("scatter_add", array, places, added)
     expected = (*array.shape[:place], *places.shape, *array.shape[place + 1 :])
@@ -107,30 +110,28 @@ def softmax(x: ArrayLike, axis: int = -1) -> Array:
     return bind("softmax", array, axis=axis_of("softmax", array, axis))
 
 
-def _shifted(name: str, x: ArrayLike, axis: int) -> tuple[Array, Array, Array, int]:
-    """x minus its maximum, log of the sum of the exponentials of that, and the maximum. The shift cancels, so no
-    gradient passes through it.
-    """
-    array = as_array(x)
-    place = axis_of(name, array, axis)
-    top = stop_gradient(reduction.max(array, axis=place, keepdims=True))
-    shifted = array - top
-    total = elementwise.log(reduction.sum(elementwise.exp(shifted), axis=place, keepdims=True))
-    return shifted, total, top, place
-
-
 @operation
 def log_softmax(x: ArrayLike, axis: int = -1) -> Array:
     """log(softmax(x)) along an axis, without overflow and without LogSoftmax, which some providers lack."""
-    shifted, total, _, _ = _shifted("log_softmax", x, axis)
-    return shifted - total
+    array = as_array(x)
+    place = axis_of("log_softmax", array, axis)
+    # The shift cancels, so no gradient passes through it.
+    shifted = array - stop_gradient(reduction.max(array, axis=place, keepdims=True))
+    return shifted - elementwise.log(reduction.sum(elementwise.exp(shifted), axis=place, keepdims=True))
 
 
 @operation
 def logsumexp(x: ArrayLike, axis: int = -1, keepdims: bool = False) -> Array:
-    """log(sum(exp(x))) along an axis, without overflow."""
-    _, total, top, place = _shifted("logsumexp", x, axis)
-    result = total + top
+    """log(sum(exp(x))) along an axis, without overflow; infinite where all elements are -inf, or one is inf."""
+    array = as_array(x)
+    if not array.type.is_float:
+        refuse(
+            DTypeError, "logsumexp", (array,), "the operand must be a float.", 'Convert it with astype(x, "float32").'
+        )
+    place = axis_of("logsumexp", array, axis)
+    most = float(np.finfo(array.dtype).max)  # a finite shift: inf - inf is no number
+    top = stop_gradient(elementwise.clip(reduction.max(array, axis=place, keepdims=True), -most, most))
+    result = elementwise.log(reduction.sum(elementwise.exp(array - top), axis=place, keepdims=True)) + top
     return result if keepdims else manipulation.squeeze(result, place)
 
 

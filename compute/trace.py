@@ -1,6 +1,6 @@
 """Tracing: run a Python function on symbols and keep what it did as a graph."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from coterie.compute.ir import Graph, Type
 from coterie.compute.recorder import RECORDER, Recorder
 from coterie.compute.source import user_source
 from coterie.compute.verify import verify
-from coterie.errors import TraceError
+from coterie.errors import InputError, TraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def trace_flat(
     leaves, structure = tree.flatten(tuple(arguments))
     recorder = Recorder(RECORDER.get()) if recorder is None else recorder
     symbols: list[Any] = []
-    for path, leaf in zip(structure.paths(), leaves, strict=True):
+    for path, leaf in zip(_distinct(structure.paths()), leaves, strict=True):
         if is_array(leaf):
             type_ = leaf.type if isinstance(leaf, (TensorSpec, Array)) else as_array(leaf).type
             symbols.append(Array(None, value=recorder.add_input(path, type_), recorder=recorder))
@@ -126,7 +126,7 @@ def trace_flat(
     token = RECORDER.set(recorder)
     try:
         results, out_structure = tree.flatten(fn(*tree.unflatten(structure, symbols)))
-        names = [path or "output" for path in out_structure.paths()]
+        names = _distinct(path or "output" for path in out_structure.paths())
         outputs = {name: recorder.lift(as_array(result)) for name, result in zip(names, results, strict=True)}
     finally:
         RECORDER.reset(token)
@@ -134,3 +134,15 @@ def trace_flat(
     return Traced(
         graph=graph, in_structure=structure, out_structure=out_structure, captures=tuple(recorder.captures.values())
     )
+
+
+def _distinct(paths: Iterable[str]) -> list[str]:
+    """The paths; raises InputError for two that are equal, of which one array would stand for both."""
+    listed = list(paths)
+    if len(set(listed)) < len(listed):
+        twice = next(path for path in listed if listed.count(path) > 1)
+        raise InputError(
+            f"{user_source()}: two arrays have the path {twice!r}.",
+            hint="A key with dots looks like keys inside of keys: rename one of them.",
+        )
+    return listed

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from coterie.compute.source import user_source
 from coterie.errors import InputError
 
 
@@ -26,7 +27,7 @@ class Structure:
             yield prefix
         names = self.keys or tuple(str(index) for index in range(len(self.children)))
         for name, child in zip(names, self.children, strict=True):
-            yield from child.paths(f"{prefix}.{name}" if prefix else name)
+            yield from child.paths(f"{prefix}.{name}" if prefix else str(name))
 
 
 LEAF = Structure("leaf")
@@ -39,11 +40,27 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
         return [], _NONE
     if isinstance(tree, Mapping):
         mapping = cast("Mapping[str, Any]", tree)
-        keys = tuple(sorted(mapping))
+        keys = _sorted(mapping)
         return _flatten_children("dict", keys, [mapping[key] for key in keys])
     if type(tree) in (list, tuple):
         return _flatten_children("list" if type(tree) is list else "tuple", (), list(cast("Sequence[Any]", tree)))
+    if isinstance(tree, tuple):
+        kind = type(cast("object", tree)).__name__
+        raise InputError(
+            f"{user_source()}: a {kind} is a tuple of a kind of its own, which trees do not have.",
+            hint="Pass tuple(x), or a dict: x._asdict() of a named tuple.",
+        )
     return [tree], LEAF
+
+
+def _sorted(mapping: Mapping[str, Any]) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(mapping))
+    except TypeError:
+        raise InputError(
+            f"{user_source()}: the keys {list(mapping)!r} of a dict have no order among them.",
+            hint="Name all entries of a dict by strings, or all by integers.",
+        ) from None
 
 
 def _flatten_children(kind: str, keys: tuple[str, ...], children: Sequence[Any]) -> tuple[list[Any], Structure]:

@@ -191,6 +191,11 @@ def _batch(call: Batched) -> Lanes:
 
 def _lower(emit: GraphEmitter, node: Node, names: Sequence[str]) -> list[str]:
     p = _parts(node.attributes)
+    if p.length == 0:  # the operator wants one step at least
+        return [
+            *names[: p.carries],
+            *(emit.constant(np.zeros(y.type.shape, y.type.dtype)) for y in node.outputs[p.carries :]),
+        ]
     write = _lower_dynamic if p.length == STEPS else _lower_static
     outputs = write(emit, p, names)
     return outputs[: p.carries] + flat_stacks(emit, outputs[p.carries :], types_of(p.body)[p.carries :])
@@ -269,6 +274,8 @@ def _inline(inputs: Sequence[Array], attributes: Attributes, replay: Replay) -> 
         results = replay(p.body, [*carries, *inputs[p.carries : p.head], *elements])
         carries = results[: p.carries]
         rows.append(results[p.carries :])
+    if not rows:
+        return carries + [rules.zeros(Type(y.dtype, (0, *y.shape))) for y in types_of(p.body)[p.carries :]]
     rows = rows[::-1] if p.reverse else rows
     columns = zip(*rows, strict=True)
     return carries + [bind("concat", *(rules.reshape(y, (1, *y.shape)) for y in column), axis=0) for column in columns]

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
+from coterie.compute.literals import dtype_name
 from coterie.compute.numpy.elementwise import where
 from coterie.compute.primitives import rules
 from coterie.compute.source import user_source
-from coterie.errors import DTypeError, InputError, ShapeError
+from coterie.errors import InputError, ShapeError
 
 bool_ = np.dtype("bool")
 uint8 = np.dtype("uint8")
@@ -32,15 +33,6 @@ def _here(device: Device) -> None:
         )
 
 
-def _name(dtype: Any) -> str:
-    try:
-        return np.dtype(dtype).name
-    except TypeError:
-        raise DTypeError(
-            f"{user_source()}: {dtype!r} is not a dtype.", hint='Pass a dtype such as "float32".'
-        ) from None
-
-
 def asarray(x: ArrayLike, *, dtype: Any = None, device: Device = None, copy: bool | None = None) -> Array:
     """An array of a number, nested lists, NumPy data or an array. Arrays are never written to, so a copy is made only
     when asked for. Raises DTypeError for a dtype that coterie does not have.
@@ -62,7 +54,7 @@ def astype(x: ArrayLike, dtype: Any, *, copy: bool = True, device: Device = None
     at integers.
     """
     _here(device)
-    return rules.cast(as_array(x), _name(dtype))
+    return rules.cast(as_array(x), dtype_name(dtype))
 
 
 def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: Device = None) -> Array:
@@ -114,7 +106,7 @@ def arange(
     _here(device)
     first, last = (0, start) if stop is None else (start, stop)
     kind = "float32" if any(isinstance(x, float) for x in (first, last, step)) else "int32"
-    return as_array(np.arange(first, last, step, dtype=np.dtype(dtype or kind)))
+    return as_array(np.arange(first, last, step, dtype=dtype_name(dtype or kind)))
 
 
 def linspace(
@@ -122,13 +114,13 @@ def linspace(
 ) -> Array:
     """``num`` numbers at equal distances from start to stop, the last one included unless ``endpoint`` is False."""
     _here(device)
-    return as_array(np.linspace(start, stop, num, endpoint=endpoint, dtype=np.dtype(dtype or "float32")))
+    return as_array(np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype_name(dtype or "float32")))
 
 
 def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None, device: Device = None) -> Array:
     """Ones on diagonal k, zeros elsewhere."""
     _here(device)
-    return as_array(np.eye(n_rows, n_cols, k, dtype=np.dtype(dtype or "float32")))
+    return as_array(np.eye(n_rows, n_cols, k, dtype=dtype_name(dtype or "float32")))
 
 
 def _triangle(name: str, x: ArrayLike, k: int) -> tuple[Array, Array]:

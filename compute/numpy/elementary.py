@@ -34,13 +34,19 @@ def pow(x: ArrayLike, exponent: ArrayLike) -> Array:
 
     Real powers of x < 0 exist for whole exponents (whole floats too) and are NaN elsewhere. The gradient of the
     exponent is 0 at x = 0, and NaN at x < 0, where the power exists at single points only. Integers have
-    powers >= 0: a negative one is an error at run time.
+    powers >= 0: a negative one is an error. Where the exponents are data of a compiled graph, ONNX Runtime computes in
+    double precision: there a negative one gives 0, 1 or -1 without an error, and powers beyond 2 ** 53, or beyond the
+    dtype, are not exact.
     """
     if isinstance(exponent, (int, float)) and not isinstance(x, (int, float)):
         base = as_array(x)
         if base.type.dtype == "bool" or isinstance(exponent, bool):
             refuse(DTypeError, "pow", (base,), "powers of bool.", 'Convert it with astype(x, "int32").')
-        if float(exponent).is_integer() and -64 <= exponent <= 64:
+        if not base.type.is_float and isinstance(exponent, int) and exponent < 0:
+            reason = f"an integer to the power {exponent} is no integer."
+            refuse(DTypeError, "pow", (base,), reason, 'Convert the base with astype(x, "float32").')
+        whole = float(exponent).is_integer() if base.type.is_float else isinstance(exponent, int)
+        if whole and -64 <= exponent <= 64:
             return _integer_power(base, int(exponent))
         if exponent == 0.5:
             return sqrt(base)
@@ -66,7 +72,10 @@ def _integer_power(x: Array, exponent: int) -> Array:
 def expm1(x: ArrayLike) -> Array:
     """exp(x) - 1, accurate for small x."""
     array = _float("expm1", x)
-    return bind("tanh", 0.5 * array) * (exp(array) + 1.0)
+    # tanh(x / 2) (exp(x) + 1) near 0 alone: beyond, its derivative cancels, and is 0 * inf where exp overflows.
+    far = bind("greater", abs(array), rules.number(1, array))
+    near = where(far, rules.number(0, array), array)
+    return where(far, exp(array) - 1.0, bind("tanh", 0.5 * near) * (exp(near) + 1.0))
 
 
 @operation

@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.indexing import check_known
 from coterie.compute.source import operation
 from coterie.errors import ShapeError
 
@@ -170,9 +171,14 @@ def pad(x: ArrayLike, widths: Sequence[tuple[int, int]], *, value: float = 0.0) 
 
 @operation
 def take(x: ArrayLike, indices: ArrayLike, *, axis: int = 0) -> Array:
-    """The slices at these integer positions along an axis. A position outside is an error at run time."""
-    array = as_array(x)
-    return bind("gather", array, as_array(indices), axis=axis_of("take", array, axis))
+    """The slices at these integer positions along an axis; negative ones count from its end. A position outside is an
+    error, when it is traced if it is known, else at run time; where a graph needs the gradient alone and not the
+    slices, it gets none instead.
+    """
+    array, places = as_array(x), as_array(indices)
+    place = axis_of("take", array, axis)
+    check_known("take", array, places, place)
+    return bind("gather", array, places, axis=place)
 
 
 @operation

@@ -7,6 +7,7 @@ from coterie.compute.numpy import manipulation, reduction
 from coterie.compute.numpy.elementwise import greater, greater_equal
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.indexing import check_known
 from coterie.compute.source import operation
 from coterie.errors import DTypeError, ShapeError
 
@@ -30,12 +31,13 @@ def sort(x: ArrayLike, *, axis: int = -1, descending: bool = False, stable: bool
 
 @operation
 def take_along_axis(x: ArrayLike, indices: ArrayLike, *, axis: int = -1) -> Array:
-    """The element at each position along an axis; the other axes of both broadcast."""
+    """The element at each position along an axis; the other axes of both broadcast. Positions as for take."""
     array, places = as_array(x), as_array(indices)
     place = axis_of("take_along_axis", array, axis)
     if places.ndim != array.ndim:
         fix = "Give both the same number of axes; take(x, indices, axis) takes whole slices."
         refuse(ShapeError, "take_along_axis", (array, places), "the indices have another number of axes.", fix)
+    check_known("take_along_axis", array, places, place)
     others = [(a, b) for i, (a, b) in enumerate(zip(array.shape, places.shape, strict=True)) if i != place]
     if any(a != b and 1 not in (a, b) for a, b in others):
         fix = f"All axes but {place} must be equal or 1."

@@ -137,22 +137,28 @@ def _true(array: Array) -> Array:
 
 @operation
 def any(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether some element is true (not 0)."""
+    """Whether some element is true (not 0); of none, False."""
     array = as_array(x)
-    return max(rules.cast(_true(array), "float32"), axis=_axes("any", array, axis), keepdims=keepdims) > 0.0
+    axes = _axes("any", array, axis)
+    if _count(array, axes) == 0:
+        return count_nonzero(array, axis=axes, keepdims=keepdims) > 0
+    return max(rules.cast(_true(array), "float32"), axis=axes, keepdims=keepdims) > 0.0
 
 
 @operation
 def all(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """Whether every element is true (not 0)."""
+    """Whether every element is true (not 0); of none, True."""
     array = as_array(x)
-    return min(rules.cast(_true(array), "float32"), axis=_axes("all", array, axis), keepdims=keepdims) > 0.0
+    axes = _axes("all", array, axis)
+    if _count(array, axes) == 0:
+        return count_nonzero(array, axis=axes, keepdims=keepdims) == 0
+    return min(rules.cast(_true(array), "float32"), axis=axes, keepdims=keepdims) > 0.0
 
 
 @operation
 def argmax(x: ArrayLike, axis: int | None = None, keepdims: bool = False) -> Array:
     """The int32 position of the first greatest element along an axis (None: of all elements in row-major order),
-    without ArgMax, which some providers lack.
+    without ArgMax, which some providers lack. Among NaN it is some position of the axis.
     """
     return _position("argmax", _ordered("argmax", x), axis, keepdims)
 
@@ -170,7 +176,8 @@ def _position(name: str, array: Array, axis: int | None, keepdims: bool) -> Arra
     place = axis_of(name, array, axis)
     count = array.shape[place]
     shape = tuple(count if i == place else 1 for i in range(array.ndim))
-    # Counting down makes the first of several greatest the largest.
+    # Counting down makes the first of several greatest the largest. What nothing beats is greatest: that leaves a
+    # position among NaN too, which equal nothing.
     countdown = Array(np.arange(count, 0, -1, dtype=np.float32).reshape(shape))
-    mask = rules.equal_mask(array, max(array, axis=place, keepdims=True), "float32")
-    return rules.cast(count - max(mask * countdown, axis=place, keepdims=keepdims), "int32")
+    beaten = rules.greater_mask(max(array, axis=place, keepdims=True), array, "float32")
+    return rules.cast(count - max(countdown - beaten * float(count), axis=place, keepdims=keepdims), "int32")

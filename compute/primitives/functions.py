@@ -52,6 +52,8 @@ def _softmax_infer(x: Type, *, axis: int) -> Type:
     rules.require_float(x)
     if not 0 <= axis < x.rank:
         raise ShapeError(f"axis {axis} does not exist.", hint=f"The operand has {x.rank} axes.")
+    if x.shape[axis] == 0:
+        raise ShapeError("the softmax of nothing.", hint="Take it along an axis that is not empty.")
     return x
 
 

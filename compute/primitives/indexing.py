@@ -15,6 +15,7 @@ from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
+from coterie.compute.source import user_source
 from coterie.errors import DTypeError, InputError, ShapeError
 
 
@@ -27,10 +28,19 @@ def _check_indices(x: Type, indices: Type, axis: int) -> None:
 
 def _check_range(name: str, indices: NDArray, axis: int, size: int) -> None:
     if indices.size and not -size <= indices.min() <= indices.max() < size:
+        found = f"{indices.min()} to {indices.max()}"
         raise InputError(
-            f"{name}: the indices {indices.min()} to {indices.max()} leave axis {axis} of size {size}.",
+            f"{user_source()}: {name}: the indices {found} leave axis {axis} of size {size}.",
             hint="Check the ids against the size of the table.",
         )
+
+
+def check_known(name: str, x: Array, indices: Array, axis: int) -> None:
+    """Raises InputError for known indices of a traced array that leave its axis. Later it may be too late: a graph of
+    the gradient alone need not read the elements, and then nothing looks at the indices.
+    """
+    if x.recorder is not None and indices.recorder is None and indices.dtype.kind == "i":
+        _check_range(name, indices.numpy(), axis, x.shape[axis])
 
 
 def _from_start(indices: Array, count: int) -> Array:
@@ -67,6 +77,8 @@ def _gather_gradient(call: Call, g: Array) -> Array:
     """
     x, indices = call.inputs
     axis: int = call.attributes["axis"]
+    if indices.recorder is None:
+        _check_range("gather", indices.numpy(), axis, x.shape[axis])
     if indices.recorder is None and np.unique(indices.numpy() % x.shape[axis]).size == indices.size:
         return _put_back(g, indices.numpy().reshape(-1) % x.shape[axis], x.shape, axis)
     count, rest = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]

@@ -11,6 +11,8 @@ from coterie.errors import DTypeError, ShapeError
 
 def broadcast_shapes(*types: Type) -> tuple[int, ...]:
     """The common shape under NumPy's rule. Raises ShapeError."""
+    if len({type_.shape for type_ in types}) == 1:  # also of stacks of a while loop, whose size is not known
+        return types[0].shape
     try:
         return np.broadcast_shapes(*(type_.shape for type_ in types))
     except ValueError:

@@ -8,7 +8,10 @@ import numpy as np
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.session import CPU, Session, describe, first_line, open_session
 from coterie.compute.runtime.tensors import TensorInfo, check_names
-from coterie.errors import InternalError
+from coterie.errors import InputError, InternalError
+
+# What ONNX Runtime says of Gather and its kind. No other mistake in the inputs is left for it to find.
+_INDEX_OUTSIDE = ("out of data bounds", "Out of range value in index")
 
 
 class Executable:
@@ -74,6 +77,11 @@ class Executable:
         try:
             values = self.session.run(None, checked)
         except Exception as error:  # see open_session
+            if any(words in str(error) for words in _INDEX_OUTSIDE):
+                raise InputError(
+                    f"An index among the inputs leaves the axis that it picks from: {first_line(error)}",
+                    hint="Check the ids against the size of the table.",
+                ) from error
             raise InternalError(
                 f"ONNX Runtime failed on {self.provider} in a graph that it had accepted: {first_line(error)}"
             ) from error
