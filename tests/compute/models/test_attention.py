@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.compute import nn
+from coterie.compute import jit, nn
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.errors import InputError, ShapeError
@@ -56,6 +56,22 @@ def block(p: Named, x: NDArray, heads: int, causal: bool) -> NDArray:
     up = layer_norm(p, "norm2", x) @ p["up.weight"].T + p["up.bias"]
     gelu = up / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
     return x + gelu @ p["down.weight"].T + p["down.bias"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [1.0, 1e3, 1e6])
+def test_nothing_is_seen_of_the_future_however_large_the_scores(size: float, dtype: str):
+    layer, rng = nn.MultiHeadAttention(8, 2, causal=True), np.random.default_rng(0)
+    params = {name: array.astype(dtype) for name, array in random_parameters(layer).items()}
+    x = (size * rng.normal(size=(2, 5, 8))).astype(dtype)
+    other = np.concatenate([x[:, :3], (size * rng.normal(size=(2, 2, 8))).astype(dtype)], axis=1)
+
+    def call(params: Mapping[str, Array], x: Array) -> Array:
+        return layer(params, x)
+
+    for run in (call, jit(call)):
+        before, after = (run(arrays(params), Array(given)).numpy()[:, :3] for given in (x, other))
+        assert before.tobytes() == after.tobytes()
 
 
 @CAUSAL

@@ -217,7 +217,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         lambda: minimise(quadratic, np.zeros(20), max_iterations=2.5),  # pyright: ignore[reportArgumentType]
         InputError,
         "max_iterations must be a whole number",
-    ),  # pyright: ignore[reportArgumentType]
+    ),
     (lambda: minimise(lambda x: xp.sum(x), np.arange(3)), DTypeError, "Only floats"),
     (lambda: lbfgs(-1.0), InputError, "lbfgs: lr must be at least 0"),
     (lambda: lbfgs(memory=2.5), InputError, "memory must be from 1 to 100, a whole number, got 2.5"),  # pyright: ignore[reportArgumentType]
