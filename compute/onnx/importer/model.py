@@ -11,7 +11,7 @@ from coterie.compute.onnx.importer.reading import Foreign, Input, Step, read
 from coterie.compute.onnx.importer.table import TRANSLATIONS
 from coterie.compute.source import replaying, user_source
 from coterie.compute.trace import TensorSpec
-from coterie.errors import DTypeError, GraphRefused, InputError, ShapeError, TraceError
+from coterie.errors import DTypeError, GraphRefused, InputError, ShapeError
 
 
 @final
@@ -109,11 +109,15 @@ class ImportedModel:
         )
         try:
             results = TRANSLATIONS[step.operator](node)
-        except (TraceError, GraphRefused) as error:
-            if isinstance(error, GraphRefused):
-                raise
+        except GraphRefused:
+            raise
+        except InputError as error:
             message = f"The node {step.name!r} ({step.operator}): {error.message}"
-            raise type(error)(message, hint=error.hint, **error.details) from error
+            raise type(error)(message, hint=error.hint, code=error.reason, **error.details) from error
+        except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+            # What a well-formed file cannot do: the translations trust types and numbers of arguments.
+            told = f"{type(error).__name__}: {error}".rstrip(".")
+            node.refuse(f"it does not fit its inputs ({told})", "The file is damaged: export it again.")
         return [results] if isinstance(results, Array) else list(results)
 
 

@@ -10,6 +10,9 @@ from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.errors import GraphRefused
 
+MOST_ELEMENTS = 2**28
+"""Of one tensor that a file makes out of sizes; 1 GiB of float32."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
@@ -50,6 +53,11 @@ class Operation:
         if self.get(index) is None:
             return None
         return tuple(int(n) for n in np.asarray(self.known(index)).reshape(-1))
+
+    def held(self, count: int) -> None:
+        """Raises GraphRefused for more elements than a file may ask for by a few numbers."""
+        if count > MOST_ELEMENTS:
+            self.refuse(f"it makes {count} elements", f"At most {MOST_ELEMENTS} are made; export smaller sizes.")
 
     def option(self, name: str, default: Any) -> Any:
         """An attribute, or its default."""

@@ -1,10 +1,11 @@
 """A foreign ONNX file as plain values, checked as far as that can be done before it runs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 import onnx
@@ -12,10 +13,13 @@ from onnx import ModelProto, helper, inliner, numpy_helper
 
 from coterie.compute.ir import FLOATS, NDArray
 from coterie.compute.onnx.importer.table import KNOWN_INPUTS, STATISTICS, TRANSLATIONS
+from coterie.compute.onnx.weights import MESSAGE_BYTES
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.errors import GraphRefused, StorageError
 
 OLDEST, NEWEST = 13, 21
+_MOST_NODES, _DEEPEST = 1_000_000, 100  # of functions that are written out, and of calls inside one another
+Result = TypeVar("Result")
 Size: TypeAlias = int | str | None
 _DTYPES = {code: name for name, code in ONNX_DTYPES.items()}
 
@@ -59,13 +63,15 @@ def read(source: str | PathLike[str] | bytes) -> Foreign:
     model = _parsed(source)
     opset = _opset(model)
     if len(model.functions):
-        model = inliner.inline_local_functions(model)
+        _refuse_endless(model)
+        model = _sound("Its functions do not fit together", lambda: inliner.inline_local_functions(model))
     graph = model.graph
+    _refuse_unknown(graph.node)
     steps = tuple(_step(index, node) for index, node in enumerate(graph.node))
-    _refuse_unknown(steps, graph.node)
     held = {tensor.name: _array(tensor, tensor.name) for tensor in graph.initializer}
     if len(graph.sparse_initializer):
         raise _refused("It holds sparse weights.", "Export them as dense tensors.")
+    _check(model)  # last: it looks for the files of weights that lie elsewhere, which have been refused by now
     trained = _trained(steps, held)
     return Foreign(
         opset=opset,
@@ -81,6 +87,26 @@ def _refused(message: str, hint: str, **details: Any) -> GraphRefused:
     return GraphRefused(f"The ONNX graph cannot be imported. {message}", hint=hint, code="import_refused", **details)
 
 
+def _sound(what: str, call: Callable[[], Result]) -> Result:
+    """The result of a call into onnx, which raises many classes on damaged files."""
+    try:
+        return call()
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise _refused(f"{what}: {reason[:500].rstrip('.')}.", "Export it again.") from error
+
+
+def _check(model: ModelProto) -> None:
+    """Raises GraphRefused unless nodes follow what they read and have the operands and attributes of their operator.
+    What the file says of the types of results is not read, and dropped: exporters leave some out.
+    """
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, ()))
+    if model.ByteSize() <= MESSAGE_BYTES:
+        _sound("It is damaged", lambda: cast(Any, onnx.checker).check_model(model))
+
+
 def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
     try:
         if not isinstance(source, bytes):
@@ -90,8 +116,6 @@ def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
         raise StorageError(f"The ONNX file cannot be read: {error}") from error
     except Exception as error:  # protobuf raises several classes
         raise _refused(f"It is not an ONNX file: {error}", "Give the path or the bytes of an .onnx file.") from error
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
-        raise _refused("Its weights lie in another file.", "Give the path of the file instead of its bytes.")
     return model
 
 
@@ -109,39 +133,68 @@ def _opset(model: ModelProto) -> int:
 def _step(index: int, node: Any) -> Step:
     attributes: dict[str, Any] = {}
     for attribute in node.attribute:
-        value = helper.get_attribute_value(attribute)
+        value = _sound("It is damaged", partial(helper.get_attribute_value, attribute))
         if isinstance(value, bytes):
-            value = value.decode()
+            value = value.decode("utf-8", "replace")
         elif isinstance(value, onnx.TensorProto):
             value = _array(value, f"{node.op_type} {attribute.name}")
         attributes[attribute.name] = value
     outputs = list(node.output)
-    while outputs and not outputs[-1]:
+    while outputs and not outputs[-1] and node.op_type != "Split":  # which counts those that nobody reads
         outputs.pop()
     return Step(node.op_type, node.name or f"#{index}", tuple(node.input), tuple(outputs), attributes)
 
 
-def _refuse_unknown(steps: Iterable[Step], nodes: Iterable[Any]) -> None:
-    for step, node in zip(steps, nodes, strict=True):
+def _refuse_unknown(nodes: Iterable[Any]) -> None:
+    for index, node in enumerate(nodes):
         ours = node.domain in ("", "ai.onnx")
-        if not ours or step.operator not in TRANSLATIONS:
-            name = step.operator if ours else f"{node.domain}.{step.operator}"
-            hint = "Rewrite that part of the model with the operators of coterie.compute.onnx.importer.table"
-            if step.operator in ("If", "Loop", "Scan"):
+        if not ours or node.op_type not in TRANSLATIONS:
+            name = node.op_type if ours else f"{node.domain}.{node.op_type}"
+            where = node.name or f"#{index}"
+            hint = "Rewrite that part of the model with operators of coterie.compute.onnx.importer.table"
+            if node.op_type in ("If", "Loop", "Scan"):
                 hint = "Export without control flow: trace the model on an example"
             raise _refused(
-                f"The node {step.name!r} is a {name}, which is not translated.",
-                f"{hint}.",
-                operator=name,
-                node=step.name,
+                f"The node {where!r} is a {name}, which is not translated.", f"{hint}.", operator=name, node=where
             )
 
 
+def _refuse_endless(model: ModelProto) -> None:
+    """Functions that call functions can stand for more nodes than fit into memory."""
+    bodies = {(function.domain, function.name): function.node for function in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[Any], above: frozenset[tuple[str, str]]) -> int:
+        total = 0
+        for node in nodes:
+            called = (node.domain, node.op_type)
+            if called not in bodies:
+                total += 1
+                continue
+            if called in above or len(above) > _DEEPEST:
+                raise _refused(f"Its function {node.op_type!r} calls itself.", "Export without functions.")
+            if called not in sizes:
+                sizes[called] = size(bodies[called], above | {called})
+            total += sizes[called]
+        return total
+
+    if (count := size(model.graph.node, frozenset())) > _MOST_NODES:
+        raise _refused(f"Written out, its functions are {count} nodes.", f"At most {_MOST_NODES} are imported.")
+
+
 def _array(tensor: Any, name: str) -> NDArray:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        # Reading it here would open any file of the working directory that the graph names.
+        raise _refused(
+            f"Its weights lie in another file, those of {name!r} at least.",
+            "Give the path of the file instead of its bytes.",
+        )
     if tensor.data_type not in _DTYPES:
-        kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+        kinds = onnx.TensorProto.DataType
+        known = tensor.data_type in kinds.values()
+        kind = kinds.Name(tensor.data_type).lower() if known else f"number {tensor.data_type}"
         raise _refused(f"The tensor {name!r} is of dtype {kind}, which coterie does not have.", "Export in float32.")
-    return np.asarray(numpy_helper.to_array(tensor))
+    return _sound(f"The tensor {name!r} is damaged", lambda: np.asarray(numpy_helper.to_array(tensor)))
 
 
 def _input(value: Any) -> Input:

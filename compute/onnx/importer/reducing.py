@@ -82,7 +82,10 @@ def _layer_normalisation(node: Operation) -> Array:
     if node.outputs > 1:
         node.refuse("its mean or deviation is used", "Only its first output is translated.")
     x, bias = node[0], node.get(2)
-    axis = node.option("axis", -1) % x.ndim
+    axis = node.option("axis", -1)
+    if not -x.ndim <= axis < x.ndim:
+        node.refuse(f"axis {axis} does not exist in {x.ndim} axes", "The file is damaged: export it again.")
+    axis %= x.ndim
     y = _centred(x, tuple(range(axis, x.ndim)), node.option("epsilon", 1e-5)) * node[1]
     return y if bias is None else y + bias
 

@@ -14,6 +14,8 @@ from coterie.compute.onnx.importer.operation import Operation, Rule, is_known
 def _axes(node: Operation, axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     if any(not -rank <= axis < rank for axis in axes):
         node.refuse(f"the axes {list(axes)} do not exist in {rank} axes", "The file is damaged: export it again.")
+    if len({axis % rank for axis in axes}) < len(axes):
+        node.refuse(f"the axes {list(axes)} are not different", "The file is damaged: export it again.")
     return tuple(sorted(axis % rank for axis in axes))
 
 
@@ -28,6 +30,8 @@ def _reshape(node: Operation) -> Array:
 def _flatten(node: Operation) -> Array:
     x = node[0]
     axis = node.option("axis", 1)
+    if not -x.ndim <= axis <= x.ndim:
+        node.refuse(f"axis {axis} does not exist in {x.ndim} axes", "The file is damaged: export it again.")
     axis = axis + x.ndim if axis < 0 else axis
     return cnp.reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
 
@@ -53,6 +57,7 @@ def _squeeze(node: Operation) -> Array:
 def _expand(node: Operation) -> Array:
     x = node[0]
     shape = np.broadcast_shapes(x.shape, tuple(int(n) for n in node.known(1)))
+    node.held(prod(shape))
     # A known array stays known: shapes are computed with it.
     return Array(np.broadcast_to(x.numpy(), shape).copy()) if is_known(x) else cnp.broadcast_to(x, shape)
 
@@ -64,7 +69,9 @@ def _shape(node: Operation) -> Array:
 
 def _filled(node: Operation) -> Array:
     value = np.asarray(node.option("value", np.zeros(1, np.float32)))
-    return Array(np.full(tuple(int(n) for n in node.known(0)), value.reshape(-1)[0], value.dtype))
+    shape = tuple(int(n) for n in node.known(0))
+    node.held(prod(shape))
+    return Array(np.full(shape, value.reshape(-1)[0], value.dtype))
 
 
 def _slice(node: Operation) -> Array:
@@ -72,6 +79,7 @@ def _slice(node: Operation) -> Array:
     starts, ends = (np.asarray(node.known(index)).reshape(-1).tolist() for index in (1, 2))
     axes = node.integers(3, "axes") or tuple(range(len(starts)))
     steps = node.integers(4, "steps") or (1,) * len(starts)
+    _axes(node, axes, x.ndim)
     parts: list[Any] = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         place = axis % x.ndim
@@ -106,6 +114,8 @@ def _split(node: Operation) -> tuple[Array, ...]:
     sizes = node.integers(1, "split")
     if sizes is None:
         count = int(node.option("num_outputs", node.outputs))
+        if node.opset < 18 and x.shape[axis] % count:
+            node.refuse(f"{x.shape[axis]} elements are no {count} equal parts", "The file is damaged: export it again.")
         most = -(-x.shape[axis] // count)
         sizes = (*(most,) * (count - 1), x.shape[axis] - most * (count - 1))
     return tuple(ops.split(x, sizes, axis=axis))
@@ -118,9 +128,13 @@ def _pad(node: Operation) -> Array:
     pads = [int(n) for n in node.known(1)]
     axes = node.integers(3, "axes") or tuple(range(x.ndim))
     value = 0.0 if node.get(2) is None else float(np.asarray(node.known(2)).reshape(-1)[0])
+    if len(pads) != 2 * len(axes):
+        node.refuse(f"{len(pads)} widths do not fit {len(axes)} axes", "The file is damaged: export it again.")
+    _axes(node, axes, x.ndim)
     widths = [(0, 0)] * x.ndim
     for index, axis in enumerate(axes):
         widths[axis % x.ndim] = (pads[index], pads[index + len(axes)])
+    node.held(prod(n + a + b for (a, b), n in zip(widths, x.shape, strict=True)))
     # A negative width takes elements away.
     kept = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(widths, x.shape, strict=True))
     return cnp.pad(x[kept], [(max(a, 0), max(b, 0)) for a, b in widths], value=value)
@@ -128,11 +142,16 @@ def _pad(node: Operation) -> Array:
 
 def _range(node: Operation) -> Array:
     first, last, step = (node.known(index) for index in range(3))
+    node.held(abs(int((last.item() - first.item()) / step.item())))
     return Array(np.arange(first.item(), last.item(), step.item(), dtype=first.dtype))
 
 
 def _tile(node: Operation) -> Array:
-    return cnp.tile(node[0], [int(n) for n in node.known(1)])
+    x, repeats = node[0], [int(n) for n in node.known(1)]
+    if len(repeats) != x.ndim:
+        node.refuse(f"{len(repeats)} repeats do not fit {x.ndim} axes", "The file is damaged: export it again.")
+    node.held(x.size * prod(repeats))
+    return cnp.tile(x, repeats)
 
 
 def _triangle(node: Operation) -> Array:
@@ -142,6 +161,7 @@ def _triangle(node: Operation) -> Array:
 
 def _one_hot(node: Operation) -> Array:
     depth = int(np.asarray(node.known(1)).item())
+    node.held(depth * node[0].size)
     if node.option("axis", -1) not in (-1, node[0].ndim):
         node.refuse("its classes are not on the last axis", "Export with axis=-1.")
     values = node[2]

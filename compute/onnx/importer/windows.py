@@ -41,9 +41,19 @@ def _window(node: Operation, kernel: Sequence[int], size: Sequence[int]) -> _Win
         listed = [fill] * (2 - spatial) + [int(n) for n in values]
         return listed[0], listed[1]
 
+    listed = {name: tuple(node.option(name, (1,) * spatial)) for name in ("strides", "dilations")}
+    listed["kernel_shape"] = tuple(kernel)
+    if tuple(node.option("kernel_shape", kernel)) != listed["kernel_shape"]:
+        listed["kernel_shape"] = ()
+    pads = tuple(node.option("pads", (0,) * 2 * spatial))
+    wrong = [name for name, numbers in listed.items() if len(numbers) != spatial or min(numbers) < 1]
+    wrong += ["pads"] if len(pads) != 2 * spatial else []
+    if wrong:
+        node.refuse(
+            f"its attribute {wrong[0]} does not fit {spatial} axes of windows", "The file is damaged: export it again."
+        )
     window = two(kernel, 1)
-    stride = two(node.option("strides", (1,) * spatial), 1)
-    dilation = two(node.option("dilations", (1,) * spatial), 1)
+    stride, dilation = two(listed["strides"], 1), two(listed["dilations"], 1)
     how = node.option("auto_pad", "NOTSET")
     spans = [dilation[i] * (window[i] - 1) + 1 for i in (0, 1)]
     if how in ("SAME_UPPER", "SAME_LOWER"):
@@ -53,8 +63,9 @@ def _window(node: Operation, kernel: Sequence[int], size: Sequence[int]) -> _Win
         padding = ((before[0], after[0]), (before[1], after[1]))
     elif how == "VALID":
         padding = ((0, 0), (0, 0))
+    elif how != "NOTSET":
+        node.refuse(f"its auto_pad is {how!r}", "The file is damaged: export it again.")
     else:
-        pads = node.option("pads", (0,) * 2 * spatial)
         before, after = two(pads[:spatial], 0), two(pads[spatial:], 0)
         padding = ((before[0], after[0]), (before[1], after[1]))
     if node.option("ceil_mode", 0):

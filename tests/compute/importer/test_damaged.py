@@ -1,0 +1,137 @@
+"""Damaged and hostile files: each is refused by name, never by an exception from inside, and opens no other file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from coterie.compute.ir import NDArray
+from coterie.compute.onnx import load
+from coterie.errors import GraphRefused, InputError
+
+FLOAT = TensorProto.FLOAT
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+node = helper.make_node
+
+
+def model(
+    nodes: Sequence[NodeProto],
+    shape: Sequence[int] = (2, 3),
+    functions: Sequence[Any] = (),
+    tensors: Sequence[TensorProto] = (),
+    **constants: NDArray | Sequence[int],
+) -> bytes:
+    """A graph from x to y."""
+    given = [helper.make_tensor_value_info("x", FLOAT, shape)]
+    result = [helper.make_tensor_value_info("y", FLOAT, None)]
+    held = [*tensors, *(numpy_helper.from_array(np.asarray(values), name) for name, values in constants.items())]
+    opsets = [helper.make_opsetid("", 17)] + ([helper.make_opsetid("mine", 1)] if functions else [])
+    graph = helper.make_graph(list(nodes), "damaged", given, result, held)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions)).SerializeToString()
+
+
+def function(name: str, *calls: str) -> Any:
+    names = ["a", *(f"t{step}" for step in range(len(calls) - 1)), "b"]
+    nodes = [
+        node(call, [names[step]], [names[step + 1]], domain="" if call == "Relu" else "mine")
+        for step, call in enumerate(calls)
+    ]
+    return helper.make_function("mine", name, ["a"], ["b"], nodes, [helper.make_opsetid("", 17)])
+
+
+def doubled(depth: int) -> list[Any]:
+    """Functions each of which calls the next one twice."""
+    return [function(f"f{i}", f"f{i + 1}", f"f{i + 1}") for i in range(depth)] + [function(f"f{depth}", "Relu")]
+
+
+IMAGE, KERNEL = (1, 2, 4, 4), np.ones((1, 2, 2, 2), np.float32)
+START = node("f0", ["x"], ["y"], domain="mine")
+
+REFUSED: list[tuple[str, bytes]] = [
+    ("topologically sorted", model([node("Add", ["x", "y"], ["a"]), node("Relu", ["a"], ["y"])])),
+    ("topologically sorted", model([node("Add", ["x", "nowhere"], ["y"])])),
+    ("'y' is not an output of any node", model([node("Relu", ["x"], ["z"])])),
+    ("single static assignment", model([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])])),
+    ("input size 1 not in range", model([node("Add", ["x"], ["y"])])),
+    ("Required attribute 'axis' is missing", model([node("Concat", ["x", "x"], ["y"])])),
+    ("Mismatched attribute type", model([node("Softmax", ["x"], ["y"], axis="a")])),
+    ("the axes [5] do not exist in 2 axes", model([node("Slice", ["x", "s", "e", "a"], ["y"])], s=[0], e=[1], a=[5])),
+    ("the axes [0, 0] are not different", model([node("Unsqueeze", ["x", "a"], ["y"])], a=[0, 0])),
+    ("axis 9 does not exist", model([node("Flatten", ["x"], ["y"], axis=9)])),
+    ("axis 9 does not exist", model([node("LayerNormalization", ["x", "s"], ["y"], axis=9)], s=np.ones(3, np.float32))),
+    ("no 2 equal parts", model([node("Split", ["x"], ["y", "z"], axis=1)])),
+    ("1 repeats do not fit 2 axes", model([node("Tile", ["x", "r"], ["y"])], r=[2])),
+    ("1 widths do not fit 2 axes", model([node("Pad", ["x", "p"], ["y"])], p=[1])),
+    ("kernel_shape does not fit", model([node("Conv", ["x", "w"], ["y"], kernel_shape=[3, 3])], IMAGE, w=KERNEL)),
+    ("strides does not fit", model([node("Conv", ["x", "w"], ["y"], strides=[0, 0])], IMAGE, w=KERNEL)),
+    ("pads does not fit", model([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], pads=[1])], IMAGE)),
+    ("auto_pad is 'BOGUS'", model([node("Conv", ["x", "w"], ["y"], auto_pad="BOGUS")], IMAGE, w=KERNEL)),
+    ("IndexError: tuple index out of range", model([node("Reshape", ["x", "s"], ["y"])], s=[1, 1, 0])),
+    ("slice step cannot be zero", model([node("Slice", ["x", "s", "e", "s", "s"], ["y"])], s=[0], e=[1])),
+    ("makes 1099511627776 elements", model([node("ConstantOfShape", ["s"], ["y"])], s=[2**20, 2**20])),
+    ("makes 51539607552 elements", model([node("Expand", ["x", "s"], ["y"])], s=[2**33, 2, 3])),
+    ("makes 6597069766656 elements", model([node("Tile", ["x", "r"], ["y"])], r=[2**20, 2**20])),
+    (
+        "The tensor 'y' is damaged",
+        model([], tensors=[TensorProto(name="y", data_type=1, dims=[3], raw_data=b"1")]),
+    ),
+    ("'f0' calls itself", model([START], functions=[function("f0", "f0")])),
+    ("its functions are 1099511627776 nodes", model([START], functions=doubled(40))),
+]
+
+
+@pytest.mark.parametrize(("message", "data"), REFUSED, ids=[str(n) for n in range(len(REFUSED))])
+def test_a_damaged_file_is_refused_with_what_is_wrong(message: str, data: bytes) -> None:
+    with pytest.raises(GraphRefused) as caught:
+        found = load(data)
+        found(found.parameters, np.ones([int(size or 1) for size in found.inputs[0].sizes], np.float32))
+    assert message in str(caught.value) and caught.value.hint
+    assert caught.value.reason == "import_refused"
+
+
+def test_errors_of_array_functions_name_the_node_and_keep_their_kind() -> None:
+    found = load(model([node("Gather", ["x", "i"], ["y"], name="look_up")], i=[9]))
+    with pytest.raises(InputError, match=r"The node 'look_up' \(Gather\): .*leave axis 0"):
+        found(found.parameters, X)
+
+
+def test_a_part_that_nobody_reads_is_counted() -> None:
+    found = load(model([node("Split", ["x"], ["y", "z", ""], axis=1)]))
+    assert found({}, X).shape == (2, 1)
+
+
+def test_numbers_that_are_not_finite_are_numbers() -> None:
+    found = load(model([node("Add", ["x", "k"], ["y"])], k=np.asarray([np.nan, np.inf, 0.0], np.float32)))
+    np.testing.assert_array_equal(found(found.parameters, X).numpy()[1], [np.nan, np.inf, 5.0])
+
+
+@pytest.mark.parametrize("place", ["initialiser", "attribute"])
+@pytest.mark.parametrize("location", ["secret", "../secret", "link", "/etc/hostname"])
+def test_no_file_outside_the_folder_is_opened(
+    place: str, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = TensorProto(name="k", data_type=FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    add = node("Add", ["x", "k"], ["y"])
+    data = (
+        model([add], tensors=[tensor])
+        if place == "initialiser"
+        else model([node("Constant", [], ["k"], value=tensor), add])
+    )
+    (tmp_path / "secret").write_bytes(b"\1\2\3\4" * 3)
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "inside" / "model.onnx").write_bytes(data)
+    monkeypatch.chdir(tmp_path)  # where bytes alone must not look either
+    for source in (data, tmp_path / "inside" / "model.onnx"):
+        with pytest.raises(GraphRefused):
+            load(source)
+
+
+def test_a_model_may_leave_out_the_types_of_results() -> None:
+    proto = ModelProto.FromString(model([node("Relu", ["x"], ["y"])]))
+    proto.graph.output[0].ClearField("type")
+    assert load(proto.SerializeToString())({}, X).shape == (2, 3)
