@@ -9,10 +9,18 @@ from coterie.compute.array import Array
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
+from coterie.compute.nn.module import (
+    Module,
+    Parameters,
+    ParameterSpec,
+    check_epsilon,
+    check_number,
+    check_positive,
+    require,
+)
 from coterie.compute.nn.normalisation import by_channel
 from coterie.compute.private.units import require_whole_batch
-from coterie.errors import InputError, ShapeError
+from coterie.errors import ShapeError
 
 # A sum of weights below this is zero; dividing by it keeps 0/0 away.
 _SMALLEST = 1e-12
@@ -28,8 +36,8 @@ class _BatchNorm(Module):
 
     def __post_init__(self) -> None:
         check_positive(self, channels=self.channels)
-        if not 0 <= self.momentum <= 1:
-            raise InputError(f"{type(self).__name__}: momentum must be in 0 .. 1, got {self.momentum}.")
+        check_number(self, 0, 1, momentum=self.momentum)
+        check_epsilon(self, self.epsilon)
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters
+from coterie.compute.nn.module import Module, Parameters, require
 from coterie.errors import InputError
 
 
@@ -16,7 +16,7 @@ def forward(model: Module, params: Parameters, x: Array, mode: Mode = EVAL) -> t
     call made. Raises InputError for a layer that reports an array that it was not given as a buffer.
     """
     # Modules pass arrays on as they are, under names without prefixes; so a buffer is known by being this very object.
-    given = {name: params[name] for name, spec in model.specs().items() if spec.role == "buffer"}
+    given = {name: require(params, name, model) for name, spec in model.specs().items() if spec.role == "buffer"}
     if len({id(array) for array in given.values()}) < len(given):
         given = {name: array.alias() for name, array in given.items()}
         params = {**params, **given}

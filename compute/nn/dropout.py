@@ -1,6 +1,8 @@
 """Dropout."""
 
 from dataclasses import dataclass
+from numbers import Real
+from typing import cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -20,8 +22,8 @@ class Dropout(Module):
     rate: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rate < 1:
-            raise InputError(f"Dropout: rate must be at least 0 and below 1, got {self.rate}.")
+        if not isinstance(cast(object, self.rate), Real) or not 0 <= self.rate < 1:
+            raise InputError(f"Dropout: rate must be at least 0 and below 1, got {self.rate!r}.")
 
     def specs(self) -> dict[str, ParameterSpec]:
         return {}

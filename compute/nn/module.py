@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from numbers import Real
 from typing import Literal, TypeAlias, cast, final
 
 from coterie.compute.array import Array
@@ -124,3 +125,17 @@ def check_positive(module: Module, **sizes: int) -> None:
     for name, size in sizes.items():
         if not _whole(size, 1):
             raise InputError(f"{type(module).__name__}: {name} must be a whole number of at least 1, got {size!r}.")
+
+
+def check_number(module: Module, low: float, high: float, **numbers: float) -> None:
+    """Require numbers in low .. high. Raises InputError naming the first that is none."""
+    for name, number in numbers.items():
+        if not isinstance(cast(object, number), Real) or not low <= number <= high:
+            raise InputError(f"{type(module).__name__}: {name} must be in {low:g} .. {high:g}, got {number!r}.")
+
+
+def check_epsilon(module: Module, epsilon: float) -> None:
+    """Require a number that can be added to a variance: where float32 has no such number, an example of equal elements
+    would be 0/0. Raises InputError.
+    """
+    check_number(module, 1e-30, 1.0, epsilon=epsilon)

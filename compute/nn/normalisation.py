@@ -8,7 +8,7 @@ from coterie.compute.array import Array
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_epsilon, check_positive, require
 from coterie.errors import InputError, ShapeError
 
 
@@ -25,6 +25,7 @@ class LayerNorm(Module):
 
     def __post_init__(self) -> None:
         check_positive(self, size=self.size)
+        check_epsilon(self, self.epsilon)
 
     def specs(self) -> dict[str, ParameterSpec]:
         return {
@@ -49,6 +50,7 @@ class RMSNorm(Module):
 
     def __post_init__(self) -> None:
         check_positive(self, size=self.size)
+        check_epsilon(self, self.epsilon)
 
     def specs(self) -> dict[str, ParameterSpec]:
         return {"weight": ParameterSpec((self.size,), Constant(1.0))}
@@ -73,6 +75,7 @@ class GroupNorm(Module):
 
     def __post_init__(self) -> None:
         check_positive(self, groups=self.groups, channels=self.channels)
+        check_epsilon(self, self.epsilon)
         if self.channels % self.groups:
             raise InputError(f"GroupNorm: {self.groups} groups must divide channels {self.channels}.")
 
@@ -99,6 +102,7 @@ class InstanceNorm(Module):
 
     def __post_init__(self) -> None:
         check_positive(self, channels=self.channels)
+        check_epsilon(self, self.epsilon)
 
     def specs(self) -> dict[str, ParameterSpec]:
         return {}

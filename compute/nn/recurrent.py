@@ -75,6 +75,8 @@ class _Recurrent(Module):
         """The outputs [B, T, hidden] and the last state."""
         check_input(x, ("B", "T", self.inputs), self)
         count, steps, _ = x.shape
+        if not steps:
+            raise ShapeError(f"{self} needs sequences of at least one step, got {list(x.shape)}.")
         shape = (count, self.hidden)
         zeros = tuple(xp.zeros(shape, dtype=x.dtype) for _ in range(self._carried))
         carry = zeros if state is None else state

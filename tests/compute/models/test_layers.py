@@ -294,6 +294,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: UNTYPED.Sequential(nn.ReLU(), nn.ReLU), InputError, "Sequential: layer 1 is the class ReLU"),
     (lambda: UNTYPED.models.mlp(4), InputError, "as in .4, 16, 3.; got 4"),
     (lambda: nn.Conv2d(3, 4, 3, groups=2), InputError, "2 groups must divide inputs 3"),
+    (lambda: nn.Dropout("half"), InputError, "rate must be at least 0 and below 1, got 'half'"),  # pyright: ignore[reportArgumentType]
     (lambda: nn.Dropout(1.0), InputError, "rate must be at least 0 and below 1"),
     (lambda: nn.Dropout(0.5)({}, Array(np.ones(2)), nn.train()), InputError, "needs random numbers in training"),
     (

@@ -195,6 +195,10 @@ def test_mistakes_are_named():
         nn.forward(Confused("input"), count, x)
     with pytest.raises(InputError, match=r"turns the buffer 'count' from float64\[1\] into float64\[4,3\]"):
         nn.forward(Confused("shape"), count, x)
+    with pytest.raises(InputError, match="BatchNorm1d.* needs the parameter 'running_mean'"):
+        nn.forward(nn.BatchNorm1d(3), {}, Array(np.zeros((2, 3), np.float32)), nn.train())
+    with pytest.raises(InputError, match="BatchNorm2d: momentum must be in 0 .. 1, got 'a'"):
+        nn.BatchNorm2d(3, momentum="a")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="BatchNorm2d: momentum must be in 0 .. 1, got 2"):
         nn.BatchNorm2d(3, momentum=2)
     layer = nn.BatchNorm2d(3)
@@ -245,3 +249,20 @@ def test_touched_rows_refuse_what_does_not_fit():
     rows = nn.TouchedRows.of(np.array([1, 2, 1]), table_rows=5)
     with pytest.raises(InputError, match=r"has 3 rows, got \[2, 4\]"):
         rows.scatter(np.zeros((5, 4)), np.zeros((2, 4)))
+
+
+NORMS: dict[str, Callable[[float], nn.Module]] = {
+    "LayerNorm": lambda epsilon: nn.LayerNorm(4, epsilon),
+    "RMSNorm": lambda epsilon: nn.RMSNorm(4, epsilon),
+    "GroupNorm": lambda epsilon: nn.GroupNorm(2, 4, epsilon),
+    "InstanceNorm": lambda epsilon: nn.InstanceNorm(4, epsilon),
+    "BatchNorm1d": lambda epsilon: nn.BatchNorm1d(4, epsilon),
+    "BatchNorm2d": lambda epsilon: nn.BatchNorm2d(4, epsilon),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("epsilon", [0.0, -1e-5, 1e-50, float("nan"), None, "a"])
+def test_an_epsilon_that_would_divide_by_zero_is_refused(name: str, epsilon: Any) -> None:
+    with pytest.raises(InputError, match=f"{name}: epsilon must be in 1e-30 .. 1, got {epsilon!r}"):
+        NORMS[name](epsilon)

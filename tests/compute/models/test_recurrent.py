@@ -185,6 +185,10 @@ def test_mistakes_are_named():
         nn.GRU(2, 0)
     layer = nn.LSTM(2, 5)
     params = arrays(random_parameters(layer))
+    for unroll in (True, False):
+        empty = nn.LSTM(2, 5, unroll)
+        with pytest.raises(ShapeError, match=r"needs sequences of at least one step, got \[3, 0, 2\]"):
+            empty({name: Array(value) for name, value in empty.init(0).items()}, Array(np.zeros((3, 0, 2), np.float32)))
     with pytest.raises(ShapeError, match=r"takes \[B, T, 2\], got \[3, 4, 3\]"):
         layer(params, Array(np.zeros((3, 4, 3))))
     with pytest.raises(ShapeError, match=r"takes a state \[3, 5\], got \[1, 5\]"):
