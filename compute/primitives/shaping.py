@@ -15,7 +15,8 @@ Shape = tuple[int, ...]
 
 
 def _reshape_infer(x: Type, *, shape: Shape) -> Type:
-    if prod(shape) != x.size or any(n < 0 for n in shape):
+    # -1 is the unknown size of a stack of a while loop: NumPy and ONNX read it from the data.
+    if prod(shape) != x.size or shape.count(-1) != x.shape.count(-1) or any(n < -1 for n in shape):
         raise ShapeError(
             f"{x.size} elements do not make the shape {list(shape)} ({prod(shape)} elements).",
             hint="The number of elements must stay.",

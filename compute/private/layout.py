@@ -8,6 +8,7 @@ they meet and cancel, and products stand beside the addends and transpositions t
 from itertools import pairwise
 from math import prod
 
+from coterie.compute.control.row import STEPS
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes import fixpoint
 from coterie.compute.passes.algebra import ELEMENTWISE, simplify_differentiable
@@ -33,6 +34,8 @@ def sink(graph: Graph) -> Graph:
 
 
 def _rule(node: Node, view: View) -> Value | None:
+    if any(STEPS in value.type.shape for value in (*node.inputs, *node.outputs)):
+        return None  # a stack of a while loop has no size that could be regrouped
     if node.primitive == "transpose":
         return _with_fewer_axes(node, view)
     if node.primitive in ELEMENTWISE:

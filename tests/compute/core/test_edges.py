@@ -154,3 +154,18 @@ def test_gradients_of_loops_inside_of_scans_may_meet_in_a_stack() -> None:
     np.testing.assert_allclose(vmap(grad(fn))(many).numpy(), [grad(fn)(row).numpy() for row in many], rtol=1e-9)
     value, _ = value_and_grad(fn)(x)
     assert value.item() == pytest.approx(fn(x).item())
+
+
+@pytest.mark.parametrize("examples", [1, 3])
+def test_gradients_of_mapped_loops_compile_for_any_number_of_examples(examples: int) -> None:
+    """Of one example, axes of size 1 stand beside the number of steps, which is not known."""
+
+    def fn(x: Array, w: Array) -> Array:
+        return cnp.sum(while_loop(lambda v: cnp.sum(v) < 30.0, lambda v: v * w + cnp.sin(w), x))
+
+    x = np.ones((examples, 3), np.float32) * np.arange(1, examples + 1, dtype=np.float32)[:, None]
+    w = numbers(1.5, 1.2, 1.7)
+    gradients = vmap(grad(fn, (0, 1)), in_axes=(0, None))
+    expected = [grad(fn, (0, 1))(row, w) for row in x]
+    for index, found in enumerate(jit(gradients, fullgraph=True)(x, w)):
+        np.testing.assert_allclose(found.numpy(), [row[index].numpy() for row in expected], rtol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute import nn, ops
+from coterie.compute import nn, ops, vmap, while_loop
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
@@ -115,6 +115,15 @@ def unused(params: Mapping[str, Array], x: Array, target: Array) -> Array:
     return square(x @ params["w"], target)
 
 
+def until_long(params: Mapping[str, Array], x: Array, target: Array) -> Array:
+    """A loop that takes as many steps as each example decides."""
+
+    def grown(row: Array) -> Array:
+        return while_loop(lambda h: xp.sum(h * h) < 30.0, lambda h: 1.5 * h + xp.tanh(h @ params["w"]), row)
+
+    return square(vmap(grown)(x @ params["in"]), target)
+
+
 def positions(params: Mapping[str, Array], x: Array, target: Array) -> Array:
     return square(xp.sum(xp.tanh(x + params["p"]), axis=1), target)
 
@@ -163,6 +172,7 @@ MODELS = (
     conv("conv, depthwise", 3, 3, 3, groups=3),
     conv("conv, all in one place", 8, 9, 7),
     conv("conv, 1x1", 3, 2, 1),
+    Model("while loop", until_long, {"in": (4, 4), "w": (4, 4)}, [floats(B, 4), floats(B, 4)]),
 )
 
 
