@@ -24,6 +24,7 @@ class Recorder:
 
     def __init__(self, parent: "Recorder | None" = None) -> None:
         self.parent = parent
+        self.refused: TraceError | None = None  # see refused()
         self.nodes: list[Node] = []
         self.inputs: dict[str, Value] = {}
         self.captures: dict[Value, Array] = {}
@@ -109,6 +110,17 @@ class Recorder:
                 return holder._weights[id(array)][1]
             holder = holder.parent
         return Value(array.type)
+
+
+def refused(error: TraceError) -> TraceError:
+    """The error, to be raised; the open traces remember it. Python itself would have gone on where it is raised, so a
+    program that catches it must not become a graph of its except.
+    """
+    holder = RECORDER.get()
+    while holder is not None:
+        holder.refused = holder.refused or error
+        holder = holder.parent
+    return error
 
 
 RECORDER: ContextVar[Recorder | None] = ContextVar("coterie_recorder", default=None)

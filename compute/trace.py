@@ -85,6 +85,8 @@ def trace_named(fn: Callable[[GraphInputs], Mapping[str, Any]], inputs: Mapping[
         outputs = {name: recorder.lift(as_array(result)) for name, result in results.items()}
     finally:
         RECORDER.reset(token)
+    if recorder.refused is not None:
+        raise recorder.refused
     if recorder.captures:
         raise TraceError("A named graph cannot use arrays of an enclosing trace.", hint="Pass them as inputs.")
     return verify(recorder.finish(outputs))
@@ -130,6 +132,8 @@ def trace_flat(
         outputs = {name: recorder.lift(as_array(result)) for name, result in zip(names, results, strict=True)}
     finally:
         RECORDER.reset(token)
+    if recorder.refused is not None:
+        raise recorder.refused
     graph = verify(recorder.finish(outputs))
     return Traced(
         graph=graph, in_structure=structure, out_structure=out_structure, captures=tuple(recorder.captures.values())

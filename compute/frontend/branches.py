@@ -7,7 +7,17 @@ from coterie.compute import tree
 from coterie.compute.array import as_array
 from coterie.compute.control.bind import bind_structured
 from coterie.compute.control.functions import closed
-from coterie.compute.frontend.values import Undefined, Unset, fitted, is_dynamic, is_traced, refuse, single, truth
+from coterie.compute.frontend.values import (
+    Undefined,
+    Unset,
+    deciding,
+    fitted,
+    is_dynamic,
+    is_traced,
+    refuse,
+    single,
+    truth,
+)
 from coterie.compute.ir import FLOATS, Type
 from coterie.compute.trace import Traced, trace_flat
 
@@ -73,7 +83,9 @@ class _Outcome:
 
     def __call__(self) -> dict[str, Any]:
         self.dynamic, self.static = {}, {}
-        for name, value in zip(self._names, self._branch(*self._state), strict=True):
+        with deciding():
+            after = self._branch(*self._state)
+        for name, value in zip(self._names, after, strict=True):
             value = fitted(value, *self.forms[name]) if name in self.forms else value
             (self.dynamic if is_dynamic(value) else self.static)[name] = value
         return dict(self.dynamic)

@@ -49,17 +49,24 @@ class Desugar:
                 setattr(node, name, self.block(inner))
         if isinstance(node, ast.Try):
             for handler in node.handlers:
-                handler.body = self.block(handler.body)
+                handler.body = self._handled(handler, self.block(handler.body))
         if isinstance(node, ast.Match):
             for case in node.cases:
                 case.body = self.block(case.body)
+        if isinstance(node, ast.Expr):
+            return [_decided(node)]
         return self._loop(node) if isinstance(node, (ast.While, ast.For)) else [node]
 
+    def _handled(self, handler: ast.ExceptHandler, body: list[ast.stmt]) -> list[ast.stmt]:
+        """The body of an except, which takes the name of the error away by itself."""
+        if handler.name is None:
+            return body
+        name, handler.name = handler.name, self._fresh("caught")
+        gone = _deleted(ast.Name(name, ast.Del()))
+        whole = [assign(name, load(handler.name)), ast.Try(body, [], [], [gone])]
+        return [located(made, handler) for made in whole]
+
     def _loop(self, node: Loop) -> list[ast.stmt]:
-        if isinstance(node, ast.While) and not node.orelse and holds([node.test], ast.NamedExpr):
-            # The name is bound in the body, where it can be carried.
-            leave = located(ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], []), node)
-            node.test, node.body = located(ast.Constant(True), node), [leave, *node.body]
         if _hidden(node.body):
             return [node]
         endless = isinstance(node, ast.While) and _is_true(node.test) and not leaves_loop(node.body, ast.Break)
@@ -77,6 +84,10 @@ class Desugar:
             before.append(assign(left, ast.Constant(False)))
             rest, node.orelse = node.orelse, []
             after.append(ast.If(ast.UnaryOp(ast.Not(), load(left)), rest, []))
+        if isinstance(node, ast.While) and holds([node.test], ast.NamedExpr):
+            # The name is bound in the body, where it can be carried.
+            leave = located(ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], []), node)
+            node.test, node.body = located(ast.Constant(True), node), [leave, *node.body]
         return [*before, node, *after]
 
     def _fresh(self, stem: str) -> str:
@@ -86,6 +97,20 @@ class Desugar:
 
 def _is_true(test: ast.expr) -> bool:
     return isinstance(test, ast.Constant) and bool(test.value)
+
+
+def _decided(node: ast.Expr) -> ast.stmt:
+    """An expression that is a statement, as the decision that it is: ``a and f()`` calls f where a holds."""
+    value = node.value
+    if isinstance(value, ast.IfExp):
+        body, orelse = (_decided(located(ast.Expr(part), node)) for part in (value.body, value.orelse))
+        return located(ast.If(value.test, [body], [orelse]), node)
+    if isinstance(value, ast.BoolOp):
+        *first, last = value.values
+        test = first[0] if len(first) == 1 else ast.BoolOp(value.op, first)
+        test = test if isinstance(value.op, ast.And) else ast.UnaryOp(ast.Not(), test)
+        return located(ast.If(test, [_decided(located(ast.Expr(last), node))], []), node)
+    return node
 
 
 def _deleted(target: ast.expr) -> ast.stmt:

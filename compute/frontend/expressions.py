@@ -2,6 +2,7 @@
 
 import ast
 
+from coterie.compute.frontend.names import effects
 from coterie.compute.frontend.syntax import call, function_of, load
 
 
@@ -27,13 +28,25 @@ class Expressions(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node  # rewritten as a function of its own
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return node  # a function in it would not see its names
+
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
+        reason = effects([node.body, node.orelse])
         self.generic_visit(node)
+        if reason is not None:
+            node.test = call("plain_test", node.test, ast.Constant(reason))
+            return node
         branches = (function_of((), value) for value in (node.body, node.orelse))
         return ast.copy_location(call("choose", node.test, *branches), node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        reason = effects(node.values[1:])
         self.generic_visit(node)
+        if reason is not None:
+            *tests, last = node.values
+            node.values = [*(call("plain_test", test, ast.Constant(reason)) for test in tests), last]
+            return node
         name = "and_" if isinstance(node.op, ast.And) else "or_"
         return ast.copy_location(call(name, *(function_of((), value) for value in node.values)), node)
 

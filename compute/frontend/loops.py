@@ -7,10 +7,23 @@ from typing import Any
 from coterie.compute.array import as_array
 from coterie.compute.control.functions import scan, while_loop
 from coterie.compute.frontend.branches import Branch, State
-from coterie.compute.frontend.values import Undefined, Unset, fitted, is_dynamic, is_traced, refuse, single, truth
+from coterie.compute.frontend.values import (
+    Undefined,
+    Unset,
+    deciding,
+    fitted,
+    is_dynamic,
+    is_traced,
+    refuse,
+    single,
+    truth,
+)
 from coterie.compute.ir import Type
 from coterie.compute.numpy import elementwise, manipulation
 from coterie.compute.trace import trace_flat
+
+# After how many items an iterator, such as itertools.count(), is taken to end by a break alone.
+_ENDLESS = 1000
 
 
 def while_(check: Branch, step: Branch, state: State, names: Sequence[str]) -> State:
@@ -30,13 +43,20 @@ def for_(iterable: Any, step: Branch, state: State, names: Sequence[str], stop: 
     """
     if isinstance(iterable, TracedRange):
         return _for_range(iterable, step, state, names, stop)
+    if is_traced(iterable) and iterable.shape and not len(iterable):
+        return state
     if is_traced(iterable):
         carried = _Carried(state, names, lambda *s: step(iterable[0], *s))
         found, _ = scan(lambda c, x: (carried.step(c, lambda *s: step(x, *s)), None), carried.start, iterable)
         return carried.state(found)
-    for item in iterable:
+    for count, item in enumerate(iterable):
         state = step(item, *state)
-        if stop is not None and not is_traced(state[stop]) and state[stop]:
+        if stop is None:
+            continue
+        if is_traced(state[stop]):
+            if count == _ENDLESS and not hasattr(iterable, "__len__"):
+                refuse("a loop over an iterator without a length is left on a traced array only")
+        elif state[stop]:
             break
     return state
 
@@ -71,7 +91,8 @@ class _Carried:
         self._dynamic = [is_dynamic(value) for value in self._state]
         self.start: dict[str, Any] = self._picked(self._state)
         # A Python number takes the dtype that the loop gives it.
-        after = trace_flat(lambda: self._picked(step(*self._state)), (), ())
+        with deciding():
+            after = trace_flat(lambda: self._picked(step(*self._state)), (), ())
         self.start = fitted(self.start, after.out_structure, [v.type for v in after.graph.outputs.values()])
 
     def _picked(self, state: State) -> dict[str, Any]:
@@ -84,7 +105,8 @@ class _Carried:
 
     def step(self, carry: dict[str, Any], step: Branch) -> dict[str, Any]:
         """The carry after one step."""
-        new = step(*self.state(carry))
+        with deciding():
+            new = step(*self.state(carry))
         for name, before, after, carried in zip(self._names, self._state, new, self._dynamic, strict=True):
             if carried and not is_dynamic(after):
                 refuse(f"a loop on traced arrays turns {name!r} into something else than an array")
@@ -104,7 +126,8 @@ def _with_results(state: State, step: Branch) -> State:
     made: dict[str, Any] = {}
 
     def results() -> dict[str, Any]:
-        after = step(*state)
+        with deciding():
+            after = step(*state)
         made.update({str(index): after[index] for index in places if is_dynamic(after[index])})
         return dict(made)
 

@@ -7,6 +7,12 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
+# Names of what is called for more than its result. Not "add", "update" and such, which are array functions too.
+_CHANGING = frozenset(
+    "append appendleft delattr exec extend input next pop popitem popleft print setattr setdefault write".split()
+)
+
+
 def own(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
     """All nodes of this scope: not those inside of inner functions and comprehensions."""
     for node in nodes:
@@ -21,12 +27,16 @@ def assigned(nodes: Sequence[ast.AST]) -> list[str]:
     for node in own(nodes):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.alias):
             found.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name:
             found.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            found.add(node.rest)
+        elif isinstance(node, _COMPREHENSIONS):  # := in one binds a name outside of it
+            found.update(n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
     return sorted(found)
 
 
@@ -54,10 +64,15 @@ def effects(nodes: Sequence[ast.AST]) -> str | None:
             return "a write into an attribute or an item"
         if isinstance(node, (ast.Raise, ast.Assert)):
             return "a raise or an assert"
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Call)
-            and isinstance(node.value.func, ast.Attribute)
-        ):
-            return f"a call of {node.value.func.attr!r} whose result is not used"
+        unused = [n for n in ast.walk(node.value) if isinstance(n, ast.Call)] if isinstance(node, ast.Expr) else []
+        if unused:
+            return f"a call of {called(unused[0])!r} whose result is not used"
+        if isinstance(node, ast.Call) and called(node) in _CHANGING:
+            return f"a call of {called(node)!r}, which changes something"
     return None
+
+
+def called(node: ast.Call) -> str:
+    """The name of what is called, without what it belongs to."""
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "a function")

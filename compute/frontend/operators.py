@@ -7,6 +7,7 @@ Variables cross a branch or a loop by position. Those that hold arrays, numbers 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coterie.compute.array import Array
 from coterie.compute.frontend.branches import choose as choose
 from coterie.compute.frontend.branches import if_ as if_
 from coterie.compute.frontend.branches import return_if as return_if
@@ -15,6 +16,7 @@ from coterie.compute.frontend.loops import range_ as range_
 from coterie.compute.frontend.loops import while_ as while_
 from coterie.compute.frontend.values import Undefined as Undefined
 from coterie.compute.frontend.values import Unset as Unset
+from coterie.compute.frontend.values import augmented as augmented
 from coterie.compute.frontend.values import is_traced, refuse, truth
 from coterie.compute.numpy import elementwise
 
@@ -66,12 +68,21 @@ def plain_iterable(iterable: Any, reason: str) -> Any:
 def _boolean(values: Sequence[Callable[[], Any]], go_on: bool) -> Any:
     result: Any = go_on
     for index, value in enumerate(values):
-        found = value()
         if is_traced(result):
-            join = elementwise.logical_and if go_on else elementwise.logical_or
-            result = join(truth(result), truth(found))
+            result = _joined(result, value, go_on)
         else:
-            result = found
+            result = value()
             if not is_traced(result) and index < len(values) - 1 and bool(result) != go_on:
                 return result
     return result
+
+
+def _joined(first: Any, second: Callable[[], Any], go_on: bool) -> Any:
+    """The second value where the first one goes on, else the first: for bools, whether both hold, or one."""
+    if first.type.dtype != "bool":
+        return choose(truth(first), *((second, lambda: first) if go_on else (lambda: first, second)))
+    found = second()
+    if not isinstance(found, bool) and not (isinstance(found, Array) and found.type.dtype == "bool"):
+        refuse("`and` or `or` on a traced bool gives something else in one case", "Compare it with a number")
+    join = elementwise.logical_and if go_on else elementwise.logical_or
+    return join(truth(first), truth(found))

@@ -13,10 +13,11 @@ function along as the other branch; :mod:`desugar` has moved those in loops behi
 items, calls of methods for their effect, and raise stay Python: there a traced test is refused with its line.
 """
 
+import __future__
+
 import ast
 import dis
 import inspect
-import textwrap
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
@@ -28,7 +29,7 @@ from coterie.compute.frontend.desugar import Desugar
 from coterie.compute.frontend.expressions import Expressions, Super, lazy
 from coterie.compute.frontend.names import assigned, effects, holds, leaves_loop, own
 from coterie.compute.frontend.refusal import explained
-from coterie.compute.frontend.syntax import FLOW, assign, call, load, located, names_tuple, strings
+from coterie.compute.frontend.syntax import FLOW, assign, augmented, call, load, located, names_tuple, strings
 
 _UNTOUCHED = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 _DECISIONS = (ast.If, ast.While, ast.For, ast.IfExp, ast.BoolOp, ast.Not, ast.Assert)
@@ -58,19 +59,29 @@ def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
         return explained(fn, "a lambda is not rewritten: write it as a def") if _branches(fn.__code__) else fn
     try:
         lines, first = inspect.getsourcelines(fn)
-        definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
+        definition = _parsed("".join(lines), first)
     except (OSError, SyntaxError, IndexError):
         return explained(fn, "its source cannot be read: define it in a file") if _branches(fn.__code__) else fn
     if not isinstance(definition, ast.FunctionDef) or not any(map(_decides, ast.walk(definition))):
         return fn
     if (reason := _untouched(definition)) is not None:
         return explained(fn, reason)
-    ast.increment_lineno(definition, first - 1)
     definition.decorator_list = []
     parameters = [*definition.args.posonlyargs, *definition.args.args]
     if parameters:
         Super(parameters[0].arg).generic_visit(definition)
-    return _made(fn, _Rewriter().function(definition))
+    try:
+        return _made(fn, _Rewriter().function(definition))
+    except (SyntaxError, RecursionError):
+        return explained(fn, "its branches and loops are nested too deeply")
+
+
+def _parsed(source: str, first: int) -> ast.stmt:
+    """A definition that begins on this line of its file. It may stand inside of another; its strings must stay."""
+    inside = source[0].isspace()
+    found = ast.parse(f"if True:\n{source}" if inside else source).body[0]
+    ast.increment_lineno(found, first - 2 if inside else first - 1)
+    return found.body[0] if isinstance(found, ast.If) else found
 
 
 def _decides(node: ast.AST) -> bool:
@@ -81,12 +92,18 @@ def _untouched(node: ast.FunctionDef) -> str | None:
     """Why a function is left as it is, if it is."""
     if holds(node.body, *_UNTOUCHED):
         return "it is a generator or waits, which is not rewritten"
+    if holds(node.body, ast.TryStar):
+        return "it has an except*, which is not rewritten"
     if lazy(node):
         return "it binds a name by := inside of and, or, if-else or a chain: bind it on a line of its own"
     shared = {name for n in ast.walk(node) if isinstance(n, (ast.Global, ast.Nonlocal)) for name in n.names}
-    inside = [n for n in ast.walk(node) if isinstance(n, (ast.If, ast.While, ast.For))]
-    if changed := sorted(shared & set(assigned(inside))):
-        return f"it writes the variable {changed[0]!r} of another scope in a branch or loop"
+    # What stands behind an if that returns runs on a condition too; and a function may be called on one.
+    first = next((i for i, n in enumerate(node.body) if isinstance(n, ast.If) and _returns(n)), len(node.body))
+    conditional = [n for n in own(node.body) if isinstance(n, (ast.If, ast.While, ast.For))] + node.body[first:]
+    functions = [n for n in ast.walk(node) if isinstance(n, ast.FunctionDef) and n is not node]
+    for body in (conditional, *(function.body for function in functions)):
+        if changed := sorted(shared & set(assigned(body))):
+            return f"it, or a function in it, writes the variable {changed[0]!r} of another scope"
     return None
 
 
@@ -102,12 +119,18 @@ def _made(fn: FunctionType, definition: ast.FunctionDef) -> Callable[..., Any]:
     """The function of a definition, in the place of another: its globals, its closure, its defaults."""
     free = [*fn.__code__.co_freevars, FLOW]
     arguments = ast.arguments([], [ast.arg(name) for name in free], None, [], [], None, [])
-    factory = ast.FunctionDef("factory__", arguments, [definition], [], **_SYNTAX)
+    # Inside of its class, where names such as __x mean others.
+    around = fn.__qualname__.rpartition(".")[0].rpartition(".")[2].strip("<>")
+    holder = ast.ClassDef(around or "locals", [], [], [definition], [], **_SYNTAX)
+    factory = ast.FunctionDef("factory__", arguments, [holder], [], **_SYNTAX)
     # Under its own name it would hide the global that it calls itself by.
     definition.name = "function__"
     module = ast.fix_missing_locations(ast.Module([factory], []))
-    outer = compile(module, fn.__code__.co_filename, "exec", dont_inherit=True)
-    code = _code(_code(outer, "factory__"), "function__").replace(co_name=fn.__name__, co_qualname=fn.__qualname__)
+    future = fn.__code__.co_flags & __future__.annotations.compiler_flag
+    code = compile(module, fn.__code__.co_filename, "exec", flags=future, dont_inherit=True)
+    for name in ("factory__", holder.name, "function__"):
+        code = _code(code, name)
+    code = code.replace(co_name=fn.__name__, co_qualname=fn.__qualname__)
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     cells[FLOW] = CellType(operators)
     closure = tuple(cells[name] for name in code.co_freevars)
@@ -169,7 +192,10 @@ class _Rewriter:
             return self._while(node) if isinstance(node, ast.While) else self._for(node)
         if isinstance(node, (ast.With, ast.Try, ast.Match)):
             return [self._surrounding(node)]
-        return [Expressions().visit(node)]
+        node = Expressions().visit(node)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            return [augmented(node, node.target)]
+        return [node]
 
     def _surrounding(self, node: ast.With | ast.Try | ast.Match) -> ast.stmt:
         """A statement that is no decision itself. What leaves it stays Python's."""

@@ -34,6 +34,17 @@ def assign(name: str, value: ast.expr) -> ast.stmt:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
+def augmented(node: ast.AugAssign, target: ast.Name) -> ast.stmt:
+    """``a += b`` as ``a = operator.iadd(a, b)``."""
+    name = type(node.op).__name__.lower()
+    name = _SHORT.get(name, name.removeprefix("bit"))
+    return located(assign(target.id, call("augmented", ast.Constant(f"i{name}"), load(target.id), node.value)), node)
+
+
+# Operators that syntax and the module operator call differently.
+_SHORT = {"mult": "mul", "div": "truediv", "matmult": "matmul"}
+
+
 def located(made: Any, like: ast.AST) -> Any:
     """Made-up syntax on the first line of what it stands for."""
     line: int = getattr(like, "lineno", 1)

@@ -1,5 +1,9 @@
 """What variables of a rewritten function can be: arrays and numbers, anything else, or nothing yet."""
 
+import operator
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from coterie.compute import tree
@@ -7,7 +11,7 @@ from coterie.compute.array import Array, as_array
 from coterie.compute.ir import Type
 from coterie.compute.numpy import elementwise, manipulation
 from coterie.compute.primitives import rules
-from coterie.compute.recorder import RECORDER
+from coterie.compute.recorder import RECORDER, refused
 from coterie.compute.source import user_source
 from coterie.errors import TraceError
 
@@ -23,12 +27,16 @@ class Undefined:
         message = f"{user_source()}: {self._name!r} has no value here"
         if RECORDER.get() is None:
             raise UnboundLocalError(f"{message}.")
-        raise TraceError(f"{message}.", hint=f"In a graph a name has one in any case: {self._why}.")
+        raise refused(TraceError(f"{message}.", hint=f"In a graph a name has one in any case: {self._why}."))
 
     __getattr__ = __getitem__ = __call__ = __iter__ = __len__ = __bool__ = __float__ = __int__ = __index__ = _no_value
-    __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = __abs__ = __invert__ = _no_value
-    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_value
-    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __xor__ = _no_value
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __matmul__ = __pow__ = _no_value
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rmatmul__ = __rpow__ = _no_value
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = (
+        _no_value
+    )
+    __neg__ = __pos__ = __abs__ = __invert__ = __contains__ = __next__ = __enter__ = __hash__ = _no_value
+    __setitem__ = __delitem__ = __str__ = __repr__ = __format__ = _no_value
 
 
 class Unset(Undefined):
@@ -54,12 +62,34 @@ def is_dynamic(value: Any) -> bool:
 def truth(value: Any) -> Array:
     """A bool array of what Python would take for true."""
     array = as_array(value)
+    if array.size != 1:
+        refuse(f"{array.type}, which has {array.size} elements, is asked whether it is true", "Use any() or all()")
     return array if array.type.dtype == "bool" else elementwise.not_equal(array, 0)
 
 
 def single(test: Array) -> Array:
     """An array of one element without axes."""
     return manipulation.reshape(test, ()) if test.size == 1 else test
+
+
+_deciding: ContextVar[bool] = ContextVar("coterie_deciding", default=False)
+
+
+@contextmanager
+def deciding() -> Generator[None]:
+    """Around what runs only where a traced decision goes that way, and is traced in any case."""
+    token = _deciding.set(True)
+    try:
+        yield
+    finally:
+        _deciding.reset(token)
+
+
+def augmented(name: str, target: Any, value: Any) -> Any:
+    """``target += value`` and its kind; name: that of the function of :mod:`operator`."""
+    if _deciding.get() and hasattr(target, f"__{name}__"):
+        refuse(f"a traced decision stands over a change in place of a {type(target).__name__}", "Make a new one")
+    return getattr(operator, name)(target, value)
 
 
 def fitted(value: Any, structure: tree.Structure, types: list[Type]) -> Any:
@@ -82,7 +112,5 @@ def _number(leaf: Any, type_: Type) -> Any:
 
 def refuse(what: str, hint: str = "Give every name an array of one type beforehand") -> NoReturn:
     """Raise TraceError with the user's line."""
-    raise TraceError(
-        f"{user_source()}: {what}, which a graph cannot express.",
-        hint=f"{hint}, or write it with where(), cond, while_loop or scan.",
-    )
+    told = f"{user_source()}: {what}, which a graph cannot express."
+    raise refused(TraceError(told, hint=f"{hint}, or write it with where(), cond, while_loop or scan."))
