@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.compute.ir import FLOATS, Attributes, NDArray, Type, Value
 from coterie.compute.literals import fits, literal
-from coterie.compute.recorder import RECORDER, Recorder
+from coterie.compute.recorder import RECORDER, Recorder, refused
 from coterie.compute.source import asked_operation, user_source
 from coterie.errors import ArgumentValueError, DTypeError, InputError, ShapeError, TraceError
 
@@ -95,6 +95,11 @@ class Array:
         """The array itself, which is on the only device, "cpu". Raises InputError for another."""
         return _functions().asarray(self, device=device)
 
+    if not TYPE_CHECKING:  # a checker would take every name for one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            _functions().elsewhere.refuse_method(name)
+
     def alias(self) -> Array:
         """The same array as another object."""
         return Array(self._data, value=self.value, recorder=self.recorder)
@@ -175,13 +180,12 @@ class Array:
     def _no_data(
         self, wanted: str, hint: str = "Return the array from the traced function and look at it outside."
     ) -> NoReturn:
-        raise TraceError(
-            f"{user_source()}: {self.type} is being traced, so {wanted} cannot be known here.", hint=hint, wanted=wanted
-        )
+        told = f"{user_source()}: {self.type} is being traced, so {wanted} cannot be known here."
+        raise refused(TraceError(told, hint=hint, wanted=wanted))
 
     def reshape(self, *shape: int | Sequence[int]) -> Array:
-        first = shape[0] if shape else ()
-        return _functions().reshape(self, shape if isinstance(first, int) else tuple(first))
+        whole = len(shape) == 1 and isinstance(shape[0], (Sequence, np.ndarray))
+        return _functions().reshape(self, shape[0] if whole else shape)
 
     def astype(self, dtype: Any) -> Array:
         return _functions().astype(self, dtype)
@@ -367,13 +371,8 @@ def promote(name: str, *operands: ArrayLike) -> tuple[Array, ...]:
         ]
     kinds = {_kind(array.type.dtype) for array in strong}
     if len(kinds) > 1:
-        refuse(
-            DTypeError,
-            name,
-            strong,
-            "the operands are of different kinds.",
-            "Convert one of them with astype(x, dtype).",
-        )
+        fix = "Convert one of them with astype(x, dtype)."
+        refuse(DTypeError, name, strong, "the operands are of different kinds.", fix)
     dtype = (
         strong[0].type.dtype
         if len({a.type.dtype for a in strong}) == 1
@@ -385,13 +384,8 @@ def promote(name: str, *operands: ArrayLike) -> tuple[Array, ...]:
 def _adopt(name: str, x: ArrayLike, dtype: str, strong: Sequence[Array]) -> Array:
     if isinstance(x, (bool, int, float)):
         if not fits(x, dtype):
-            refuse(
-                DTypeError,
-                name,
-                strong,
-                f"the number {x!r} does not fit dtype {dtype}.",
-                "Convert the array with astype(x, dtype).",
-            )
+            fix = "Convert the array with astype(x, dtype)."
+            refuse(DTypeError, name, strong, f"the number {x!r} does not fit dtype {dtype}.", fix)
         with np.errstate(over="ignore"):
             return Array(np.asarray(x, dtype=dtype))
     array = as_array(x)

@@ -22,6 +22,7 @@ from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Call
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.replay import build
+from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import replaying, user_source
 from coterie.compute.trace import Traced, is_array, trace_flat
 from coterie.errors import ArgumentTypeError, ArgumentValueError, DTypeError, InputError, InternalError, ShapeError
@@ -51,10 +52,11 @@ def grad(
     result that has_aux does not fit, ShapeError for a result that is not a scalar, DTypeError for an argument that is
     not a float.
     """
+    require_function("grad", fn)
     both = value_and_grad(fn, grad_position, weights, has_aux, return_ids)
 
-    def gradient(*arguments: Any) -> Any:
-        value, gradients = both(*arguments)
+    def gradient(*arguments: Any, **named: Any) -> Any:
+        value, gradients = both(*arguments, **named)
         return (gradients, value[1:]) if has_aux else gradients
 
     return gradient
@@ -68,11 +70,13 @@ def value_and_grad(
     return_ids: bool = False,
 ) -> Callable[..., Any]:
     """As :func:`grad`, but the function returns (value, gradients); with has_aux ((scalar, aux, ...), gradients)."""
+    require_function("value_and_grad", fn)
     positions = _positions(grad_position, weights)
     names = list(weights) if isinstance(weights, Mapping) else range(len(weights or ()))
-    held = list(weights.values()) if isinstance(weights, Mapping) else list(weights or ())
+    held = _held(weights)
 
-    def both(*arguments: Any) -> Any:
+    def both(*given: Any, **named: Any) -> Any:
+        arguments = in_order(fn, given, named)
         for position in positions:
             if position >= len(arguments):
                 raise ArgumentValueError(
@@ -88,6 +92,11 @@ def value_and_grad(
                 hint="Return a tuple, or leave has_aux out.",
             )
         scalars = tree.flatten(result[0] if has_aux else result)[0]
+        if not scalars:
+            raise InputError(
+                f"{user_source()}: grad: the function returns {result!r}, which holds nothing to differentiate.",
+                hint="Return the loss.",
+            )
         ones = zip(linear.graph.outputs.values(), map(_one, scalars), strict=False)  # aux outputs have no seed
         inputs, gradients = linear.pull(ones)
         if return_ids:
@@ -135,7 +144,7 @@ class _Linearised:
         given = dict(zip(self.graph.inputs.values(), inputs, strict=True))
         self.structures = [self.traced.in_structure.children[position] for position in positions]
         self.wanted = [
-            self.graph.inputs[path]
+            self._input(path, arguments[position])
             for position, structure in zip(positions, self.structures, strict=True)
             for path in structure.paths(str(position))
         ] + [self.graph.inputs[f"weight/{index}"] for index in range(len(weights))]
@@ -144,6 +153,16 @@ class _Linearised:
                 fix = 'Convert with astype(x, "float32"), or leave it out.'
                 refuse(DTypeError, "grad", (given[value],), "only floats have gradients.", fix)
         self._forward = Forward(self.graph, inputs, self.wanted)
+
+    def _input(self, path: str, argument: Any) -> Value:
+        if path not in self.graph.inputs:
+            kind = type(argument).__name__
+            raise ArgumentTypeError(
+                f"{user_source()}: grad by argument {path.partition('.')[0]}, a {kind}: what it holds at {path!r} is "
+                "no array.",
+                hint="Differentiate by arrays, numbers, or dicts, lists and tuples of them.",
+            )
+        return self.graph.inputs[path]
 
     def result(self) -> Any:
         """What the function returned, as arrays of the caller's context."""
@@ -291,16 +310,38 @@ def _positions(grad_position: Any, weights: Weights) -> tuple[int, ...]:
     if grad_position is None:
         if weights is None:
             raise ArgumentValueError(
-                "grad needs a grad_position or weights.",
+                f"{user_source()}: grad needs a grad_position or weights.",
                 hint="Pass grad_position=0 to differentiate the first argument.",
             )
         return ()
     positions = cast("tuple[Any, ...]", grad_position if isinstance(grad_position, tuple) else (grad_position,))
     if any(isinstance(p, bool) or not isinstance(p, int) for p in positions):
-        raise ArgumentTypeError(f"grad_position must be an int or a tuple of ints, not {grad_position!r}.")
+        raise ArgumentTypeError(
+            f"{user_source()}: grad_position must be an int or a tuple of ints, not {grad_position!r}.",
+            hint="It is the position of an argument, counted from 0.",
+        )
     if any(p < 0 for p in positions) or len(set(positions)) != len(positions):
-        raise ArgumentValueError(f"grad_position {grad_position!r} must be at least 0, without duplicates.")
+        raise ArgumentValueError(
+            f"{user_source()}: grad_position {grad_position!r} must be at least 0, without duplicates.",
+            hint="It is the position of an argument, counted from 0.",
+        )
     return positions
+
+
+def _held(weights: Weights) -> list[Array]:
+    given: list[Any] = list(weights.values()) if isinstance(weights, Mapping) else list(weights or ())
+    for weight in given:
+        if not isinstance(weight, Array):
+            raise ArgumentTypeError(
+                f"{user_source()}: a weight is a {type(weight).__name__}, not an array of coterie that the function "
+                "holds.",
+                hint="Make it one with asarray, once, and use that in the function.",
+            )
+    if len({id(weight) for weight in given}) < len(given):
+        raise ArgumentValueError(
+            f"{user_source()}: the same array is among the weights twice.", hint="Name every weight once."
+        )
+    return given
 
 
 def _arrange(grad_position: Position, inputs: tuple[Any, ...], weights: tuple[Any, ...], with_weights: bool) -> Any:

@@ -20,6 +20,7 @@ from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Batched
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.replay import build
+from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import replaying, user_source
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
 from coterie.errors import InputError, InternalError, ShapeError
@@ -51,7 +52,10 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
     or for a mapped result whose axis is None; ShapeError for an axis that an array does not have.
     """
 
-    def mapped(*arguments: Any) -> Any:
+    require_function("vmap", fn)
+
+    def mapped(*given_arguments: Any, **named: Any) -> Any:
+        arguments = in_order(fn, given_arguments, named)
         leaves, structure = tree.flatten(tuple(arguments))
         wanted: Axes = tuple(cast("list[Axes]", in_axes)) if isinstance(in_axes, list) else in_axes
         given = len(cast("tuple[Axes, ...]", wanted)) if isinstance(wanted, tuple) else len(arguments)

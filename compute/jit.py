@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
+from types import MethodType
 from typing import Any, Literal, TypeAlias, overload
 
 from coterie.compute import tree
@@ -16,7 +17,7 @@ from coterie.compute.passes import optimise
 from coterie.compute.passes.unroll import unrolled
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
-from coterie.compute.signature import check_call, declared
+from coterie.compute.signature import check_call, declared, in_order, require_function
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array, trace
 from coterie.errors import InputError, TraceError
@@ -58,6 +59,7 @@ class Compiled:
         input_signature: Sequence[Any] | None = None,
         unroll: bool = False,
     ) -> None:
+        require_function("jit", fn)
         self._fn = fn
         self._unroll = unroll
         self._declared = declared(fn, input_signature)
@@ -76,8 +78,13 @@ class Compiled:
         """Why signatures run on the host instead: one reason, with file and line, for each."""
         return tuple(str(found) for found in self._signatures.values() if isinstance(found, TraceError))
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """In the body of a class it is a method like any other; the object it is called on is a static argument."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
         """The result of the function, as arrays. Inside a trace it becomes part of that, in eager mode it is called."""
+        arguments = in_order(self._fn, positional, named)
         if self._declared is not None:
             check_call(self._name, self._declared, arguments)
         if RECORDER.get() is not None:
@@ -207,8 +214,10 @@ def jit(
     """
     if capture_mode not in ("ast", "trace"):
         raise InputError(f"There is no capture mode {capture_mode!r}.", hint="Choose ast or trace.")
-    if fn is None:
-        return lambda inner: jit(
+
+    def compiled(inner: Function) -> Compiled:
+        return Compiled(
             inner, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature, unroll=unroll
         )
-    return Compiled(fn, fullgraph=fullgraph, capture_mode=capture_mode, input_signature=input_signature, unroll=unroll)
+
+    return compiled if fn is None else compiled(fn)

@@ -1,14 +1,45 @@
 """Declared types of a function's arguments: what lets it be compiled before it is called, and checked when it is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 from coterie.compute import tree
-from coterie.compute.array import as_array
+from coterie.compute.array import Array, as_array
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array
-from coterie.errors import DTypeError, InputError, ShapeError
+from coterie.errors import ArgumentTypeError, DTypeError, InputError, ShapeError
+
+
+def require_function(transform: str, fn: object, hint: str | None = None) -> None:
+    """Require what can be called. Raises ArgumentTypeError naming the user's line and what was given instead."""
+    if not callable(fn):
+        found = f"an array ({fn.type})" if isinstance(fn, Array) else repr(fn)
+        raise ArgumentTypeError(
+            f"{user_source()}: {transform} takes a function, got {found}.",
+            hint=hint or f"Give the function and call what comes back: {transform}(f)(x).",
+        )
+
+
+def in_order(fn: Callable[..., Any], arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments by position, those given by name put where the function has them. Raises ArgumentTypeError for
+    names that it does not have, or has for keywords only.
+    """
+    if not named:
+        return arguments
+    name = getattr(fn, "__name__", "the function")
+    try:
+        bound = signature(fn).bind(*arguments, **named)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(f"{user_source()}: {name}: {error}.", hint="Look at its parameters.") from None
+    bound.apply_defaults()
+    if bound.kwargs:
+        raise ArgumentTypeError(
+            f"{user_source()}: {name}: {', '.join(bound.kwargs)} can be given by name only, and a transform gives "
+            "arguments by position.",
+            hint="Give it beforehand: functools.partial, or a def around the function.",
+        )
+    return bound.args
 
 
 def declared(fn: Callable[..., Any], input_signature: Sequence[Any] | None) -> tuple[Any, ...] | None:

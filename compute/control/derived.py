@@ -9,6 +9,7 @@ from coterie.compute.array import Array, as_array
 from coterie.compute.control.bind import bind_structured
 from coterie.compute.control.functions import closed
 from coterie.compute.recorder import RECORDER
+from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
 from coterie.errors import InputError
@@ -21,8 +22,11 @@ def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
     are those of ``fn``.
     """
 
+    require_function("checkpoint", fn)
+
     @wraps(fn)
-    def checkpointed(*arguments: Any) -> Any:
+    def checkpointed(*given: Any, **named: Any) -> Any:
+        arguments = in_order(fn, given, named)
         if RECORDER.get() is None:
             return fn(*arguments)
         traced = trace_flat(fn, arguments, ())
@@ -47,9 +51,15 @@ def custom_vjp(bprop: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
         def sigmoid(x): return 1.0 / (1.0 + cnp.exp(-x))
     """
 
+    before = "Give the derivative first: @custom_vjp(lambda x, y, dy: ...)."
+    require_function("custom_vjp", bprop, before)
+
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        require_function("custom_vjp", fn, before)
+
         @wraps(fn)
-        def customised(*arguments: Any) -> Any:
+        def customised(*told_arguments: Any, **named: Any) -> Any:
+            arguments = in_order(fn, told_arguments, named)
             if RECORDER.get() is None:
                 return fn(*arguments)
             traced = trace_flat(fn, arguments, ())

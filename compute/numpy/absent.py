@@ -2,6 +2,8 @@
 
 from typing import NoReturn
 
+from coterie.compute.numpy.elsewhere import refuse_function
+
 _BITS = "integers have no bits in ONNX before opset 18 (bool has: bitwise_and, bitwise_or, bitwise_xor)"
 _SHAPE = "the shape of its result depends on data, and shapes are static"
 _COMPLEX = "there are no complex dtypes: ONNX Runtime has no kernels for them"
@@ -65,4 +67,4 @@ def refuse_absent(name: str) -> NoReturn:
     if name in ABSENT:
         why, instead = ABSENT[name]
         raise AttributeError(f"coterie.compute.numpy has no {name}: {why}. Instead, {instead}.", name=name)
-    raise AttributeError(f"module 'coterie.compute.numpy' has no attribute {name!r}", name=name)
+    refuse_function(name)

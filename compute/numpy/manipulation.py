@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
+from operator import index
 
 import numpy as np
 
@@ -10,15 +11,20 @@ from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, ref
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.indexing import check_known
 from coterie.compute.source import operation
-from coterie.errors import ShapeError
+from coterie.errors import DTypeError, ShapeError
 
 
 def axis_of(name: str, array: Array, axis: int, rank: int | None = None) -> int:
     """The axis counted from the front. Raises ShapeError when it does not exist."""
     count = array.ndim if rank is None else rank
-    if not -count <= axis < count:
-        refuse(ShapeError, name, (array,), f"axis {axis} does not exist.", f"The array has {count} axes.")
-    return axis % count
+    try:
+        place = index(axis)
+    except TypeError:
+        fix = "Axes are counted from 0."
+        refuse(DTypeError, name, (array,), f"the axis {axis!r} is not a whole number.", fix)
+    if not -count <= place < count:
+        refuse(ShapeError, name, (array,), f"axis {place} does not exist.", f"The array has {count} axes.")
+    return place % count
 
 
 @operation

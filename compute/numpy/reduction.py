@@ -19,7 +19,7 @@ Axis = int | Sequence[int] | None
 def _axes(name: str, array: Array, axis: Axis) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(array.ndim))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     return tuple(sorted(axis_of(name, array, a) for a in given))
 
 
