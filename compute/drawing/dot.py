@@ -3,7 +3,7 @@
 import json
 
 from coterie.compute.drawing.parts import Box, picture
-from coterie.compute.ir import Graph
+from coterie.compute.ir import Graph, require_graph
 
 _SHAPES = {"input": "ellipse", "constant": "plaintext", "node": "box", "holder": "box", "output": "ellipse"}
 
@@ -12,6 +12,7 @@ def to_dot(graph: Graph) -> str:
     """The graph as DOT text: a box for every node, an ellipse for every input and output. A graph inside a node is a
     cluster, joined to its node by a dotted line. Tooltips are the user's lines.
     """
+    require_graph("to_dot", graph)
     lines = ["digraph {", '  node [fontname="sans-serif", fontsize=10];', "  compound=true;"]
     _write(graph, "n", lines, "  ")
     return "\n".join([*lines, "}"]) + "\n"

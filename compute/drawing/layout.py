@@ -1,5 +1,5 @@
 """Places for boxes in layers, after Sugiyama, Tagawa and Toda (1981): every arrow points down, long ones bend around
-the boxes between, and neighbours stand near each other.
+the boxes between (unless they are very long), and neighbours stand near each other.
 """
 
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 _SWEEPS = 8
 _GAP, _RISE = 18.0, 34.0  # between boxes of a layer, and between layers
 _THREAD = 6.0  # the width that a long arrow takes in a layer that it crosses
+_FAR = 40  # layers; an arrow across more goes straight, behind the boxes, or there would be more bends than boxes
 
 Size = tuple[float, float]
 Point = tuple[float, float]
@@ -33,7 +34,12 @@ def arranged(sizes: Sequence[Size], arrows: Sequence[tuple[int, int]], late: Seq
     rows: list[list[int]] = [[] for _ in range(max(layers) + 1)]
     for item, layer in enumerate(layers):
         rows[layer].append(item)
-    links = [pair for thread in threads for pair in zip(thread, thread[1:], strict=False)]
+    links = [
+        (upper, lower)
+        for thread in threads
+        for upper, lower in zip(thread, thread[1:], strict=False)
+        if layers[lower] - layers[upper] == 1
+    ]
     above, below = _neighbours(len(layers), links)
     _order(rows, above, below)
     centres = _centres(rows, width, above, below)
@@ -50,10 +56,12 @@ def _layers(count: int, arrows: Sequence[tuple[int, int]], late: Sequence[bool])
     layers = [0] * count
     for start, end in sorted(arrows, key=lambda arrow: arrow[1]):
         layers[end] = max(layers[end], layers[start] + 1)
+    highest: dict[int, int] = {}  # the layer of the first box that each points to
+    for start, end in arrows:
+        highest[start] = min(layers[end], highest.get(start, layers[end]))
     for item in range(count):
-        followers = [layers[end] for start, end in arrows if start == item]
-        if late[item] and followers:
-            layers[item] = min(followers) - 1
+        if late[item] and item in highest:
+            layers[item] = highest[item] - 1
     lowest = min(layers)
     return [layer - lowest for layer in layers]
 
@@ -66,7 +74,8 @@ def _threads(
     width = list(widths)
     for start, end in arrows:
         thread = [start]
-        for layer in range(layers[start] + 1, layers[end]):
+        crossed = range(layers[start] + 1, layers[end])
+        for layer in crossed if len(crossed) < _FAR else ():
             thread.append(len(layers))
             layers.append(layer)
             width.append(_THREAD)

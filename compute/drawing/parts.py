@@ -1,5 +1,6 @@
 """What a picture of a graph consists of: boxes for inputs, nodes and outputs, and the arrows between them."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -7,6 +8,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from coterie.compute.ir import Graph, Node, Value
+
+_UNDRAWABLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Role: TypeAlias = Literal["input", "constant", "node", "holder", "output"]
 
@@ -39,7 +42,7 @@ def picture(graph: Graph) -> Picture:
     makers: dict[Value, int] = {}
     for name, value in graph.inputs.items():
         makers[value] = len(boxes)
-        boxes.append(Box("input", name, str(value.type)))
+        boxes.append(Box("input", _shown(name), str(value.type)))
     for node in graph.nodes:
         for value in node.inputs:
             arrows[makers[value], len(boxes)] = None
@@ -47,7 +50,7 @@ def picture(graph: Graph) -> Picture:
         boxes.append(_box(node))
     for name, value in graph.outputs.items():
         arrows[makers[value], len(boxes)] = None
-        boxes.append(Box("output", name))
+        boxes.append(Box("output", _shown(name)))
     return Picture(tuple(boxes), tuple(arrows))
 
 
@@ -56,9 +59,14 @@ def _box(node: Node) -> Box:
     if node.primitive == "constant":
         value = node.attributes["value"]
         title = f"{np.asarray(value).reshape(-1)[0]:.6g}" if value.size == 1 else "constant"
-        return Box("constant", title, types, node.source)
+        return Box("constant", title, types, _shown(node.source))
     graphs = tuple(_graphs(node))
-    return Box("holder" if graphs else "node", node.label, types, node.source, graphs)
+    return Box("holder" if graphs else "node", node.label, types, _shown(node.source), graphs)
+
+
+def _shown(text: str) -> str:
+    """Text without the characters that no picture can hold: XML has none for them, whatever the escape."""
+    return _UNDRAWABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _graphs(node: Node) -> Iterator[tuple[str, Graph]]:

@@ -5,7 +5,7 @@ from xml.sax.saxutils import escape
 
 from coterie.compute.drawing.layout import Layout, Point, Size, arranged
 from coterie.compute.drawing.parts import Box, picture
-from coterie.compute.ir import Graph
+from coterie.compute.ir import Graph, require_graph
 
 _LETTER, _LINE, _MARGIN = 6.6, 15.0, 10.0  # pixels: the width of a letter, the height of a line, the inner margin
 _STYLE = (
@@ -30,6 +30,7 @@ def to_svg(graph: Graph) -> str:
     graphs of loops, choices and calls stand inside their nodes. Titles (shown by browsers under the pointer) are the
     user's lines.
     """
+    require_graph("to_svg", graph)
     drawn = _graph(graph)
     width, height = (side + 2 * _MARGIN for side in drawn.size)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'

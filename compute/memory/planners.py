@@ -7,6 +7,8 @@ these are greedy.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from coterie.compute.memory.lifetimes import Block
 
 ALIGNMENT = 64
@@ -63,15 +65,19 @@ def best_fit(blocks: Sequence[Block], alignment: int = ALIGNMENT) -> Plan:
     """From the largest block to the smallest, each into the smallest gap that takes it between the blocks which are
     live with it (Pisarchyk and Lee, arXiv 2001.03288, greedy by size).
     """
-    placed: list[tuple[int, int, Block]] = []
+    ordered = sorted(blocks, key=lambda b: (-b.bytes, b.start))
+    # In arrays, since each block is held against all that are placed.
+    starts, ends = (np.asarray([getattr(block, side) for block in ordered], np.int64) for side in ("start", "end"))
+    begins, tops = np.zeros(len(ordered), np.int64), np.zeros(len(ordered), np.int64)
     offsets: dict[Block, int] = {}
     size = 0
-    for block in sorted(blocks, key=lambda b: (-b.bytes, b.start)):
+    for index, block in enumerate(ordered):
         needed = _aligned(block.bytes, alignment)
-        around = sorted((offset, end) for offset, end, other in placed if other.meets(block))
-        offset = _smallest_gap(around, needed)
-        offsets[block] = offset
-        placed.append((offset, offset + needed, block))
+        around = np.flatnonzero((starts[:index] <= block.end) & (ends[:index] >= block.start))
+        around = around[np.lexsort((tops[around], begins[around]))]
+        offset = _smallest_gap(list(zip(begins[around].tolist(), tops[around].tolist(), strict=True)), needed)
+        offsets[block] = begins[index] = offset
+        tops[index] = offset + needed
         size = max(size, offset + needed)
     return Plan(offsets, size)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.compute.ir import Graph
+from coterie.compute.ir import Graph, require_graph
 from coterie.compute.memory.in_place import in_place
 from coterie.compute.memory.lifetimes import Block, levels, lifetimes, lower_bound
 from coterie.compute.memory.planners import ALIGNMENT, PLANNERS
@@ -51,6 +51,7 @@ class MemoryReport:
 
 def memory_report(graph: Graph, alignment: int = ALIGNMENT) -> MemoryReport:
     """The report of a graph, run node by node in its order. Print it for a table."""
+    require_graph("memory_report", graph)
     plain = lifetimes(graph)
     merged = lifetimes(graph, in_place(graph))
     peaks = {name: plan(plain, alignment).bytes for name, plan in PLANNERS.items()}

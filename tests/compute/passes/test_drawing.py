@@ -74,6 +74,25 @@ def test_names_that_are_markup_stay_names() -> None:
     assert r'label="<b>&\"\\\n' in to_dot(graph)
 
 
+def test_characters_that_no_picture_can_hold_are_replaced() -> None:
+    graph = trace_named(lambda i: {"a\0\x1b\ud800": i["\x08"] + 1.0}, {"\x08": TensorSpec((2,))})
+    texts = [text.text for text in ElementTree.fromstring(to_svg(graph)).iter(f"{SVG}text")]
+    assert {"a\ufffd\ufffd\ufffd", "\ufffd"} <= set(texts)
+    assert to_dot(graph).encode().count("\ufffd".encode()) >= 4
+
+
+def test_a_value_that_is_read_everywhere_does_not_fill_the_picture() -> None:
+    def fn(x: Array) -> Array:
+        y = x
+        for _ in range(400):
+            y = cnp.tanh(y) + x
+        return y
+
+    svg = to_svg(trace(fn, TensorSpec((2,))).graph)
+    assert boxes(svg) == 800 and svg.count("<path") == 801 + 400
+    assert len(svg) < 800 * 1000
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.floats(5, 80), st.floats(5, 40)), min_size=1, max_size=14),
