@@ -191,7 +191,8 @@ def asinh(x: ArrayLike) -> Array:
     array = _float("asinh", x)
     below = bind("greater", rules.number(0, array), array)
     size = where(below, bind("negative", array), array)  # |x|, with the derivative 1 at 0
-    result = log1p(size + size * (size / (1.0 + hypot(size, rules.number(1, array)))))
+    finite = bind("minimum", size, rules.number(float(np.finfo(array.dtype).max), size))  # inf / inf is no number
+    result = log1p(size + size * (finite / (1.0 + hypot(finite, rules.number(1, array)))))
     return where(below, bind("negative", result), result)
 
 

@@ -62,8 +62,9 @@ def floor_divide(a: ArrayLike, b: ArrayLike) -> Array:
 
 @operation
 def remainder(a: ArrayLike, b: ArrayLike) -> Array:
-    """a - b * floor_divide(a, b): what division leaves over, with the sign of b. Gradients pass as through the
-    subtraction and the product.
+    """a - b * floor_divide(a, b): what division leaves over, with the sign of b; of integers a where b is 0. Of floats
+    within the rounding of a, of which little is left, not even the sign, where the quotient is large. Gradients pass as
+    through the subtraction and the product.
     """
     left, right = promote("remainder", a, b)
     return left - right * floor_divide(left, right)

@@ -74,6 +74,15 @@ def test_logsumexp_of_infinities_is_that_of_exact_numbers(x: NDArray) -> None:
     assert jit(ops.logsumexp)(x).item() == pytest.approx(expected)
 
 
+def test_asinh_of_infinity_is_infinite() -> None:
+    x = numbers(np.inf, -np.inf, 1e38, -1e20)
+    np.testing.assert_allclose(cnp.asinh(x).numpy(), np.arcsinh(x), rtol=1e-6)
+    np.testing.assert_allclose(jit(cnp.asinh)(x).numpy(), np.arcsinh(x), rtol=1e-6)
+    np.testing.assert_allclose(
+        grad(lambda x: cnp.sum(cnp.asinh(x)))(numbers(1e20, -1e10)).numpy(), [1e-20, 1e-10], 1e-5
+    )
+
+
 def test_a_choice_among_none_is_that_of_the_standard() -> None:
     nothing = cnp.zeros((3, 0))
     assert not bool(cnp.any(nothing)) and bool(cnp.all(nothing))
