@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, NDArray, Type, Value
+from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.errors import InputError
 
 
 def interpret(graph: Graph, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]:
     """The outputs by name. Raises InputError for a missing, unknown or wrongly typed input."""
+    require_graph("interpret", graph)
     if unknown := set(inputs) - set(graph.inputs):
         raise InputError(f"The graph has no input {sorted(unknown)}.", hint=f"It has {list(graph.inputs)}.")
     arrays: list[NDArray] = []

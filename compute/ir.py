@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from coterie.compute.source import user_source
+from coterie.errors import ArgumentTypeError
+
 DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
 FLOATS = ("float16", "float32", "float64")
 
@@ -105,3 +108,12 @@ def constant_node(value: NDArray, source: str = "") -> Node:
     held = np.array(value, copy=True, order="C")
     held.flags.writeable = False
     return Node("constant", (), (Value(Type(held.dtype.name, held.shape)),), {"value": held}, source)
+
+
+def require_graph(function: str, graph: object) -> None:
+    """Require a graph. Raises ArgumentTypeError naming the function, the user's line and what was given instead."""
+    if not isinstance(graph, Graph):
+        raise ArgumentTypeError(
+            f"{user_source()}: {function} takes a graph, got a {type(graph).__name__}.",
+            hint="A function becomes one by trace(f, *arguments).graph or trace_named(f, inputs).",
+        )

@@ -15,6 +15,7 @@ from coterie.compute.ir import Graph, NDArray
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.source import user_source
 from coterie.compute.trace import is_array, trace
 from coterie.errors import InputError
 
@@ -81,9 +82,10 @@ def profile(
 
 
 def _prepared(fn_or_graph: Callable[..., Any] | Graph, inputs: Any) -> tuple[Graph, dict[str, NDArray]]:
-    if isinstance(fn_or_graph, Graph) != isinstance(inputs, Mapping):
+    kind = type(cast(object, inputs))
+    if not issubclass(kind, Mapping if isinstance(fn_or_graph, Graph) else list | tuple):
         raise InputError(
-            f"The inputs are a {type(cast(object, inputs)).__name__}.",
+            f"{user_source()}: profile: the inputs are a {kind.__name__}.",
             hint="Give a function its arguments in a list, and a graph its arrays in a dictionary by name.",
         )
     if isinstance(fn_or_graph, Graph):

@@ -18,7 +18,7 @@ import numpy as np
 
 from coterie.compute.extension.registry import active_registry
 from coterie.compute.extension.row import NODE, static
-from coterie.compute.ir import DTYPES, Graph, NDArray, Node, Type, Value
+from coterie.compute.ir import DTYPES, Graph, NDArray, Node, Type, Value, require_graph
 from coterie.compute.verify import verify
 from coterie.errors import InputError
 
@@ -31,6 +31,7 @@ def to_text(graph: Graph, *, sources: bool = True) -> str:
 
     sources: say which line of the user's code each node comes from.
     """
+    require_graph("to_text", graph)
     numbers: dict[Value, int] = {}
     lines: list[str] = []
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.ir import Graph, Type
+from coterie.compute.literals import dtype_name
 from coterie.compute.recorder import RECORDER, Recorder
 from coterie.compute.source import user_source
 from coterie.compute.verify import verify
@@ -17,10 +18,24 @@ from coterie.errors import InputError, TraceError
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The shape and dtype of an input that does not exist yet."""
+    """The shape and dtype of an input that does not exist yet. Raises InputError for a shape that is not a tuple of
+    whole numbers of at least 0, DTypeError for what is no dtype.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        sizes = cast("object", self.shape)
+        known = isinstance(sizes, (tuple, list)) and all(
+            isinstance(size, (int, np.integer)) and size >= 0 for size in cast("tuple[object, ...]", sizes)
+        )
+        if not known:
+            raise InputError(
+                f"{user_source()}: TensorSpec: the shape must be a tuple of whole numbers, got {sizes!r}.",
+                hint="Shapes are static: write (32, 2), (5,) for one axis, () for a number.",
+            )
+        dtype_name(self.dtype)
 
     @property
     def type(self) -> Type:
@@ -82,6 +97,11 @@ def trace_named(fn: Callable[[GraphInputs], Mapping[str, Any]], inputs: Mapping[
     token = RECORDER.set(recorder)
     try:
         results = fn(GraphInputs(recorder, inputs))
+        if not isinstance(cast("object", results), Mapping):
+            raise TraceError(
+                f"{user_source()}: the function returns a {type(results).__name__}, not arrays by name.",
+                hint='Return a dictionary, e.g. {"loss": loss}.',
+            )
         outputs = {name: recorder.lift(as_array(result)) for name, result in results.items()}
     finally:
         RECORDER.reset(token)

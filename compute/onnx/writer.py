@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, NDArray, Node, Type, Value
+from coterie.compute.ir import Graph, NDArray, Node, Type, Value, require_graph
 from coterie.compute.onnx.providers import PROVIDERS, ProviderRow, lacking
 from coterie.compute.passes.legalise import legalise
 from coterie.compute.passes.unroll import unrolled
@@ -136,6 +136,7 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
     Raises TraceError for a bad graph and for a loop that the target lacks, GraphRefused for an operator that the target
     lacks, InputError for an unknown target, for clashing input and output names and for empty tensors.
     """
+    require_graph("to_onnx", graph)
     provider = None if target in ("portable", "cpu") else target
     graph = _for_target(verify(graph), target)
     _refuse_empty(graph)

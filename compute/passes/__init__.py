@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from coterie.compute.extension.decompose import decompose
-from coterie.compute.ir import Graph
+from coterie.compute.ir import Graph, require_graph
 from coterie.compute.passes.algebra import simplify
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
@@ -28,6 +28,7 @@ PASSES: dict[str, Callable[[Graph], Graph]] = {
 
 def optimise(graph: Graph) -> Graph:
     """Run all passes until none changes anything. Take gradients first: stop_gradient is removed here."""
+    require_graph("optimise", graph)
     return fixpoint(graph, *PASSES.values(), inside(optimise))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, Node
+from coterie.compute.ir import Graph, Node, require_graph
 from coterie.compute.memory.lifetimes import VIEWS, type_bytes
 
 # Nodes that only place elements.
@@ -20,6 +20,7 @@ def flops(graph: Graph) -> int:
     """Floating point operations of one run. A product of two numbers and their sum are two; any other function of an
     element is one. A loop whose length depends on data counts as one step, a choice as its larger branch.
     """
+    require_graph("flops", graph)
     return sum(_node_flops(node) for node in graph.nodes)
 
 
@@ -27,6 +28,7 @@ def bytes_moved(graph: Graph) -> int:
     """Bytes that all nodes read and write. A call counts as one node: what passes inside stays in registers, as if it
     were one kernel. Views move nothing, constants are read by their readers.
     """
+    require_graph("bytes_moved", graph)
     return sum(_node_bytes(node) for node in graph.nodes)
 
 

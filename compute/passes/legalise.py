@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from coterie.compute.array import Array, bind
 from coterie.compute.control.bind import bind_structured, is_structured
-from coterie.compute.ir import Graph, Node, Value, constant_node
+from coterie.compute.ir import Graph, Node, Value, constant_node, require_graph
 from coterie.compute.onnx.providers import PROVIDERS, ProviderRow
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
@@ -101,6 +101,7 @@ def legalise(graph: Graph, provider: str) -> Graph:
     taken apart. What no rule can rewrite stays, and the writer refuses it by name. Raises InputError for an unknown
     provider, TraceError for a loop that cannot be written out.
     """
+    require_graph("legalise", graph)
     row = PROVIDERS.get(provider)
     if row is None:
         raise InputError(f"There is no provider {provider!r}.", hint=f"Choose one of {', '.join(PROVIDERS)}.")

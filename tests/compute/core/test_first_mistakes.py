@@ -10,9 +10,31 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from coterie.compute import Array, checkpoint, custom_vjp, grad, jit, value_and_grad, vmap
+from coterie.compute import (
+    Array,
+    TensorSpec,
+    bytes_moved,
+    checkpoint,
+    custom_vjp,
+    flops,
+    grad,
+    interpret,
+    jit,
+    legalise,
+    memory_report,
+    optimise,
+    profile,
+    to_dot,
+    to_onnx,
+    to_svg,
+    to_text,
+    trace,
+    trace_named,
+    value_and_grad,
+    vmap,
+)
 from coterie.compute import numpy as cnp
-from coterie.errors import ArgumentTypeError, CoterieError, DTypeError, InputError
+from coterie.errors import ArgumentTypeError, CoterieError, DTypeError, InputError, TraceError
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
@@ -35,6 +57,16 @@ MISTAKES: list[tuple[str, Callable[[Any], Any], type[CoterieError], str]] = [
     ("no return", lambda x: grad(_forgot_return)(x), InputError, "returns None.*Return the loss"),
     ("position", lambda x: grad(cnp.sum, cast("Any", "x")), ArgumentTypeError, "grad_position must be an int.*from 0"),
     ("name", lambda x: grad(lambda w: cnp.sum(w))(x, z=x), ArgumentTypeError, "unexpected keyword argument 'z'"),
+    (
+        "no names",
+        lambda x: trace_named(cast("Any", lambda i: i["x"]), {"x": TensorSpec((3,))}),
+        TraceError,
+        "not arrays by name",
+    ),
+    ("size", lambda x: TensorSpec(cast("Any", 3)), InputError, r"tuple of whole numbers, got 3.*\(5,\) for one axis"),
+    ("no size", lambda x: TensorSpec((cast("Any", None), 3)), InputError, "Shapes are static"),
+    ("no dtype", lambda x: TensorSpec((3,), "floaty"), DTypeError, "'floaty' is not a dtype"),
+    ("one argument", lambda x: profile(cnp.tanh, x), InputError, "a Array. Give a function its arguments in a list"),
     ("axis", lambda x: cnp.sum(x, axis=cast("Any", "0")), DTypeError, "axis '0' is not a whole number"),
 ]
 
@@ -84,6 +116,17 @@ def test_what_is_told_instead_is_there() -> None:
     told = {word for text in elsewhere.METHODS.values() for word in text.replace("(", " ").split() if word in dir(cnp)}
     assert {"abs", "asarray", "concat", "permute_dims", "expand_dims", "cumulative_sum"} <= told
     assert not [name for name in elsewhere.FUNCTIONS if name in dir(cnp)], "what is there is not to be replaced"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [memory_report, optimise, to_svg, to_dot, to_text, flops, bytes_moved, lambda g: to_onnx(g, name="g")]
+    + [lambda g: legalise(g, "cpu"), lambda g: interpret(g, {})],
+)
+def test_what_takes_graphs_says_how_a_function_becomes_one(function: Callable[[Any], Any]) -> None:
+    for given in (cnp.tanh, trace(cnp.tanh, X), jit(cnp.tanh)):
+        with pytest.raises(ArgumentTypeError, match=r"test_first_mistakes.py:\d+: .* takes a graph, got.*trace\(f"):
+            function(given)
 
 
 def test_arguments_may_be_given_by_name() -> None:

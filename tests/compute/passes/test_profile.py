@@ -78,7 +78,7 @@ def test_steps_and_inputs_are_checked() -> None:
     graph = trace_named(lambda i: {"y": i["x"] + 1.0}, {"x": TensorSpec((2,))})
     with pytest.raises(InputError, match="x"):
         profile(graph, {"x": np.zeros(3, np.float32)})
-    with pytest.raises(InputError, match="The inputs are a list"):
+    with pytest.raises(InputError, match="the inputs are a list"):
         profile(graph, [np.zeros(2, np.float32)])
     with pytest.raises(InputError, match="The inputs are a dict"):
         profile(model, dict(zip("xw", data(), strict=True)))
