@@ -80,5 +80,5 @@ def test_steps_and_inputs_are_checked() -> None:
         profile(graph, {"x": np.zeros(3, np.float32)})
     with pytest.raises(InputError, match="the inputs are a list"):
         profile(graph, [np.zeros(2, np.float32)])
-    with pytest.raises(InputError, match="The inputs are a dict"):
+    with pytest.raises(InputError, match="the inputs are a dict"):
         profile(model, dict(zip("xw", data(), strict=True)))
