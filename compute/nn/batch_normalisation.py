@@ -64,11 +64,13 @@ class _BatchNorm(Module):
             scale = weight / xp.sqrt(xp.maximum(variance, 0.0) + self.epsilon)
             return x * by_channel(scale, x.ndim) + by_channel(bias - mean * scale, x.ndim)
         require_whole_batch(str(self))
-        rows = xp.ones((x.shape[0],), dtype=x.dtype) if mode.weight is None else xp.astype(mode.weight, x.dtype)
+        # Sums of weights, and the number that keeps 0/0 away, are beyond float16.
+        counted = xp.float32 if x.dtype.name == "float16" else x.dtype
+        rows = xp.ones((x.shape[0],), dtype=counted) if mode.weight is None else xp.astype(mode.weight, counted)
         if rows.shape != x.shape[:1]:
             raise ShapeError(f"{self} takes one weight for each of {x.shape[0]} examples, got {list(rows.shape)}.")
         total = xp.sum(rows, keepdims=True)
-        shares = rows / xp.maximum(total, _SMALLEST)
+        shares = xp.astype(rows / xp.maximum(total, _SMALLEST), x.dtype)
         mean, _, variance = _moments(x, shares)
         self._report(params, mode, mean, variance, total * prod(x.shape[2:]))
         return _normalised(x, weight, bias, shares, self.epsilon)

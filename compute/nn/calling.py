@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coterie.compute.array import Array
+from coterie.compute.array import Array, as_array
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, require
 from coterie.errors import InputError
@@ -30,11 +30,13 @@ def forward(model: Module, params: Parameters, x: Array, mode: Mode = EVAL) -> t
                 "was given.",
                 hint="Record params[name] itself, of a parameter whose spec has role 'buffer'.",
             )
-        if value.type != before.type:
+        kept = as_array(value)
+        if kept.type != before.type:
             raise InputError(
-                f"A layer of {type(model).__name__} turns the buffer {name!r} from {before.type} into {value.type}."
+                f"A layer of {type(model).__name__} turns the buffer {name!r} from {before.type} into {kept.type}.",
+                hint="Record a value of the buffer's own shape and dtype.",
             )
-        after[name] = value
+        after[name] = kept
 
     output = model(params, x, replace(mode, record=record))
     return output, after

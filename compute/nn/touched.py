@@ -6,6 +6,7 @@ the slice. What the step makes of the slice goes back into the table. The upload
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -32,9 +33,13 @@ class TouchedRows:
 
         Raises InputError for an id outside the table and for more distinct ids than the capacity.
         """
-        distinct, places = np.unique(ids, return_inverse=True)
-        if ids.dtype.kind != "i" or ids.size and not 0 <= distinct[0] <= distinct[-1] < table_rows:
-            raise InputError(f"The ids must be whole numbers in 0 .. {table_rows - 1}.", hint="Check the vocabulary.")
+        whole = isinstance(cast(object, ids), np.ndarray) and ids.dtype.kind in "iu"
+        distinct, places = np.unique(ids, return_inverse=True) if whole else (np.full(1, -1), ids)
+        if distinct.size and not 0 <= distinct[0] <= distinct[-1] < table_rows:
+            raise InputError(
+                f"The ids must be a NumPy array of whole numbers in 0 .. {table_rows - 1}.",
+                hint="Check the vocabulary.",
+            )
         size = min(ids.size, table_rows) if capacity is None else capacity
         if len(distinct) > size:
             raise InputError(
@@ -46,7 +51,11 @@ class TouchedRows:
         return TouchedRows(rows, places.reshape(ids.shape).astype(np.int32), len(distinct))
 
     def gather(self, table: NDArray) -> NDArray:
-        """The slice [capacity, ...] of a table, or of an optimizer's state of its shape."""
+        """The slice [capacity, ...] of a table, or of an optimizer's state of its shape. Raises InputError for a table
+        with fewer rows.
+        """
+        if len(table) <= self.rows.max(initial=-1):
+            raise InputError(f"The table has {len(table)} rows, and the batch touches row {self.rows.max()}.")
         return table[self.rows]
 
     def scatter(self, table: NDArray, part: NDArray) -> NDArray:

@@ -244,9 +244,14 @@ def test_training_the_touched_rows_is_training_the_table():
 def test_touched_rows_refuse_what_does_not_fit():
     with pytest.raises(InputError, match="whole numbers in 0 .. 4"):
         nn.TouchedRows.of(np.array([1, 5]), table_rows=5)
+    for ids in ([1, 2], np.array([0.5])):
+        with pytest.raises(InputError, match="a NumPy array of whole numbers in 0 .. 4"):
+            nn.TouchedRows.of(ids, table_rows=5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="touches 3 rows, and the step has room for 2"):
         nn.TouchedRows.of(np.array([1, 2, 4]), table_rows=5, capacity=2)
     rows = nn.TouchedRows.of(np.array([1, 2, 1]), table_rows=5)
+    with pytest.raises(InputError, match="The table has 2 rows, and the batch touches row 2"):
+        rows.gather(np.zeros((2, 4)))
     with pytest.raises(InputError, match=r"has 3 rows, got \[2, 4\]"):
         rows.scatter(np.zeros((5, 4)), np.zeros((2, 4)))
 

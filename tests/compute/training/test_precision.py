@@ -223,6 +223,31 @@ def test_levels() -> None:
     assert (amp("O1"), amp("O2")) == (Precision(), Precision(scale=1024.0, grow_after=None, halve=False))
 
 
+@pytest.mark.parametrize("precision", [None, Precision(scale=64.0), Precision(dtype="bfloat16", scale=64.0)])
+def test_a_batch_without_weight_moves_no_running_statistic_and_is_no_overflow(precision: Precision | None) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    params = model.init(0)
+    buffers = {name: Array(params.pop(name)) for name in ("1.running_mean", "1.running_var")}
+
+    def objective(params: dict[str, Array], batch: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        prediction, after = nn.forward(
+            model, {**params, **buffers}, batch["x"], nn.train(weight=batch["sample_weight"])
+        )
+        return nn.losses.softmax_cross_entropy(xp.astype(prediction, "float32"), batch["y"]), after
+
+    step, rng = TrainStep(objective, optim.adam(0.1), precision), np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 4)).astype(np.float32), rng.integers(0, 3, 8).astype(np.int32)
+    before = step.init(params)
+    after, (loss, moved) = jit(step)(before, {"x": x, "y": y, "sample_weight": np.zeros(8, np.float32)})
+    assert loss.item() == 0
+    for name, value in before["params"].items():
+        assert np.array_equal(after["params"][name].numpy(), value.numpy()), name
+    for name, value in buffers.items():
+        np.testing.assert_allclose(moved[name].numpy(), value.numpy(), atol=1e-7)
+    if precision is not None:
+        assert after["optimizer"][SCALE].item() == 64 and after["optimizer"][GOOD].item() == 1
+
+
 MISTAKES: list[tuple[Callable[[], object], str]] = [
     (lambda: amp("O9"), "there is no level 'O9'"),  # pyright: ignore[reportArgumentType]
     (lambda: Precision(dtype="float8"), "no half precision 'float8'"),  # pyright: ignore[reportArgumentType]
