@@ -107,7 +107,7 @@ def _mask(condition: Site) -> Array:
     zero = condition.constant(1)
     if zero is not None and not zero.any() and condition.producer(0, "relu"):
         return at_most_one(a)  # already at least 0
-    return at_most_one(bind("relu", _difference(a, b)))
+    return at_most_one(bind("relu", _signed(a, b)))
 
 
 def _difference(a: Array, b: Array) -> Array:
@@ -117,6 +117,15 @@ def _difference(a: Array, b: Array) -> Array:
     if a.type.dtype in ("bool", "uint8"):
         return rules.cast(a, "float32") - rules.cast(b, "float32")
     return rules.cast(a - b, "float32")
+
+
+def _signed(a: Array, b: Array) -> Array:
+    """A float of the sign of a - b."""
+    difference = _difference(a, b)
+    if a.type.dtype not in ("int32", "int64"):
+        return difference
+    # A difference beyond the range of integers comes back at the other end; twice the rounded one outweighs it then.
+    return difference + 2.0 * (rules.cast(a, "float32") - rules.cast(b, "float32"))
 
 
 def _distance(a: Array, b: Array) -> Array:

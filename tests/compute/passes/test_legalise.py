@@ -291,6 +291,23 @@ def test_the_logarithm_made_of_roots_is_the_logarithm(x: float, dtype: str) -> N
     assert (np.abs(found[[0, 1, 3]] - expected) <= tolerance * np.maximum(1, np.abs(expected))).all()
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("provider", ["qnn", "coreml"])
+def test_integers_are_compared_over_their_whole_range(provider: str, dtype: str) -> None:
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    numbers = np.asarray([least, least + 1, -1, 0, 1, 2**24, 2**24 + 1, most - 1, most], dtype)
+    given = dict(zip("01", (x.ravel() for x in np.meshgrid(numbers, numbers)), strict=True))
+
+    def compare(a: Array, b: Array) -> tuple[Array, Array]:
+        return cnp.astype(a > b, "float32"), cnp.astype(a == b, "float32")
+
+    graph = trace(compare, *[TensorSpec((81,), dtype)] * 2).graph
+    after = legalise(graph, provider)
+    assert not {"greater", "equal"} & {node.primitive for node in after.nodes}
+    for name, expected in interpret(graph, given).items():
+        np.testing.assert_array_equal(interpret(after, given)[name], expected)
+
+
 def test_a_choice_leaves_out_infinities_that_are_not_chosen() -> None:
     graph = trace(lambda x, y: cnp.where(x > 0.0, x, y), TensorSpec((4,)), TensorSpec((4,))).graph
     x, y = np.asarray([1, 2, -1, -np.inf], np.float32), np.asarray([np.inf, -np.inf, 3, 4], np.float32)
