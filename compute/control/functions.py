@@ -133,4 +133,7 @@ def _length(stacks: Sequence[Array], length: int | None) -> int:
             f"{user_source()}: scan needs one number of steps, and has {sorted(sizes) or 'none'}.",
             hint="Give xs of one leading size, or a length.",
         )
-    return sizes.pop()
+    steps = sizes.pop()
+    if steps < 0:
+        raise InputError(f"{user_source()}: scan cannot take {steps} steps.", hint="Give a length of at least 0.")
+    return steps

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
-from coterie.compute.literals import dtype_name
+from coterie.compute.literals import dtype_name, literal
 from coterie.compute.numpy.elementwise import where
 from coterie.compute.primitives import rules
 from coterie.compute.source import user_source
@@ -102,11 +102,22 @@ def empty_like(x: ArrayLike, *, dtype: Any = None, device: Device = None) -> Arr
 def arange(
     start: float, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: Device = None
 ) -> Array:
-    """Numbers from start (0 when only one bound is given) up to but without stop."""
+    """Numbers from start (0 when only one bound is given) up to but without stop. Raises InputError for a step of 0,
+    DTypeError for integers that the dtype does not hold.
+    """
     _here(device)
     first, last = (0, start) if stop is None else (start, stop)
-    kind = "float32" if any(isinstance(x, float) for x in (first, last, step)) else "int32"
-    return as_array(np.arange(first, last, step, dtype=dtype_name(dtype or kind)))
+    if step == 0:
+        raise InputError(f"{user_source()}: arange: a step of 0 never arrives.", hint="Give a step that is not 0.")
+    name = dtype_name(dtype or ("float32" if any(isinstance(x, float) for x in (first, last, step)) else "int32"))
+    if np.dtype(name).kind in "iu":
+        literal([first, last - (1 if step > 0 else -1)] if (last - first) * step > 0 else [], name)  # that they fit
+    return as_array(np.arange(first, last, step, dtype=name))
+
+
+def _check_count(name: str, count: int) -> None:
+    if count < 0:
+        refuse(ShapeError, name, (), f"{count} is no number of elements.", "Give a count of at least 0.")
 
 
 def linspace(
@@ -114,12 +125,15 @@ def linspace(
 ) -> Array:
     """``num`` numbers at equal distances from start to stop, the last one included unless ``endpoint`` is False."""
     _here(device)
+    _check_count("linspace", num)
     return as_array(np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype_name(dtype or "float32")))
 
 
 def eye(n_rows: int, n_cols: int | None = None, *, k: int = 0, dtype: Any = None, device: Device = None) -> Array:
     """Ones on diagonal k, zeros elsewhere."""
     _here(device)
+    _check_count("eye", n_rows)
+    _check_count("eye", n_rows if n_cols is None else n_cols)
     return as_array(np.eye(n_rows, n_cols, k, dtype=dtype_name(dtype or "float32")))
 
 

@@ -17,9 +17,12 @@ def get(x: Array, index: Any) -> Array:
     """
     items: list[Any] = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     arrays = [cast("Array", item) for item in items if isinstance(item, (Array, np.ndarray))]
-    if any(array.dtype.kind == "b" for array in arrays):
+    if any(array.dtype.kind == "b" for array in arrays) or any(isinstance(item, (bool, np.bool)) for item in items):
         fix = "Use where(mask, x, 0), or top_k for a known number of elements."
         refuse(TraceError, "index", (x,), "a mask selects a number of elements that depends on data.", fix)
+    if any(array.dtype.kind not in "bi" for array in arrays):
+        fix = 'Convert the positions with astype(i, "int32").'
+        refuse(TraceError, "index", (x, *map(as_array, arrays)), "positions are int32 or int64.", fix)
     if any(array.ndim for array in arrays) and all(array.dtype.kind == "i" for array in arrays):
         if all(isinstance(item, (int, Array, np.ndarray)) for item in items) and len(items) <= max(x.ndim, 1):
             return _at(x, [as_array(item) for item in items])

@@ -8,6 +8,7 @@ from operator import index
 import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.literals import fits
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.indexing import check_known
 from coterie.compute.source import operation
@@ -170,9 +171,13 @@ def unstack(x: ArrayLike, *, axis: int = 0) -> tuple[Array, ...]:
 @operation
 def pad(x: ArrayLike, widths: Sequence[tuple[int, int]], *, value: float = 0.0) -> Array:
     """The array with (before, after) more elements of one value on each axis."""
-    return bind(
-        "pad", as_array(x), before=tuple(a for a, _ in widths), after=tuple(b for _, b in widths), value=float(value)
-    )
+    array, filling = as_array(x), float(value)
+    whole = array.dtype.kind in "iu"
+    if whole and not (filling.is_integer() and fits(int(filling), array.type.dtype)):
+        fix = "Pad integers with an integer."
+        refuse(DTypeError, "pad", (array,), f"the value {value!r} does not fit dtype {array.type.dtype}.", fix)
+    before, after = tuple(a for a, _ in widths), tuple(b for _, b in widths)
+    return bind("pad", array, before=before, after=after, value=filling)
 
 
 @operation
@@ -191,8 +196,11 @@ def take(x: ArrayLike, indices: ArrayLike, *, axis: int = 0) -> Array:
 def flip(x: ArrayLike, *, axis: int | Sequence[int] | None = None) -> Array:
     """The array in reverse order along an axis, several, or all."""
     array = as_array(x)
-    for a in range(array.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis:
-        place = axis_of("flip", array, a)
+    axes = range(array.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    places = [axis_of("flip", array, a) for a in axes]
+    if len(set(places)) < len(places):
+        refuse(ShapeError, "flip", (array,), f"the axes {places} are not different.", "Name every axis once.")
+    for place in places:
         backwards = np.arange(array.shape[place] - 1, -1, -1, dtype=np.int32)
         array = take(array, Array(backwards), axis=place)
     return array

@@ -14,7 +14,15 @@ from coterie.compute import grad, jit, ops, scan, to_onnx, trace, value_and_grad
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
-from coterie.errors import ArgumentTypeError, ArgumentValueError, CoterieError, DTypeError, InputError, ShapeError
+from coterie.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    CoterieError,
+    DTypeError,
+    InputError,
+    ShapeError,
+    TraceError,
+)
 
 HERE = "test_edges.py:[0-9]+: "
 
@@ -42,6 +50,15 @@ REFUSED: list[tuple[str, Callable[[], Any], type[CoterieError], str]] = [
     ("int to a float", lambda: cnp.asarray([2]) ** 2.0, DTypeError, "2.0 does not fit dtype int32"),
     ("int to a negative", lambda: cnp.asarray([2]) ** -1, DTypeError, "an integer to the power -1 is no integer"),
     ("position outside", lambda: cnp.take(numbers(1, 2), [2]), InputError, "the indices 2 to 2 leave axis 0 of size 2"),
+    ("position that is a truth", lambda: Array(numbers(1, 2))[True], TraceError, r"index\(float32\[2\]\): a mask"),
+    ("uint8 position", lambda: Array(numbers(1))[np.zeros(1, np.uint8)], TraceError, "positions are int32 or int64"),
+    ("range beyond int32", lambda: cnp.arange(2**31 - 1, 2**31 + 1), DTypeError, "2147483648 does not fit into int32"),
+    ("range that never ends", lambda: cnp.arange(0, 1, 0), InputError, "a step of 0"),
+    ("less than nothing", lambda: cnp.eye(-1), ShapeError, r"eye\(\): -1 is no number of elements"),
+    ("fractions beside int32", lambda: cnp.pad([1], [(1, 0)], value=0.5), DTypeError, r"pad\(.*0.5 does not fit"),
+    ("NaN beside int32", lambda: cnp.pad([1], [(1, 0)], value=np.nan), DTypeError, r"pad\(.*nan does not fit"),
+    ("an axis flipped twice", lambda: cnp.flip(numbers(1), axis=(0, -1)), ShapeError, "not different"),
+    ("less than no steps", lambda: scan(lambda c, _: (c, c), 0.0, None, -1), InputError, "cannot take -1 steps"),
     ("keys without an order", lambda: jit(lambda p: p)({1: 1.0, "1": 2.0}), InputError, r"keys \[1, '1'\]"),
     ("a named tuple", lambda: grad(lambda p: p.first)(Pair(1.0, 2.0)), InputError, "a Pair is a tuple of a kind"),
     ("a named tuple returned", lambda: jit(lambda x: Pair(x, x))(1.0), InputError, "a Pair is a tuple of a kind"),
