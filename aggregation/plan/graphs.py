@@ -15,6 +15,7 @@ from coterie.aggregation.plan.manifest import METRICS, SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
+from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
@@ -30,9 +31,6 @@ from coterie.protocol.sections import SectionSpec
 
 Arrays = Mapping[str, Array]
 Outputs = dict[str, Array]
-
-# Weights are whole numbers or fractions of one, so a sum of weights below this is zero; dividing by it keeps 0/0 away.
-SMALLEST_WEIGHT = 1e-12
 
 
 class Requested(Mapping[str, Array]):

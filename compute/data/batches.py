@@ -9,6 +9,8 @@ from coterie.compute.ir import NDArray
 from coterie.errors import InputError
 
 WEIGHT = "sample_weight"
+# Weights are whole numbers or fractions of one, so a sum of weights below this is zero; dividing by it keeps 0/0 away.
+SMALLEST_WEIGHT = 1e-12
 
 
 class Batches:

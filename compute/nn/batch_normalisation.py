@@ -7,6 +7,7 @@ from math import prod
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.control.derived import custom_vjp
+from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import (
@@ -21,9 +22,6 @@ from coterie.compute.nn.module import (
 from coterie.compute.nn.normalisation import by_channel
 from coterie.compute.private.units import require_whole_batch
 from coterie.errors import ShapeError
-
-# A sum of weights below this is zero; dividing by it keeps 0/0 away.
-_SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class _BatchNorm(Module):
         if rows.shape != x.shape[:1]:
             raise ShapeError(f"{self} takes one weight for each of {x.shape[0]} examples, got {list(rows.shape)}.")
         total = xp.sum(rows, keepdims=True)
-        shares = xp.astype(rows / xp.maximum(total, _SMALLEST), x.dtype)
+        shares = xp.astype(rows / xp.maximum(total, SMALLEST_WEIGHT), x.dtype)
         mean, _, variance = _moments(x, shares)
         self._report(params, mode, mean, variance, total * prod(x.shape[2:]))
         return _normalised(x, weight, bias, shares, self.epsilon)

@@ -6,8 +6,15 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.initialisers import Constant, Normal
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, require
-from coterie.errors import ShapeError
+from coterie.compute.nn.module import (
+    Module,
+    Parameters,
+    ParameterSpec,
+    check_input,
+    check_positive,
+    refuse_shape,
+    require,
+)
 
 
 @dataclass(frozen=True)
@@ -45,5 +52,6 @@ class PositionalEmbedding(Module):
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         check_input(x, ("B", "T", self.size), self)
         if x.shape[1] > self.length:
-            raise ShapeError(f"{self} has {self.length} positions, got {x.shape[1]}.")
+            wanted = f"[B, T, {self.size}] of at most {self.length} positions T"
+            refuse_shape(self, wanted, x, hint="Cut the sequences, or give it a greater length.")
         return x + require(params, "weight", self)[: x.shape[1]]

@@ -7,8 +7,7 @@ from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.initialisers import fan_in_uniform
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, require
-from coterie.errors import ShapeError
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, refuse_shape, require
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Linear(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         if not x.shape or x.shape[-1] != self.inputs:
-            raise ShapeError(f"{self} takes [..., {self.inputs}], got {list(x.shape)}.")
+            refuse_shape(self, f"[..., {self.inputs}]", x, hint="Its inputs are the size of the last axis of x.")
         rows = x if x.ndim == 2 else xp.reshape(x, (prod(x.shape[:-1]), self.inputs))
         weight, bias = require(params, "weight", self), require(params, "bias", self) if self.bias else None
         if _stands_left(rows.shape[0], self.outputs):

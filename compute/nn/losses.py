@@ -3,9 +3,11 @@
 from coterie.compute import numpy as xp
 from coterie.compute import ops
 from coterie.compute.array import Array
-from coterie.errors import ShapeError
+from coterie.compute.nn.module import refuse_shape
+from coterie.compute.source import operation
 
 
+@operation
 def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
     """-log softmax(logits)[label], meaned over all axes but the first, [B].
 
@@ -19,12 +21,14 @@ def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
         "logits [B, K] and labels [B], or [B, T, K] and [B, T]",
         logits,
         labels,
+        hint="The logits come first; labels are numbers of classes: argmax(labels, axis=-1) of one-hot ones.",
     )
     shifted = logits - ops.stop_gradient(xp.max(logits, axis=-1, keepdims=True))
     chosen = ops.one_hot(labels, logits.shape[-1], dtype=logits.dtype.name)
     return _per_example(xp.log(xp.sum(xp.exp(shifted), axis=-1)) - xp.sum(chosen * shifted, axis=-1))
 
 
+@operation
 def binary_cross_entropy_with_logits(logits: Array, labels: Array) -> Array:
     """-label log σ(logit) - (1 - label) log(1 - σ(logit)), meaned over all axes but the first, [B].
 
@@ -35,6 +39,7 @@ def binary_cross_entropy_with_logits(logits: Array, labels: Array) -> Array:
     return _per_example(ops.softplus(logits) - logits * target)
 
 
+@operation
 def mean_squared_error(prediction: Array, target: Array) -> Array:
     """(prediction - target)², meaned over all axes but the first, [B].
 
@@ -58,6 +63,7 @@ def _aligned(name: str, prediction: Array, target: Array) -> tuple[Array, Array]
         "two arrays of one shape [B, ...]",
         prediction,
         target,
+        hint="Reshape one of them.",
     )
     return prediction, target if target.dtype == prediction.dtype else xp.astype(target, prediction.dtype)
 
@@ -66,6 +72,6 @@ def _per_example(values: Array) -> Array:
     return values if values.ndim == 1 else xp.mean(values, axis=tuple(range(1, values.ndim)))
 
 
-def _require(fits: bool, name: str, wanted: str, *given: Array) -> None:
+def _require(fits: bool, name: str, wanted: str, *given: Array, hint: str) -> None:
     if not fits:
-        raise ShapeError(f"{name} takes {wanted}, got {' and '.join(str(list(array.shape)) for array in given)}.")
+        refuse_shape(name, wanted, *given, hint=hint)

@@ -4,7 +4,7 @@ from coterie.compute import numpy as xp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.losses import mean_squared_error
-from coterie.errors import ShapeError
+from coterie.compute.nn.module import refuse_shape
 
 
 def accuracy(logits: Array, labels: Array) -> Array:
@@ -15,9 +15,8 @@ def accuracy(logits: Array, labels: Array) -> Array:
     not 1. A row with NaN scores 0.
     """
     if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
-        raise ShapeError(
-            f"accuracy takes logits [B, K] and labels [B], got {list(logits.shape)} and {list(labels.shape)}."
-        )
+        hint = "The logits come first; labels are numbers of classes."
+        refuse_shape("accuracy", "logits [B, K] and labels [B]", logits, labels, hint=hint)
     largest = xp.astype(xp.equal(logits, xp.max(logits, axis=-1, keepdims=True)), logits.dtype)
     hits = xp.sum(largest * ops.one_hot(labels, logits.shape[-1], dtype=logits.dtype.name), axis=-1)
     share = hits / xp.maximum(xp.sum(largest, axis=-1), 1.0)
@@ -29,10 +28,8 @@ def binary_accuracy(logits: Array, labels: Array) -> Array:
     1.
     """
     if logits.shape not in (labels.shape, (*labels.shape, 1)) or labels.ndim != 1:
-        raise ShapeError(
-            f"binary_accuracy takes logits [B] or [B, 1] and labels [B], got {list(logits.shape)} and "
-            f"{list(labels.shape)}."
-        )
+        wanted = "logits [B] or [B, 1] and labels [B]"
+        refuse_shape("binary_accuracy", wanted, logits, labels, hint="The logits come first.")
     said = xp.greater(xp.reshape(logits, labels.shape), 0.0)
     return xp.astype(xp.equal(xp.astype(said, logits.dtype), xp.astype(labels, logits.dtype)), logits.dtype)
 
@@ -45,7 +42,6 @@ def squared_error(prediction: Array, target: Array) -> Array:
 def absolute_error(prediction: Array, target: Array) -> Array:
     """|prediction - target| of a regression with one output, [B]. prediction [B] or [B, 1]; target [B]."""
     if prediction.shape not in (target.shape, (*target.shape, 1)) or target.ndim != 1:
-        raise ShapeError(
-            f"absolute_error takes [B] or [B, 1] and [B], got {list(prediction.shape)} and {list(target.shape)}."
-        )
+        hint = "The prediction comes first; one number for each example."
+        refuse_shape("absolute_error", "[B] or [B, 1] and [B]", prediction, target, hint=hint)
     return xp.abs(xp.reshape(prediction, target.shape) - xp.astype(target, prediction.dtype))

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from numbers import Real
-from typing import Literal, TypeAlias, cast, final
+from typing import Literal, NoReturn, TypeAlias, cast, final
 
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.initialisers import Initialiser, stream
 from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.source import user_source
 from coterie.errors import InputError, ShapeError
 
 Role: TypeAlias = Literal["shared", "frozen", "buffer"]
@@ -60,7 +61,7 @@ class Module(ABC):
 def part(params: Parameters, name: str) -> dict[str, Array]:
     """The parameters under a prefix, without the prefix."""
     prefix = f"{name}."
-    return {key[len(prefix) :]: value for key, value in params.items() if key.startswith(prefix)}
+    return {key[len(prefix) :]: value for key, value in _by_name(params).items() if key.startswith(prefix)}
 
 
 def prefixed(parts: Mapping[str, Module]) -> dict[str, ParameterSpec]:
@@ -71,11 +72,28 @@ def prefixed(parts: Mapping[str, Module]) -> dict[str, ParameterSpec]:
 def require(params: Parameters, name: str, module: Module) -> Array:
     """One parameter. Raises InputError naming it, the module and what was given instead."""
     try:
-        return params[name]
+        return _by_name(params)[name]
     except KeyError:
         raise InputError(
-            f"{module} needs the parameter {name!r}; it was given {', '.join(params) or 'none'}."
+            f"{user_source()}: {module} needs the parameter {name!r}; it was given {', '.join(params) or 'none'}.",
+            hint="Pass all that the model's init(seed) made, under the same names.",
         ) from None
+
+
+def _by_name(params: Parameters) -> Parameters:
+    if not isinstance(cast(object, params), Mapping):
+        raise InputError(
+            f"{user_source()}: the parameters must be arrays by name, got a {type(params).__name__}.",
+            hint="A model is called with its parameters first: model(model.init(seed), x).",
+        )
+    return params
+
+
+def refuse_shape(what: object, wanted: str, *given: Array, hint: str) -> NoReturn:
+    """Raise ShapeError naming the user's line, the layer or function, what it takes and the shapes it was given."""
+    source, shapes = user_source(), " and ".join(str(list(array.shape)) for array in given)
+    operands = [f"{array.dtype}{list(array.shape)}" for array in given]  # a label may be plain NumPy data
+    raise ShapeError(f"{source}: {what} takes {wanted}, got {shapes}.", hint=hint, operands=operands, source=source)
 
 
 def check_input(x: Array, shape: tuple[int | str, ...], module: Module) -> None:
@@ -86,7 +104,12 @@ def check_input(x: Array, shape: tuple[int | str, ...], module: Module) -> None:
         isinstance(want, str) or want == size for want, size in zip(shape, x.shape, strict=True)
     )
     if not fits:
-        raise ShapeError(f"{module} takes [{', '.join(map(str, shape))}], got {list(x.shape)}.")
+        hint = "Give the layer the sizes of what comes before it, or reshape its input."
+        if x.ndim == len(shape) - 1:
+            hint = "One example alone needs an axis in front: x[None]."
+        elif x.ndim == len(shape) == 4 and x.shape[3] == shape[1]:
+            hint = "The channels come before height and width: permute_dims(x, (0, 3, 1, 2))."
+        refuse_shape(module, f"[{', '.join(map(str, shape))}]", x, hint=hint)
 
 
 def check_window(module: Module, **sizes: int | tuple[int, int] | None) -> None:

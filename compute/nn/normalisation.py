@@ -8,8 +8,16 @@ from coterie.compute.array import Array
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_epsilon, check_positive, require
-from coterie.errors import InputError, ShapeError
+from coterie.compute.nn.module import (
+    Module,
+    Parameters,
+    ParameterSpec,
+    check_epsilon,
+    check_positive,
+    refuse_shape,
+    require,
+)
+from coterie.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -139,10 +147,10 @@ def _normal(x: Array, epsilon: float) -> Array:
 
 def _by_group(module: Module, x: Array, groups: int, channels: int, epsilon: float) -> Array:
     if x.ndim < 2 or x.shape[1] != channels:
-        raise ShapeError(f"{module} takes [B, {channels}, ...], got {list(x.shape)}.")
+        refuse_shape(module, f"[B, {channels}, ...]", x, hint="Its channels are the size of the second axis of x.")
     return xp.reshape(_normal(xp.reshape(x, (x.shape[0], groups, prod(x.shape[1:]) // groups)), epsilon), x.shape)
 
 
 def _check_last(module: Module, x: Array, size: int) -> None:
     if not x.shape or x.shape[-1] != size:
-        raise ShapeError(f"{module} takes [..., {size}], got {list(x.shape)}.")
+        refuse_shape(module, f"[..., {size}]", x, hint="Its size is that of the last axis of x.")

@@ -6,8 +6,16 @@ from coterie.compute import numpy as xp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_padding, check_window, pair
-from coterie.errors import ShapeError
+from coterie.compute.nn.module import (
+    Module,
+    Parameters,
+    ParameterSpec,
+    check_input,
+    check_padding,
+    check_window,
+    pair,
+    refuse_shape,
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,8 @@ class AdaptiveAvgPool2d(Module):
         check_input(x, ("B", "C", "H", "W"), self)
         rows, columns = pair(self.size)
         if x.shape[2] % rows or x.shape[3] % columns:
-            raise ShapeError(f"{self} cannot cut an image of {x.shape[2]} by {x.shape[3]} into equal windows.")
+            hint = "Take a size that divides the image's height and width."
+            refuse_shape(self, f"images of whole multiples of {rows} by {columns}", x, hint=hint)
         if (rows, columns) == (1, 1):
             return xp.mean(x, axis=(2, 3), keepdims=True)
         return ops.avg_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))

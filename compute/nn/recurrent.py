@@ -18,8 +18,16 @@ from coterie.compute.control.derived import custom_vjp
 from coterie.compute.control.functions import scan
 from coterie.compute.nn.initialisers import Uniform
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, require
-from coterie.errors import InputError, ShapeError
+from coterie.compute.nn.module import (
+    Module,
+    Parameters,
+    ParameterSpec,
+    check_input,
+    check_positive,
+    refuse_shape,
+    require,
+)
+from coterie.errors import InputError
 
 State: TypeAlias = tuple[Array, ...]
 Groups: TypeAlias = tuple[Array, ...]
@@ -76,13 +84,13 @@ class _Recurrent(Module):
         check_input(x, ("B", "T", self.inputs), self)
         count, steps, _ = x.shape
         if not steps:
-            raise ShapeError(f"{self} needs sequences of at least one step, got {list(x.shape)}.")
+            refuse_shape(self, "sequences of at least one step", x, hint="The second axis of x is time.")
         shape = (count, self.hidden)
         zeros = tuple(xp.zeros(shape, dtype=x.dtype) for _ in range(self._carried))
         carry = zeros if state is None else state
         for array in carry:
             if array.shape != shape:
-                raise ShapeError(f"{self} takes a state {list(shape)}, got {list(array.shape)}.")
+                refuse_shape(self, f"a state {list(shape)}", array, hint="A state is [examples, hidden].")
         # Time first, so that a step is a run of rows.
         rows = xp.reshape(xp.permute_dims(x, (1, 0, 2)), (steps * count, self.inputs))
         weights_in, biases_in, biases = (

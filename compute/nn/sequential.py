@@ -7,7 +7,7 @@ from typing import cast
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, part
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, part, refuse_shape
 from coterie.errors import InputError, ShapeError
 
 
@@ -39,8 +39,10 @@ class Sequential(Module):
             try:
                 x = layer(part(params, str(index)), x, mode)
             except ShapeError as error:
+                source = str(error.details.get("source", ""))
+                where, told = f"{source}: " if source else "", error.message.removeprefix(f"{source}: ")
                 raise ShapeError(
-                    f"Layer {index} of the model: {error.message}", hint=error.hint, **error.details
+                    f"{where}Layer {index} of the model: {told}", hint=error.hint, **error.details
                 ) from error
         return x
 
@@ -54,5 +56,5 @@ class Flatten(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         if not x.shape:
-            raise ShapeError(f"{self} takes [B, ...], got a scalar.")
+            refuse_shape(self, "[B, ...]", x, hint="The first axis is that of the examples.")
         return xp.reshape(x, (x.shape[0], prod(x.shape[1:])))

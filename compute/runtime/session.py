@@ -87,8 +87,8 @@ def open_session(
     not load the graph.
     """
     runtime = cast(Any, onnxruntime)
-    if threads < 1:
-        raise ConfigurationError(f"threads must be at least 1, got {threads}.")
+    if not isinstance(cast(object, threads), int) or threads < 1:
+        raise ConfigurationError(f"threads must be at least 1, a whole number, got {threads!r}.")
     available = available_providers()
     if provider not in available:
         raise ConfigurationError(f"ONNX Runtime has no provider {provider!r} here; it has {', '.join(available)}.")

@@ -4,6 +4,7 @@ from typing import cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.optim.optimizer import Arrays, Optimizer, check_whole, scaled, zeros_like
 from coterie.errors import InputError
 
@@ -11,9 +12,6 @@ from coterie.errors import InputError
 WEIGHT = "accumulate.weight"
 COUNT = "accumulate.count"
 HYPER = "micro_batches"
-
-# As in a plan: a sum of weights below this is zero, and dividing by it keeps 0/0 away.
-_SMALLEST_WEIGHT = 1e-12
 
 
 def accumulate(optimizer: Optimizer, micro_batches: int) -> Optimizer:
@@ -52,7 +50,7 @@ def accumulate(optimizer: Optimizer, micro_batches: int) -> Optimizer:
         last = active * xp.astype(xp.greater_equal(count, hyper[HYPER]), xp.float32)
         counted = active * weight
         sums = {name: state[f"{name}.accumulated"] + scaled(counted, gradient) for name, gradient in grads.items()}
-        share = 1 / xp.maximum(total, _SMALLEST_WEIGHT)
+        share = 1 / xp.maximum(total, SMALLEST_WEIGHT)
         means = {name: scaled(share, gathered) for name, gathered in sums.items()}
         own = {name: state[name] for name in state if name not in _own(params)}
         moved, kept = optimizer.step(means, own, params, hyper, last, weight=total)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array, as_array
 from coterie.compute.autodiff import value_and_grad
-from coterie.compute.data.batches import WEIGHT
+from coterie.compute.data.batches import SMALLEST_WEIGHT, WEIGHT
 from coterie.compute.ir import NDArray
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.source import user_source
@@ -16,9 +16,6 @@ from coterie.errors import InputError, ShapeError
 
 State: TypeAlias = dict[str, dict[str, Array]]
 """``{"params": arrays by name, "optimizer": arrays by name}``."""
-
-# As in a plan: a sum of weights below this is zero, and dividing by it keeps 0/0 away.
-SMALLEST_WEIGHT = 1e-12
 
 
 def unscaling(optimizer: Optimizer, precision: Precision | None) -> Optimizer:
