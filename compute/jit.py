@@ -15,6 +15,7 @@ from coterie.compute.mode import get_mode
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.passes.unroll import unrolled
+from coterie.compute.purity import undrawn
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.signature import check_call, declared, in_order, require_function
@@ -108,12 +109,14 @@ class Compiled:
             for leaf, array in zip(leaves, arrays, strict=True)
         ]
         try:
-            traced = trace(self._traceable, *tree.unflatten(structure, specs))
+            with undrawn():
+                traced = trace(self._traceable, *tree.unflatten(structure, specs))
             graph = self._written_out(traced.graph)
-        except TraceError as error:
+        except (TraceError, RecursionError) as error:
+            told = too_deep(self._name, error)
             if self._fullgraph:
-                raise
-            return error
+                raise told from error.__cause__
+            return told
         if (unlowered := host_only(graph)) is not None:
             if self._fullgraph:
                 raise unlowered
@@ -130,7 +133,8 @@ class Compiled:
         """The ONNX file of the function for arguments of these types: TensorSpecs or arrays, of which only the types
         count. Inputs are named by path, outputs "result/<path>". Raises TraceError and its kinds.
         """
-        graph = self._written_out(trace(self._traceable, *specs).graph)
+        with undrawn():
+            graph = self._written_out(trace(self._traceable, *specs).graph)
         return to_onnx(_renamed(graph), name=self._name, target=target)
 
     def _written_out(self, graph: Graph) -> Graph:
@@ -139,6 +143,16 @@ class Compiled:
     @property
     def _name(self) -> str:
         return str(getattr(self._fn, "__name__", "function"))
+
+
+def too_deep(name: str, error: TraceError | RecursionError) -> TraceError:
+    """The error, or what one of Python's own says of a function that was to be traced."""
+    if isinstance(error, TraceError):
+        return error
+    return TraceError(
+        f"{user_source()}: jit: {name} calls itself, or nests its branches, too deeply to be traced.",
+        hint="Write it as a loop, or put what is decided into variables.",
+    )
 
 
 def _renamed(graph: Graph) -> Graph:
@@ -208,7 +222,11 @@ def jit(
     write loops of a known number of steps out, and compute both branches of choices: no control flow in the graph,
     whose size grows with the steps; a loop whose number of steps depends on data is no graph then.
 
-    Arrays that the function holds by closure are constants of the compiled graph, as they are when it is compiled.
+    The function runs once for each compilation, on symbols, and not in later calls. So whatever it reads besides its
+    arguments (arrays and numbers that it holds by closure, globals, attributes of objects, the time) is a constant of
+    the compiled graph, as it is then; numbers from ``random`` and ``np.random`` are refused. What it does besides its
+    result (printing, filling a list outside) it does then; where it falls back it has done so once on symbols, as far
+    as it came, and does it again on the host.
     Raises InputError for a capture mode that does not exist; a call raises ShapeError or DTypeError for arrays of other
     types than the declared ones.
     """

@@ -15,6 +15,7 @@ from coterie.compute.mindspore.tensor import tensors
 from coterie.compute.mode import get_mode
 from coterie.compute.nn.mode import EVAL, Mode, train
 from coterie.compute.recorder import RECORDER
+from coterie.compute.source import user_source
 from coterie.errors import ArgumentTypeError, ArgumentValueError, InputError
 
 
@@ -37,6 +38,15 @@ class Cell:
         self.training = False
 
     def __setattr__(self, name: str, value: Any) -> None:
+        known = self.__dict__.get("_parameters", {})
+        if name in known and not isinstance(value, Parameter):
+            if not isinstance(value, Array):
+                raise ArgumentTypeError(
+                    f"{user_source()}: {type(self).__name__}.{name} is a Parameter, not a {type(value).__name__}.",
+                    hint=f"Write another value into it: {name}.set_data(Tensor(...)).",
+                )
+            known[name].set_data(value)
+            return
         if isinstance(value, (Parameter, Cell)):
             if "_cells" not in self.__dict__:
                 raise InputError(
@@ -76,6 +86,11 @@ class Cell:
                     hint="Give one of them another name, or none, so that its attribute names it.",
                 )
 
+    def facts(self) -> dict[str, Any]:
+        """What a graph of this Cell takes as given: its attributes, and which Cells and Parameters are in it."""
+        held = {name: value for name, value in vars(self).items() if name not in _BESIDE}
+        return held | {f"in.{name}": part for name, part in {**self._cells, **self._parameters}.items()}
+
     def construct(self, *inputs: Any, **named: Any) -> Any:
         """The outputs for these inputs; what subclasses define."""
         raise InputError(f"{type(self).__name__} has no construct.", hint="Define construct(self, ...) in the class.")
@@ -90,7 +105,7 @@ class Cell:
     def _run(self, *inputs: Any, **named: Any) -> Any:
         recorder = step_recorder()
         if recorder is not None:
-            recorder.training[self] = self.training
+            recorder.cells.add(self)
         if RECORDER.get() is None:
             return self.construct(*inputs, **named)
         if self._traceable is None:
@@ -152,6 +167,10 @@ class Cell:
     def __repr__(self) -> str:
         inner = "".join(f"\n  ({name}): {cell!r}".replace("\n", "\n  ") for name, cell in self._cells.items())
         return f"{type(self).__name__}<{inner}{chr(10) if inner else ''}>"
+
+
+# Attributes that change without changing what is computed, and those of which the items count.
+_BESIDE = frozenset({"_traceable", "_compiled", "_cells", "_parameters"})
 
 
 def _taking_tensors(fn: Any) -> Any:

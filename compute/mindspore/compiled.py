@@ -11,13 +11,14 @@ from coterie.compute.array import Array, as_array
 from coterie.compute.extension.decompose import host_only
 from coterie.compute.frontend.rewrite import rewrite
 from coterie.compute.ir import Graph, Type
-from coterie.compute.jit import signature_of
+from coterie.compute.jit import signature_of, too_deep
 from coterie.compute.mindspore.context import uniform
 from coterie.compute.mindspore.parameter import Parameter, StepRecorder, scope, write
 from coterie.compute.mindspore.tensor import Tensor, tensors
 from coterie.compute.mode import get_mode
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
+from coterie.compute.purity import undrawn
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
@@ -34,12 +35,12 @@ class _Step:
     outputs: tuple[tuple[str, Type], ...]
     parameters: dict[str, Parameter]
     draws: dict[str, tuple[int, ...]]
-    training: dict[Any, bool]
+    cells: dict[Any, dict[str, Any]]  # what was called, as it was
     written: tuple[Parameter, ...]
 
     def fits(self) -> bool:
-        """Whether every network that was called is still in the mode in which it was traced."""
-        return all(cell.training == mode for cell, mode in self.training.items())
+        """Whether every network that was called is still as it was when it was traced: its mode, its attributes."""
+        return all(_same(cell.facts(), facts) for cell, facts in self.cells.items())
 
     def run(self, given: dict[str, Array]) -> Any:
         """The results; what was written is written."""
@@ -54,8 +55,8 @@ class _Step:
 
 
 class Jitted:
-    """A compiled function. It compiles anew for a new signature, and for a new training mode of a network that it
-    calls. In eager mode it is called; inside a trace it becomes part of that.
+    """A compiled function. It compiles anew for a new signature, and when a network that it calls has another training
+    mode, other attributes or other layers. In eager mode it is called; inside a trace it becomes part of that.
     """
 
     def __init__(self, fn: Callable[..., Any], *, capture_mode: str = "ast", fullgraph: bool = False) -> None:
@@ -110,29 +111,42 @@ class Jitted:
                 # An output may be a parameter itself: what it stands for must be told before it is restored.
                 return [_held(leaf) for leaf in leaves if is_array(leaf)], [array for _, array in pairs]
 
+        own_name = getattr(self._fn, "__name__", "step")
         try:
-            traced = trace_flat(whole, tree.map_tree(_specified, (positional, named)), (), recorder)
-        except TraceError as error:
+            with undrawn():
+                traced = trace_flat(whole, tree.map_tree(_specified, (positional, named)), (), recorder)
+        except (TraceError, RecursionError) as error:
+            told = too_deep(own_name, error)
             if self._fullgraph:
-                raise
-            return error
+                raise told from error.__cause__
+            return told
         if (unlowered := host_only(traced.graph)) is not None:
             if self._fullgraph:
                 raise unlowered
             return unlowered
         graph = optimise(traced.graph)
         renamed = Graph(graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()})
-        name = getattr(self._fn, "__name__", "step")
         return _Step(
-            executable=Executable(to_onnx(renamed, name=name, target="cpu")) if renamed.outputs else None,
+            executable=Executable(to_onnx(renamed, name=own_name, target="cpu")) if renamed.outputs else None,
             structure=structures[0],
             results=tuple(results),
             outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),
             parameters=recorder.parameters,
             draws=recorder.draws,
-            training=recorder.training,
+            cells={cell: cell.facts() for cell in recorder.cells},
             written=tuple(written),
         )
+
+
+def _same(now: dict[str, Any], then: dict[str, Any]) -> bool:
+    """Whether attributes hold the same objects, or equal numbers and texts."""
+    return len(now) == len(then) and all(
+        name in now and (now[name] is value or (type(value) in _PLAIN and repr(now[name]) == repr(value)))
+        for name, value in then.items()
+    )
+
+
+_PLAIN = (bool, int, float, str)
 
 
 def _held(leaf: Any) -> Any:

@@ -136,7 +136,7 @@ class StepRecorder(Recorder):
         super().__init__(None)
         self.parameters: dict[str, Parameter] = {}
         self.draws: dict[str, tuple[int, ...]] = {}
-        self.training: dict[Any, bool] = {}
+        self.cells: set[Any] = set()  # that were called
 
     def claims(self, array: Array) -> bool:
         if isinstance(array, Parameter) and array.recorder is None and id(array) not in self._weights:

@@ -3,6 +3,7 @@
 """
 
 import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -328,3 +329,31 @@ def several(x):
 def test_what_raises_in_python_raises_under_jit(fn: Callable[..., Any], kind: type[Exception]) -> None:
     with pytest.raises(kind):
         jit(fn)(np.float32([0.5, 2.0]))
+
+
+def noisy(x):
+    return x * 0 + np.random.rand() + random.random()
+
+
+def test_random_numbers_of_the_process_are_not_baked_in() -> None:
+    np.random.seed(3)
+    random.seed(4)
+    compiled = jit(noisy)
+    found = [float(compiled(np.float32(1.0))) for _ in range(2)]
+    np.random.seed(3)
+    random.seed(4)
+    np.testing.assert_allclose(found, [np.random.rand() + random.random() for _ in range(2)], rtol=1e-6)
+    assert "draws random numbers" in compiled.fallbacks[0]
+    with pytest.raises(TraceError, match="draws random numbers"):
+        compiled.export(np.float32(1.0))
+
+
+def endless(x):
+    return endless(x) + 1
+
+
+def test_a_recursion_without_end_is_python_s_or_names_the_function() -> None:
+    with pytest.raises(RecursionError):
+        jit(endless)(np.float32(1.0))
+    with pytest.raises(TraceError, match=r"test_frontend_exact.py:\d+: jit: endless calls itself"):
+        jit(endless, fullgraph=True)(np.float32(1.0))
