@@ -305,7 +305,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: nn.Linear(2, 3)({}, Array(np.ones((1, 4)))), ShapeError, r"Linear.* takes \[\.\.\., 2\], got \[1, 4\]"),
     (lambda: nn.MaxPool2d(2)({}, Array(np.ones((1, 4)))), ShapeError, r"takes \[B, C, H, W\], got \[1, 4\]"),
     (lambda: nn.LayerNorm(3)({}, Array(np.ones((1, 4)))), ShapeError, r"takes \[\.\.\., 3\], got \[1, 4\]"),
-    (lambda: nn.Flatten()({}, Array(np.ones(()))), ShapeError, "got a scalar"),
+    (lambda: nn.Flatten()({}, Array(np.ones(()))), ShapeError, r"takes \[B, ...\], got \[\]"),
     (
         lambda: nn.Sequential(nn.ReLU(), nn.Linear(2, 3))({}, Array(np.ones((1, 4)))),
         ShapeError,
@@ -317,7 +317,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: nn.AdaptiveAvgPool2d(2)({}, Array(np.ones((1, 1, 3, 4)))),
         ShapeError,
-        "cannot cut an image of 3 by 4 into equal windows",
+        "takes images of whole multiples of 2 by 2, got .*divides",
     ),
     (lambda: nn.ConvTranspose2d(3, 4, 3, groups=2), InputError, "2 groups must divide inputs 3"),
     (
@@ -335,6 +335,43 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
 def test_mistakes_are_named(make: Callable[[], object], kind: type[Exception], reason: str):
     with pytest.raises(kind, match=reason):
         make()
+
+
+CALLS: list[tuple[Callable[[], object], str]] = [
+    (lambda: nn.Linear(2, 3)({}, Array(np.ones((1, 4)))), r"Linear.*, got \[1, 4\]\. .*last axis"),
+    (
+        lambda: nn.Conv2d(1, 2, 3)({}, Array(np.ones((2, 8, 8, 1)))),
+        r"Conv2d.*got \[2, 8, 8, 1\]\. .*permute_dims\(x, \(0, 3",
+    ),
+    (
+        lambda: nn.Conv2d(1, 2, 3)({}, Array(np.ones((1, 8, 8)))),
+        r"Conv2d.*got \[1, 8, 8\]\. One example alone.*x\[None\]",
+    ),
+    (
+        lambda: nn.Sequential(nn.Sequential(nn.Linear(2, 3)))({}, Array(np.ones((1, 4)))),
+        r"Layer 0 of the model: Layer 0 of the model: Linear",
+    ),
+    (lambda: nn.Linear(2, 3)({}, Array(np.ones((1, 2)))), r"Linear.*needs the parameter 'weight'.*init\(seed\)"),
+    (
+        lambda: UNTYPED.Sequential(nn.Linear(2, 3))(np.ones((1, 2)), {}),
+        "the parameters must be arrays by name",
+    ),
+    (
+        lambda: nn.losses.softmax_cross_entropy(Array(np.ones((4, 2))), Array(np.ones((4, 2)))),
+        r"softmax_cross_entropy takes logits.*got \[4, 2\] and \[4, 2\]\. .*argmax\(labels",
+    ),
+    (
+        lambda: nn.losses.softmax_cross_entropy(Array(np.ones((4, 2))), Array(np.ones(4))),
+        r"softmax_cross_entropy\(float64\[4\]\): .*int32",
+    ),
+    (lambda: nn.metrics.accuracy(Array(np.ones((4, 2))), Array(np.ones((4, 2)))), "accuracy takes.*numbers of classes"),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), CALLS, ids=[reason for _, reason in CALLS])
+def test_a_wrong_call_of_a_model_names_the_line_the_layer_and_a_fix(call: Callable[[], object], reason: str):
+    with pytest.raises(InputError, match=rf"^\S*test_layers.py:\d+: {reason}"):
+        call()
 
 
 def test_layers_are_values():

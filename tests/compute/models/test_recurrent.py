@@ -187,7 +187,7 @@ def test_mistakes_are_named():
     params = arrays(random_parameters(layer))
     for unroll in (True, False):
         empty = nn.LSTM(2, 5, unroll)
-        with pytest.raises(ShapeError, match=r"needs sequences of at least one step, got \[3, 0, 2\]"):
+        with pytest.raises(ShapeError, match=r"takes sequences of at least one step, got \[3, 0, 2\]"):
             empty({name: Array(value) for name, value in empty.init(0).items()}, Array(np.zeros((3, 0, 2), np.float32)))
     with pytest.raises(ShapeError, match=r"takes \[B, T, 2\], got \[3, 4, 3\]"):
         layer(params, Array(np.zeros((3, 4, 3))))
