@@ -18,10 +18,12 @@ def _quotient(node: Operation) -> Array:
     a, b = node[0], node[1]
     if a.type.is_float:
         return a / b
-    # ONNX cuts integers off towards zero.
+    # ONNX cuts integers off towards zero: one above what is rounded down, where that is below 0 and not exact.
     if is_known(a) and is_known(b):
-        return Array(np.trunc(a.numpy() / b.numpy()).astype(a.dtype))
-    return cnp.sign(a) * cnp.sign(b) * cnp.floor_divide(cnp.abs(a), cnp.abs(b))
+        quotient = np.floor_divide(a.numpy(), b.numpy())
+        return Array(quotient + ((quotient < 0) & (quotient * b.numpy() != a.numpy())).astype(a.dtype.name))
+    rounded = cnp.floor_divide(a, b)
+    return rounded + cnp.astype(cnp.logical_and(rounded < 0, rounded * b != a), a.dtype)
 
 
 def _remainder(node: Operation) -> Array:
@@ -29,7 +31,8 @@ def _remainder(node: Operation) -> Array:
         return cnp.remainder(node[0], node[1])
     if is_known(node[0]) and is_known(node[1]):
         return Array(np.fmod(node.known(0), node.known(1)))
-    return node[0] - node[1] * cnp.trunc(node[0] / node[1])
+    quotient = _quotient(node)
+    return node[0] - node[1] * (cnp.trunc(quotient) if quotient.type.is_float else quotient)
 
 
 def _power(node: Operation) -> Array:

@@ -85,7 +85,8 @@ def _slice(node: Operation) -> Array:
         place = axis % x.ndim
         size = x.shape[place]
         # Going down, an end before the first element means "to the first element", which Python writes as None.
-        bounds = start, (None if step < 0 and end < -size else end)
+        # A start before it is the first element.
+        bounds = (max(start, -size), None if end < -size else end) if step < 0 else (start, end)
         parts[place] = slice(*bounds, step)
     return x[tuple(parts)]
 

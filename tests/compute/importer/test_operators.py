@@ -31,6 +31,7 @@ def b(*shape: int) -> NDArray:
 X = f(3, 4)
 IMAGE = f(2, 4, 7, 6)
 WAVE = f(2, 4, 9)
+LOWEST = np.asarray([-(2**31), 7, -7], np.int32)
 
 # operator, inputs (those from the mark on are constants of the file), attributes, operator set, outputs
 Case = tuple[str, list[NDArray | None], int, dict[str, Any], int, int]
@@ -66,7 +67,11 @@ CASES: list[Case] = [
     case("Div", X, f(4, low=0.5)),
     case("Div", i(7, -7, 9), i(2, 2, -4), data=0),
     case("Div", i(7, -7, 9), i(2, 2, -4)),
+    case("Div", LOWEST, i(-3, 3, 2).astype(np.int32)),
+    case("Div", i(2**60 + 1, -(2**60) - 1, -9), i(3, 7, 3), data=0),
     case("Mod", i(7, -7, 9), i(2, 2, -4)),
+    case("Mod", i(7, -7, 9), i(2, 2, -4), fmod=1),
+    case("Mod", LOWEST, i(-3, 3, 2).astype(np.int32), fmod=1),
     case("Mod", f(5), f(5, low=0.5), fmod=1),
     case("Mod", f(5), f(5, low=0.5), data=0, fmod=1),
     case("Pow", f(3, 4, low=0.1), np.asarray(2.0, np.float32), data=1),
@@ -107,6 +112,7 @@ CASES: list[Case] = [
     case("Slice", IMAGE, i(1, -3), i(9, -1), i(2, 3), data=1),
     case("Slice", IMAGE, i(-1, 5), i(-(2**60), 0), i(2, -1), i(-1, -2), data=1),
     case("Slice", X, i(0, 1), i(2**62, 3), data=1),
+    case("Slice", X, i(-9), i(-9), i(0), i(-1), data=1),
     case("Split", X, i(1, 3), data=1, axis=1, outputs=2),
     case("Split", X, axis=1, outputs=2),
     case("Split", f(7), num_outputs=3, outputs=3, opset=18),
