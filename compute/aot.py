@@ -6,7 +6,7 @@ from typing import Any
 
 from coterie.compute.jit import Compiled
 from coterie.compute.onnx.writer import Target
-from coterie.compute.signature import declared
+from coterie.compute.signature import declared, require_function
 from coterie.errors import InputError
 
 
@@ -20,12 +20,15 @@ class AheadOfTime:
         self._compiled = compiled
         self.onnx = onnx
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self._compiled(*arguments)
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._compiled(*arguments, **named)
 
     def save(self, path: str | Path) -> None:
-        """Write the ONNX file."""
-        Path(path).write_bytes(self.onnx)
+        """Write the ONNX file. Raises InputError where it cannot be written."""
+        try:
+            Path(path).write_bytes(self.onnx)
+        except OSError as error:
+            raise InputError(f"The ONNX file cannot be written: {error}") from error
 
 
 def aot_compile(
@@ -38,6 +41,7 @@ def aot_compile(
 
     Raises InputError where the types are not declared, TraceError and its kinds for a function that is no graph.
     """
+    require_function("aot_compile", fn)
     wanted = declared(fn, input_signature)
     if wanted is None:
         name = getattr(fn, "__name__", "the function")

@@ -10,6 +10,7 @@ from coterie.compute.array import as_array
 from coterie.compute.jit import Compiled, signature_of
 from coterie.compute.mode import get_mode
 from coterie.compute.recorder import RECORDER
+from coterie.compute.signature import in_order, require_function
 from coterie.compute.trace import is_array
 from coterie.errors import InputError
 
@@ -33,8 +34,9 @@ class AutoCompiled:
         """How many signatures have been compiled."""
         return self._compiled.compilations
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *positional: Any, **named: Any) -> Any:
         """The result of the function, as arrays; the same whether it was compiled or not."""
+        arguments = in_order(self._fn, positional, named)
         if RECORDER.get() is not None or get_mode() == "eager":
             return self._compiled(*arguments)
         leaves, structure = tree.flatten(arguments)
@@ -70,4 +72,5 @@ def autojit(fn: Callable[..., Any], *, after: int = 2, limit: int = 16) -> AutoC
     """
     if not all(isinstance(cast(object, number), int) and number >= 1 for number in (after, limit)):
         raise InputError(f"autojit: after and limit must be whole numbers of at least 1, got {after!r} and {limit!r}.")
+    require_function("autojit", fn)
     return AutoCompiled(fn, after, limit)

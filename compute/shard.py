@@ -13,6 +13,7 @@ from coterie.compute.array import Array, as_array
 from coterie.compute.ir import NDArray
 from coterie.compute.jit import jit
 from coterie.compute.recorder import RECORDER
+from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import user_source
 from coterie.compute.trace import is_array
 from coterie.errors import InputError, ShapeError, TraceError
@@ -44,10 +45,12 @@ def shard(
     for how in out if isinstance(out, tuple) else (out,):
         if how not in ("sum", "mean") and (not isinstance(cast(object, how), int) or isinstance(how, bool)):
             raise InputError(f"shard: there is no collective {how!r}.", hint='Use "sum", "mean" or an axis.')
+    require_function("shard", fn)
     copies = [jit(fn) for _ in range(shards)]
 
     @wraps(fn)
-    def sharded(*arguments: Any) -> Any:
+    def sharded(*positional: Any, **named: Any) -> Any:
+        arguments = in_order(fn, positional, named)
         if RECORDER.get() is not None:
             raise TraceError(
                 f"{user_source()}: a sharded function runs in threads and cannot be part of a trace.",

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 
-from coterie.compute import Array, TensorSpec, aot_compile, autojit, grad, jit, use_mode
+from coterie.compute import Array, TensorSpec, aot_compile, autojit, grad, jit, shard, use_mode
 from coterie.compute import numpy as cnp
 from coterie.compute.runtime.executable import Executable
-from coterie.errors import DTypeError, InputError, ShapeError, TraceError
+from coterie.errors import ArgumentTypeError, DTypeError, InputError, ShapeError, TraceError
 
 X = np.arange(3, dtype=np.float32)
 
@@ -135,6 +135,26 @@ def test_static_floats_are_told_apart_by_their_bits() -> None:
         assert [fn(one, zero).item() for zero in (0.0, -0.0, 0.0)] == [np.inf, -np.inf, np.inf]
     assert fn.compilations == 2
     assert all(np.isnan(fn(one, float("nan")).item()) for _ in range(3)) and fn.compilations == 3
+
+
+def test_arguments_by_name(tmp_path: Path) -> None:
+    def scaled(x: Any, k: Any = 2.0) -> Any:
+        return x * k
+
+    hot, parts = autojit(scaled, after=1), shard(scaled, shards=3, out=0)
+    for call in (hot, hot, hot, parts):
+        assert call(X, k=3.0).numpy().tolist() == [0, 3, 6] and call(x=X).numpy().tolist() == [0, 2, 4]
+    assert hot.compilations == 2
+    ahead = aot_compile(scaled, (TensorSpec((3,)), TensorSpec(())))
+    assert ahead(X, k=np.float32(4)).numpy().tolist() == [0, 4, 8]
+    for call in (hot, parts, ahead):
+        with pytest.raises(ArgumentTypeError, match="scaled: .*'rate'"):
+            call(X, rate=1)
+    for transform in (autojit, aot_compile, lambda fn: shard(fn, shards=2, out=0)):  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownArgumentType]
+        with pytest.raises(ArgumentTypeError, match="takes a function, got 3"):
+            transform(3)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="ONNX file cannot be written"):
+        ahead.save(tmp_path / "nowhere" / "a.onnx")
 
 
 def test_a8_a_signature_is_a_sequence() -> None:
