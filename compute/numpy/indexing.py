@@ -13,14 +13,14 @@ from coterie.errors import TraceError
 
 def get(x: Array, index: Any) -> Array:
     """The part of an array at an index. Raises TraceError for an index that is neither static nor made of integer
-    arrays, and for a mask.
+    arrays (of rank 0 beside slices), and for a mask.
     """
     items: list[Any] = list(cast("tuple[Any, ...]", index)) if isinstance(index, tuple) else [index]
     arrays = [cast("Array", item) for item in items if isinstance(item, (Array, np.ndarray))]
     if any(array.dtype.kind == "b" for array in arrays) or any(isinstance(item, (bool, np.bool)) for item in items):
         fix = "Use where(mask, x, 0), or top_k for a known number of elements."
         refuse(TraceError, "index", (x,), "a mask selects a number of elements that depends on data.", fix)
-    if any(array.dtype.kind not in "bi" for array in arrays):
+    if any(array.dtype.kind == "u" for array in arrays):
         fix = 'Convert the positions with astype(i, "int32").'
         refuse(TraceError, "index", (x, *map(as_array, arrays)), "positions are int32 or int64.", fix)
     if any(array.ndim for array in arrays) and all(array.dtype.kind == "i" for array in arrays):
@@ -38,7 +38,17 @@ def get(x: Array, index: Any) -> Array:
         items += gap
     if used > x.ndim:
         refuse(TraceError, "index", (x,), f"{used} indices for {x.ndim} axes.", "Use fewer indices.")
-    return _apply(x, items)
+    # A traced number is taken along its axis of what the rest of the index leaves.
+    open_ones = [at for at, item in enumerate(items) if _is_open(item)]
+    part = _apply(x, [slice(None) if at in open_ones else item for at, item in enumerate(items)])
+    for at in reversed(open_ones):
+        place = sum(1 for item in items[:at] if item is None or isinstance(item, slice) or _is_open(item))
+        part = take(part, items[at], axis=place)
+    return part
+
+
+def _is_open(item: Any) -> bool:
+    return isinstance(item, Array) and item.recorder is not None and not item.ndim and item.dtype.kind == "i"
 
 
 def _at(x: Array, places: list[Array]) -> Array:

@@ -195,3 +195,25 @@ def test_gradients_of_mapped_loops_compile_for_any_number_of_examples(examples: 
     expected = [grad(fn, (0, 1))(row, w) for row in x]
     for index, found in enumerate(jit(gradients, fullgraph=True)(x, w)):
         np.testing.assert_allclose(found.numpy(), [row[index].numpy() for row in expected], rtol=1e-5)
+
+
+INDICES: list[Callable[..., Any]] = [
+    lambda x, i: x[i],
+    lambda x, i: x[:, i],
+    lambda x, i: x[i, 1:, None],
+    lambda x, i: x[None, ..., i, 0],
+    lambda x, i: x[1, i],
+    lambda x, i: x[i, i, ::-1],
+    lambda x, i: x[i, 0, i],
+]
+
+
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("place", [1, -2])
+def test_a_traced_number_is_an_index_beside_slices(index: Callable[..., Any], place: int) -> None:
+    x, i = np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.asarray(place, np.int32)
+    np.testing.assert_array_equal(jit(index, fullgraph=True)(x, i).numpy(), index(x, place))
+    slope = jit(grad(lambda x, i: cnp.sum(index(x, i) ** 2)), fullgraph=True)(x, i)
+    expected = np.zeros_like(x)
+    np.add.at(expected.reshape(-1), index(np.arange(24).reshape(2, 3, 4), place), 1.0)
+    np.testing.assert_allclose(slope.numpy(), 2.0 * x * expected)
