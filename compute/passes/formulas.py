@@ -1,7 +1,7 @@
 """Identities of real numbers, which the chain rule leaves behind: log(exp x) = x, exp a exp b = exp(a + b), and so on.
 
 In floating point each holds up to rounding, and where no intermediate value overflows; so this pass is not part of
-``optimise``, whose results are the same bit for bit (its ``algebra`` has those identities that are exact).
+``optimise``, whose ``algebra`` has those identities that are exact.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,7 +75,8 @@ def _quotient(node: Node, view: View) -> Value | None:
     a, b = node.inputs
     number = view.constant(b)
     if number is not None and number.size == 1 and bool(np.isfinite(number).all()) and number.all():
-        reciprocal = np.asarray(1, number.dtype) / number
+        with np.errstate(over="ignore"):
+            reciprocal = np.asarray(1, number.dtype) / number
         if bool(np.isfinite(reciprocal).all()):
             return view.emit("multiply", a, view.emit_constant(np.asarray(reciprocal, number.dtype)))
     inner = view.producer(b, "divide")

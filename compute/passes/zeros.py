@@ -2,7 +2,7 @@
 
 Gradients are full of it: the gradient of a slice is a padding, that of a padding a slice, that of a look-up a product
 with a one-hot matrix. Results are those of the graph for finite operands, up to the sign of zero; so this pass is not
-part of ``optimise``, whose results are the same bit for bit.
+part of ``optimise``, which keeps infinities and NaN where they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -67,7 +67,8 @@ def _zero(node: Node, view: View, zeros: list[bool]) -> Value | None:
             return _zeros(view, type_)
         return _grown(view, _bias(node, view), type_)
     if node.primitive == "divide" and zeros[0]:
-        return _zeros(view, type_)
+        divisor = _numbers(view, node.inputs[1])  # 0 / 0 is no zero
+        return _zeros(view, type_) if divisor is not None and divisor.all() else None
     if node.primitive in _ALL and all(zeros) and node.attributes.get("value", 0.0) == 0.0:
         return _zeros(view, type_)
     if node.primitive == "where" and all(zeros[1:]):

@@ -205,6 +205,14 @@ def test_adding_zero_goes_with_the_zeros() -> None:
     assert names(eliminate_zeros(graph)) == ["exp"]
 
 
+def test_zero_over_what_may_be_zero_is_computed() -> None:
+    graph = trace(lambda x, y: (cnp.zeros(x.shape) / x, cnp.zeros(x.shape) / 2.0), X, Y).graph
+    after = eliminate_zeros(graph)
+    assert names(after).count("divide") == 1
+    given = {name: np.zeros(value.type.shape, value.type.dtype) for name, value in graph.inputs.items()}
+    assert np.isnan(interpret(after, given)["0"]).all() and not interpret(after, given)["1"].any()
+
+
 def test_operations_and_bytes_are_counted() -> None:
     def cost(fn: Callable[..., Array], *specs: TensorSpec) -> tuple[int, int]:
         graph = trace(fn, *specs).graph
