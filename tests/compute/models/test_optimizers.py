@@ -281,3 +281,26 @@ def test_numbers_of_numpy_are_numbers() -> None:
     params = {"w": Array(np.ones(3, np.float32))}
     rule = optim.adam(np.float32(0.1), weight_decay=np.float64(0.5))  # pyright: ignore[reportArgumentType]
     assert rule.hyper["lr"] == np.float32(0.1) and rule.init(params).keys() == optim.adam(0.1).init(params).keys()
+
+
+W, HYPER, ACTIVE = {"w": Array(np.ones(3, np.float32))}, {"lr": Array(np.ones(1, np.float32))}, Array(np.ones(1))
+HYPERS = HYPER | dict.fromkeys((*optim.adam().hyper, "momentum"), HYPER["lr"])
+MISUSES: list[tuple[Callable[[], object], str]] = [
+    (lambda: optim.sgd(0.1).update(W, {}, W, {}, ACTIVE), "sgd: hyper lacks lr; it has nothing.*optimizer.hyper"),
+    (lambda: optim.sgd(0.1).update(W, {}, W, {"rate": ACTIVE}, ACTIVE), "sgd: hyper lacks lr; it has rate"),
+    (lambda: optim.adam().update(W, {}, W, HYPERS, ACTIVE), r"state .* lacks 'adam.first_correction'.*init\(params\)"),
+    (lambda: optim.sgd(0.1, momentum=0.9).update(W, {}, W, HYPERS, ACTIVE), "lacks 'w.momentum'"),
+    (lambda: optim.sgd(0.1).update(W | {"v": ACTIVE}, {}, W, HYPER, ACTIVE), "gradients of v, which are no parameters"),
+    (
+        lambda: optim.sgd(0.1).update({"w": ACTIVE}, {}, W, HYPER, ACTIVE),
+        r"gradient of 'w' is \[1\].*parameter is \[3\]",
+    ),
+    (lambda: optim.sgd(0.1).update(cast(Any, ACTIVE), {}, W, HYPER, ACTIVE), "grads must be arrays by name.*The order"),
+    (lambda: optim.adam().init(cast(Any, ACTIVE)), "init takes parameters by name, got a Array"),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), MISUSES, ids=[reason for _, reason in MISUSES])
+def test_a_wrong_call_of_an_optimizer_names_the_line_and_a_fix(call: Callable[[], object], reason: str) -> None:
+    with pytest.raises(InputError, match=rf"test_optimizers.py:\d+: .*{reason}"):
+        call()
