@@ -40,20 +40,10 @@ class Conv2d(Module):
     bias: bool = True
 
     def __post_init__(self) -> None:
-        check_positive(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)
-        check_window(self, kernel=self.kernel, stride=self.stride, dilation=self.dilation)
-        check_padding(self, self.padding)
-        if self.inputs % self.groups or self.outputs % self.groups:
-            raise InputError(
-                f"Conv2d: {self.groups} groups must divide inputs {self.inputs} and outputs {self.outputs}."
-            )
+        _check(self)
 
     def specs(self) -> dict[str, ParameterSpec]:
-        rows, columns = pair(self.kernel)
-        channels = self.inputs // self.groups
-        init = fan_in_uniform(channels * rows * columns)
-        weight = {"weight": ParameterSpec((self.outputs, channels, rows, columns), init)}
-        return weight | {"bias": ParameterSpec((self.outputs,), init)} if self.bias else weight
+        return _specs(self, self.outputs, self.inputs // self.groups)
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         check_input(x, ("B", self.inputs, "H", "W"), self)
@@ -88,21 +78,11 @@ class ConvTranspose2d(Module):
     bias: bool = True
 
     def __post_init__(self) -> None:
-        check_positive(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)
-        check_window(self, kernel=self.kernel, stride=self.stride, dilation=self.dilation)
-        check_padding(self, self.padding)
+        _check(self)
         check_padding(self, self.output_padding)
-        if self.inputs % self.groups or self.outputs % self.groups:
-            raise InputError(
-                f"ConvTranspose2d: {self.groups} groups must divide inputs {self.inputs} and outputs {self.outputs}."
-            )
 
     def specs(self) -> dict[str, ParameterSpec]:
-        rows, columns = pair(self.kernel)
-        channels = self.outputs // self.groups
-        init = fan_in_uniform(channels * rows * columns)
-        weight = {"weight": ParameterSpec((self.inputs, channels, rows, columns), init)}
-        return weight | {"bias": ParameterSpec((self.outputs,), init)} if self.bias else weight
+        return _specs(self, self.inputs, self.outputs // self.groups)
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         check_input(x, ("B", self.inputs, "H", "W"), self)
@@ -116,3 +96,22 @@ class ConvTranspose2d(Module):
             dilation=pair(self.dilation),
             groups=self.groups,
         )
+
+
+def _check(layer: Conv2d | ConvTranspose2d) -> None:
+    check_positive(layer, inputs=layer.inputs, outputs=layer.outputs, groups=layer.groups)
+    check_window(layer, kernel=layer.kernel, stride=layer.stride, dilation=layer.dilation)
+    check_padding(layer, layer.padding)
+    if layer.inputs % layer.groups or layer.outputs % layer.groups:
+        raise InputError(
+            f"{type(layer).__name__}: {layer.groups} groups must divide inputs {layer.inputs} and outputs "
+            f"{layer.outputs}."
+        )
+
+
+def _specs(layer: Conv2d | ConvTranspose2d, channels: int, others: int) -> dict[str, ParameterSpec]:
+    """channels: of the images that a convolution with this weight makes. others: those that one of them sees."""
+    rows, columns = pair(layer.kernel)
+    init = fan_in_uniform(others * rows * columns)
+    weight = {"weight": ParameterSpec((channels, others, rows, columns), init)}
+    return weight | {"bias": ParameterSpec((layer.outputs,), init)} if layer.bias else weight
