@@ -25,6 +25,8 @@ OPSETS = range(13, 19)
 IR_VERSIONS = range(7, 11)
 DOMAINS = ("", "ai.onnx")
 
+_READS = 8  # operands and numbers in attributes, for each tensor that is allowed
+
 DTYPES: Mapping[int, str] = {
     TensorProto.FLOAT: "float32",
     TensorProto.DOUBLE: "float64",
@@ -173,6 +175,11 @@ def _check_sizes(graph: GraphProto, limits: GraphLimits) -> None:
     tensors = len(graph.input) + len(graph.initializer) + sum(len(node.output) for node in graph.node)
     if tensors > limits.tensors or max(len(graph.output), len(graph.value_info)) > limits.tensors:
         raise GraphRefused(f"The graph has more than {limits.tensors} tensors.")
+    reads = sum(len(node.input) + sum(len(a.ints) + len(a.floats) + 1 for a in node.attribute) for node in graph.node)
+    if reads > _READS * limits.tensors:
+        raise GraphRefused(
+            f"The nodes have {reads} operands and numbers in attributes; at most {_READS * limits.tensors} are allowed."
+        )
     if graph.sparse_initializer:
         raise GraphRefused("The graph holds sparse data; only dense tensors are allowed.")
     if graph.quantization_annotation:
@@ -297,7 +304,8 @@ def _check_shapes(model: ModelProto, limits: GraphLimits) -> None:
     _guarded("The graph is not valid ONNX", lambda: cast(Any, onnx.checker).check_model(bare))
     inferred = _guarded(
         "The graph's shapes do not fit together",
-        lambda: onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=True),
+        # Without data: shapes follow from initialisers alone, and a few nodes can make data for many gigabytes.
+        lambda: onnx.shape_inference.infer_shapes(bare, check_type=True, strict_mode=True, data_prop=False),
     )
     known = {
         value.name: value

@@ -1,5 +1,6 @@
 """The checker of untrusted graphs: what it accepts, what it refuses and why, and that nothing else comes out of it."""
 
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -292,6 +293,27 @@ def test_a_small_file_cannot_ask_for_much_memory():
     model.graph.initializer.append(constant("huge", [2**20, 2**20, 4, 2]))
     _add(model, "Expand", ["y", "huge"], ["bomb"])
     with pytest.raises(GraphRefused, match="more than 268435456 elements"):
+        check_graph(model.SerializeToString())
+
+
+def test_a_small_file_cannot_make_the_check_itself_large():
+    model = good()
+    doubled = [f"{'axes' if step == 0 else step}" for step in range(29)]
+    for once, twice in zip(doubled, doubled[1:], strict=False):
+        _add(model, "Concat", [once, once], [twice], axis=0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    check_graph(model.SerializeToString())  # 2 ** 28 known numbers in one tensor: allowed, but not to be held
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_operands_and_numbers_in_attributes_are_counted():
+    model = good()
+    _add(model, "Concat", ["y"] * 400_000, ["long"], axis=0)
+    with pytest.raises(GraphRefused, match="operands and numbers in attributes; at most 320000"):
+        check_graph(model.SerializeToString())
+    model = good()
+    _add(model, "Transpose", ["y"], ["turned"], perm=[0] * 400_000)
+    with pytest.raises(GraphRefused, match="operands and numbers in attributes"):
         check_graph(model.SerializeToString())
 
 
