@@ -112,17 +112,15 @@ class Compiled:
             with undrawn():
                 traced = trace(self._traceable, *tree.unflatten(structure, specs))
             graph = self._written_out(traced.graph)
+            if (unlowered := host_only(graph)) is not None:
+                raise unlowered
+            renamed = _renamed(graph)
+            data = to_onnx(renamed, name=self._name, target="cpu") if renamed.outputs else None
         except (TraceError, RecursionError) as error:
             told = too_deep(self._name, error)
             if self._fullgraph:
                 raise told from error.__cause__
             return told
-        if (unlowered := host_only(graph)) is not None:
-            if self._fullgraph:
-                raise unlowered
-            return unlowered
-        renamed = _renamed(graph)
-        data = to_onnx(renamed, name=self._name, target="cpu") if renamed.outputs else None
         return _Program(
             executable=None if data is None else Executable(data),
             out_structure=traced.out_structure,

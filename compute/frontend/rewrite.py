@@ -35,6 +35,14 @@ _UNTOUCHED = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 _DECISIONS = (ast.If, ast.While, ast.For, ast.IfExp, ast.BoolOp, ast.Not, ast.Assert)
 
 
+# What stands behind an if that returns sometimes is written twice; behind n of them, 2 ** n times.
+_TWICE = 6
+
+
+class _TooMuch(Exception):
+    """A function is not rewritten because of what would come out."""
+
+
 def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its control flow rewritten; the same function where there is none. Methods, partial functions
     and objects that can be called are rewritten too. Where the source cannot be read or has something that is not
@@ -72,6 +80,8 @@ def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
         Super(parameters[0].arg).generic_visit(definition)
     try:
         return _made(fn, _Rewriter().function(definition))
+    except _TooMuch as error:
+        return explained(fn, f"{error}: put the result into a variable")
     except (SyntaxError, RecursionError):
         return explained(fn, "its branches and loops are nested too deeply")
 
@@ -152,6 +162,7 @@ class _Rewriter:
     def __init__(self) -> None:
         self._count = 0
         self._variables: set[str] = set()
+        self._twice = 0  # how many ifs around hold what is being written in both of their branches
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         if _untouched(node) is not None:
@@ -250,6 +261,10 @@ class _Rewriter:
 
     def _returning_if(self, node: ast.If, rest: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Both branches run to the end of the function."""
+        twice = bool(rest) and not _always_returns(node.body) and not _always_returns(node.orelse)
+        if twice and self._twice == _TWICE:
+            raise _TooMuch(f"more than {_TWICE} of its ifs in a row return in a part of their branches only")
+        self._twice += twice
         bodies = [body if _always_returns(body) else [*body, *rest] for body in (node.body, node.orelse)]
         names = assigned([*node.body, *node.orelse, *rest])
         branches: list[ast.FunctionDef] = []
@@ -257,6 +272,7 @@ class _Rewriter:
             branch = self._branch(self._block(deepcopy(body)), names)  # both may hold the rest
             branch.body[-1] = ast.Return(ast.Constant(None))
             branches.append(branch)
+        self._twice -= twice
         test = Expressions().visit(node.test)
         value = call("return_if", test, *(load(branch.name) for branch in branches), names_tuple(names))
         return [located(made, node) for made in (*branches, ast.Return(value))]

@@ -115,19 +115,19 @@ class Jitted:
         try:
             with undrawn():
                 traced = trace_flat(whole, tree.map_tree(_specified, (positional, named)), (), recorder)
+            if (unlowered := host_only(traced.graph)) is not None:
+                raise unlowered
+            graph = optimise(traced.graph)
+            outputs = {f"result/{name}": value for name, value in graph.outputs.items()}
+            renamed = Graph(graph.inputs, graph.nodes, outputs)
+            data = to_onnx(renamed, name=own_name, target="cpu") if outputs else None
         except (TraceError, RecursionError) as error:
             told = too_deep(own_name, error)
             if self._fullgraph:
                 raise told from error.__cause__
             return told
-        if (unlowered := host_only(traced.graph)) is not None:
-            if self._fullgraph:
-                raise unlowered
-            return unlowered
-        graph = optimise(traced.graph)
-        renamed = Graph(graph.inputs, graph.nodes, {f"result/{name}": value for name, value in graph.outputs.items()})
         return _Step(
-            executable=Executable(to_onnx(renamed, name=own_name, target="cpu")) if renamed.outputs else None,
+            executable=None if data is None else Executable(data),
             structure=structures[0],
             results=tuple(results),
             outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),
@@ -165,14 +165,16 @@ def jit(
     *,
     capture_mode: Literal["ast", "bytecode", "trace"] = "ast",
     jit_level: str = "O0",
+    dynamic: int = 0,
     fullgraph: bool = False,
+    backend: str = "",
 ) -> Any:
     """Compile a function together with what it reads from and writes to Parameters, so that a whole training step is
     one graph. Also a decorator, of methods too, with or without arguments.
 
-    capture_mode: "trace" takes the function as it is, the others rewrite its if, while and for. jit_level is accepted
-    and makes no difference. fullgraph: raise TraceError where the Python cannot be a graph, instead of running it on
-    the host. Raises ArgumentValueError for a capture mode that does not exist.
+    capture_mode: "trace" takes the function as it is, the others rewrite its if, while and for. jit_level, dynamic and
+    backend are accepted and make no difference: every new shape is a new graph, for ONNX Runtime. fullgraph: raise
+    TraceError where the Python cannot be a graph, instead of running it on the host. Raises ArgumentValueError for a capture mode that does not exist.
     """
     if capture_mode not in ("ast", "bytecode", "trace"):
         raise ArgumentValueError(f"There is no capture mode {capture_mode!r}.", hint="Choose ast or trace.")

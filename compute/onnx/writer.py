@@ -21,7 +21,7 @@ from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.verify import verify
-from coterie.errors import GraphRefused, InputError
+from coterie.errors import GraphRefused, InputError, TraceError
 
 OPSET = 17
 IR_VERSION = 8
@@ -123,6 +123,9 @@ class _Writer:
             self.nodes = outer
 
 
+_DEEPEST = 30
+
+
 def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = "portable") -> bytes:
     """The bytes of the ONNX file. ``name`` becomes the graph's name.
 
@@ -140,6 +143,7 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
     provider = None if target in ("portable", "cpu") else target
     graph = _for_target(verify(graph), target)
     _refuse_empty(graph)
+    _refuse_deep(graph, 0)
     if both := set(graph.inputs) & set(graph.outputs):
         raise InputError(
             f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".'
@@ -172,6 +176,19 @@ def _refuse_empty(graph: Graph) -> None:
     for what, value in made:
         if value.type.size == 0:
             raise InputError(f"{what} ({value.type}) has no elements.", hint="Drop the empty axis before exporting.")
+
+
+def _refuse_deep(graph: Graph, depth: int) -> None:
+    """Readers of ONNX files take 100 messages inside of each other, of which a graph in a node is three."""
+    for node in graph.nodes:
+        inner = [held for held in node.attributes.values() if isinstance(held, Graph)]
+        if inner and depth == _DEEPEST:
+            raise TraceError(
+                f"{node.source}: {node.primitive} stands inside of {depth} others, more than an ONNX file can hold.",
+                hint="Put what is decided into variables, so that one decision stands behind the other.",
+            )
+        for held in inner:
+            _refuse_deep(held, depth + 1)
 
 
 def _lower(writer: _Writer, node: Node, operands: list[str]) -> list[str]:

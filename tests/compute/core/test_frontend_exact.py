@@ -3,6 +3,7 @@
 """
 
 import itertools
+import linecache
 import random
 from collections.abc import Callable
 from typing import Any
@@ -357,3 +358,27 @@ def test_a_recursion_without_end_is_python_s_or_names_the_function() -> None:
         jit(endless)(np.float32(1.0))
     with pytest.raises(TraceError, match=r"test_frontend_exact.py:\d+: jit: endless calls itself"):
         jit(endless, fullgraph=True)(np.float32(1.0))
+
+
+def written(lines: list[str], name: str) -> Callable[..., Any]:
+    """A function of these lines that can be read again."""
+    source = "\n".join(["def program(x):", *(f"    {line}" for line in lines), "    return x", ""])
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    scope: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), scope)
+    return scope["program"]
+
+
+@pytest.mark.parametrize(
+    ("line", "count", "reason"),
+    [
+        ("if x > {0}: return x * {0}", 45, "stands inside of 30 others"),
+        ("if x > {0}:\n        x = x + 1\n        if x > 5{0}: return x", 40, "return in a part of their branches"),
+    ],
+)
+def test_many_returns_end_in_a_reason_and_not_in_an_explosion(line: str, count: int, reason: str) -> None:
+    fn = written([line.format(i) for i in range(count, 0, -1)], f"<{reason}>")
+    compiled = jit(fn)
+    assert float(compiled(np.float32(2.0))) == float(fn(np.float32(2.0)))
+    assert reason in compiled.fallbacks[0]
+    assert f"<{reason}>:" in compiled.fallbacks[0]
