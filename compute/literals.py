@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.ir import DTYPES, NDArray
 from coterie.compute.source import user_source
-from coterie.errors import DTypeError, ShapeError
+from coterie.errors import ArgumentTypeError, DTypeError, ShapeError
 
 _DEFAULTS = {"f": "float32", "i": "int32"}
 
@@ -22,6 +22,11 @@ def literal(x: Any, dtype: Any = None) -> NDArray:
             f"{user_source()}: {type(x).__name__} is no array: {str(error).partition('. ')[0]}.",
             hint="Give all lists of one level the same length.",
         ) from None
+    except (RuntimeError, TypeError) as error:  # a tensor of another library that does not give its numbers
+        raise ArgumentTypeError(
+            f"{user_source()}: this {type(x).__name__} is no array: {str(error).partition('. ')[0]}.",
+            hint="Make it a NumPy array first, e.g. tensor.detach().cpu().numpy().",
+        ) from None
     ours = isinstance(x, float) or not hasattr(x, "__array__")
     wanted = _DEFAULTS.get(data.dtype.kind) if dtype is None and ours else dtype
     if wanted is not None:
@@ -32,10 +37,15 @@ def literal(x: Any, dtype: Any = None) -> NDArray:
             data = data.astype(target)
     if data.dtype.name not in DTYPES:
         raise DTypeError(
-            f"{user_source()}: coterie has no arrays of dtype {data.dtype}.",
+            f"{user_source()}: {_told(x)} is no array: coterie has no arrays of dtype {data.dtype}.",
             hint=f"Convert to one of {', '.join(DTYPES)}.",
         )
     return data
+
+
+def _told(x: Any) -> str:
+    """What was given, in a word."""
+    return repr(x) if x is None or isinstance(x, str | complex) else f"this {type(x).__name__}"
 
 
 def dtype_name(dtype: Any) -> str:

@@ -98,6 +98,10 @@ def map_tree(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     for other in rest:
         found, theirs = flatten(other)
         if theirs != structure:
-            raise InputError("The trees have different structures.", hint="Pass trees with the same keys and lengths.")
+            paths = [", ".join(each.paths()) or "nothing" for each in (structure, theirs)]
+            raise InputError(
+                f"{user_source()}: the trees have different structures: one has {paths[0]}, another {paths[1]}.",
+                hint="Pass trees with the same keys and lengths.",
+            )
         columns.append(found)
     return unflatten(structure, [fn(*row) for row in zip(*columns, strict=True)])

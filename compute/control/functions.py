@@ -14,6 +14,7 @@ from coterie.compute.control.bind import bind_structured
 from coterie.compute.control.scan import scan_attributes
 from coterie.compute.ir import Graph, Value
 from coterie.compute.numpy import manipulation
+from coterie.compute.signature import require_function
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, Traced, is_array, trace_flat
 from coterie.errors import InputError, ShapeError, TraceError
@@ -25,6 +26,8 @@ def cond(pred: ArrayLike, true_fn: Callable[..., Any], false_fn: Callable[..., A
 
     Both return trees of arrays of the same structure, shapes and dtypes; raises TraceError and its kinds otherwise.
     """
+    for fn in (true_fn, false_fn):
+        require_function("cond", fn, "Write cond(pred, true_fn, false_fn, *operands); where(c, a, b) takes arrays.")
     choice = as_array(pred)
     choice = manipulation.reshape(choice, ()) if choice.size == 1 else choice
     both = [trace_flat(fn, operands, ()) for fn in (true_fn, false_fn)]
@@ -45,6 +48,8 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     on data. A gradient keeps the carries of all steps, so its memory grows with their number. Raises TraceError and its
     kinds for a step that changes the carry, and for a condition that is not one bool.
     """
+    for fn in (cond_fn, body_fn):
+        require_function("while_loop", fn, "Write while_loop(cond_fn, body_fn, init).")
     leaves, structure = _carry(init)
     carry = tree.unflatten(structure, leaves)
     test, step = trace_flat(cond_fn, (carry,), ()), trace_flat(body_fn, (carry,), ())

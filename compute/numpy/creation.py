@@ -8,7 +8,7 @@ from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
 from coterie.compute.literals import dtype_name, literal
 from coterie.compute.numpy.elementwise import where
 from coterie.compute.primitives import rules
-from coterie.compute.source import user_source
+from coterie.compute.source import operation, user_source
 from coterie.errors import InputError, ShapeError
 
 bool_ = np.dtype("bool")
@@ -57,22 +57,29 @@ def astype(x: ArrayLike, dtype: Any, *, copy: bool = True, device: Device = None
     return rules.cast(as_array(x), dtype_name(dtype))
 
 
+@operation
 def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: Device = None) -> Array:
     """An array of one number."""
     _here(device)
-    return bind("broadcast_to", as_array(fill_value, dtype), shape=(shape,) if isinstance(shape, int) else tuple(shape))
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(size < 0 for size in sizes):
+        refuse(ShapeError, "full", (), f"the shape {list(sizes)} has a negative size.", "Sizes are at least 0.")
+    return bind("broadcast_to", as_array(fill_value, dtype), shape=sizes)
 
 
+@operation
 def zeros(shape: Shape, *, dtype: Any = None, device: Device = None) -> Array:
     """Zeros."""
     return full(shape, 0, dtype=dtype or float32, device=device)
 
 
+@operation
 def ones(shape: Shape, *, dtype: Any = None, device: Device = None) -> Array:
     """Ones."""
     return full(shape, 1, dtype=dtype or float32, device=device)
 
 
+@operation
 def empty(shape: Shape, *, dtype: Any = None, device: Device = None) -> Array:
     """Zeros: arrays are never written to, so nothing could fill an empty one."""
     return zeros(shape, dtype=dtype, device=device)

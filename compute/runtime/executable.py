@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.session import CPU, Session, describe, first_line, open_session
 from coterie.compute.runtime.tensors import TensorInfo, check_names
-from coterie.errors import InputError, InternalError
+from coterie.errors import ArgumentTypeError, InputError, InternalError
 
 # What ONNX Runtime says of Gather and its kind. No other mistake in the inputs is left for it to find.
 _INDEX_OUTSIDE = ("out of data bounds", "Out of range value in index")
@@ -38,6 +39,11 @@ class Executable:
         fallback: bool = True,
         profile_prefix: str | None = None,
     ) -> None:
+        if not isinstance(cast(object, data), bytes):
+            raise ArgumentTypeError(
+                f"An executable is made of the bytes of an ONNX file, not of a {type(data).__name__}.",
+                hint="to_onnx(graph, name=...) gives them, and Path(file).read_bytes().",
+            )
         self.session: Session = open_session(
             data,
             threads=threads,

@@ -114,7 +114,8 @@ class StepLoop:
         """Copies of the named outputs as the last step left them; zeros, or the first state for carried ones, before
         any step.
         """
-        return {name: self._output(name).array.copy() for name in names}
+        wanted = (names,) if isinstance(names, str) else names
+        return {name: self._output(name).array.copy() for name in wanted}
 
     def state(self) -> dict[str, NDArray]:
         """Copies of the carried inputs as the next step will see them."""

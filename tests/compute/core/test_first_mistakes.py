@@ -15,6 +15,7 @@ from coterie.compute import (
     TensorSpec,
     bytes_moved,
     checkpoint,
+    cond,
     custom_vjp,
     flops,
     grad,
@@ -22,6 +23,7 @@ from coterie.compute import (
     jit,
     legalise,
     memory_report,
+    noised_mean,
     optimise,
     profile,
     to_dot,
@@ -32,9 +34,11 @@ from coterie.compute import (
     trace_named,
     value_and_grad,
     vmap,
+    while_loop,
 )
 from coterie.compute import numpy as cnp
-from coterie.errors import ArgumentTypeError, CoterieError, DTypeError, InputError, TraceError
+from coterie.compute.runtime.executable import Executable
+from coterie.errors import ArgumentTypeError, CoterieError, DTypeError, InputError, ShapeError, TraceError
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 
@@ -67,6 +71,12 @@ MISTAKES: list[tuple[str, Callable[[Any], Any], type[CoterieError], str]] = [
     ("no size", lambda x: TensorSpec((cast("Any", None), 3)), InputError, "Shapes are static"),
     ("no dtype", lambda x: TensorSpec((3,), "floaty"), DTypeError, "'floaty' is not a dtype"),
     ("one argument", lambda x: profile(cnp.tanh, x), InputError, "a Array. Give a function its arguments in a list"),
+    ("cond of arrays", lambda x: cond(True, x, x), ArgumentTypeError, "cond takes a function.*where"),
+    ("while of arrays", lambda x: while_loop(x, x, x), ArgumentTypeError, r"while_loop\(cond_fn, body_fn, init\)"),
+    ("negative size", lambda x: cnp.zeros((2, -1)), ShapeError, r"zeros\(\): the shape \[2, -1\] has a negative size"),
+    ("text", lambda x: x + "a", DTypeError, "'a' is no array: coterie has no arrays of dtype"),
+    ("nothing", lambda x: x + None, DTypeError, "None is no array"),
+    ("trees", lambda x: noised_mean({"a": x}, {"b": x}, scale=1.0, count=1.0), InputError, "one has a, another b"),
     ("axis", lambda x: cnp.sum(x, axis=cast("Any", "0")), DTypeError, "axis '0' is not a whole number"),
 ]
 
@@ -108,6 +118,17 @@ def test_a_method_of_other_arrays_is_told(name: str, instead: str) -> None:
     with pytest.raises(AttributeError, match=f"an Array has no attribute {name!r}.*: use .*{instead}"):
         getattr(cnp.asarray(X), name)
     assert not hasattr(cnp.asarray(X), "__array_interface__") and getattr(cnp, "nothing", None) is None
+
+
+def test_a_tensor_that_does_not_give_its_numbers_is_told_how() -> None:
+    class Tensor:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+
+    with pytest.raises(ArgumentTypeError, match=r"this Tensor is no array: Can't call numpy.*grad\. Make it a NumPy"):
+        cnp.sum(cast("Any", Tensor()))
+    with pytest.raises(ArgumentTypeError, match="bytes of an ONNX file, not of a Graph.*to_onnx"):
+        Executable(cast("Any", trace(cnp.tanh, X).graph))
 
 
 def test_what_is_told_instead_is_there() -> None:
