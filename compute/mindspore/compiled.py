@@ -174,7 +174,8 @@ def jit(
 
     capture_mode: "trace" takes the function as it is, the others rewrite its if, while and for. jit_level, dynamic and
     backend are accepted and make no difference: every new shape is a new graph, for ONNX Runtime. fullgraph: raise
-    TraceError where the Python cannot be a graph, instead of running it on the host. Raises ArgumentValueError for a capture mode that does not exist.
+    TraceError where the Python cannot be a graph, instead of running it on the host. Raises
+    ArgumentValueError for a capture mode that does not exist.
     """
     if capture_mode not in ("ast", "bytecode", "trace"):
         raise ArgumentValueError(f"There is no capture mode {capture_mode!r}.", hint="Choose ast or trace.")

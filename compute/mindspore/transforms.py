@@ -103,6 +103,12 @@ def _differentiated(
     if not callable(fn):
         raise ArgumentTypeError(f"grad needs a function or a network, not {fn!r}.")
     single = isinstance(weights, Parameter)
+    for weight in () if weights is None or single else weights:
+        if not isinstance(cast(object, weight), Parameter):
+            raise ArgumentTypeError(
+                f"{user_source()}: the weights of grad are Parameters, not a {type(weight).__name__}.",
+                hint="Pass network.trainable_params().",
+            )
     listed = None if weights is None else {p.name: p for p in ((weights,) if single else weights)}
     if listed is not None and weights is not None and not single and len(listed) != len(weights):
         raise InputError("Two of the weights have one name.", hint="Give every Parameter a name of its own.")

@@ -257,3 +257,11 @@ def test_first_values() -> None:
         drawn = abs(initializer(start, (200, 50)).asnumpy())
         assert 0.95 * bound < drawn.max() <= bound
     assert initializer(0.5, 3).asnumpy().tolist() == [0.5] * 3
+
+
+def test_jit_takes_the_options_of_a_script() -> None:
+    doubled = ms.jit(lambda x: 2.0 * x, jit_level="O1", dynamic=1, fullgraph=True, backend="ms_backend")
+    assert doubled(ms.Tensor([1.0])).asnumpy() == [2.0]
+    assert doubled(ms.Tensor([1.0, 2.0])).asnumpy().tolist() == [2.0, 4.0]
+    with pytest.raises(ArgumentTypeError, match="are Parameters, not a ndarray"):
+        ms.grad(doubled, None, [np.ones(2)])  # pyright: ignore[reportArgumentType, reportUnknownMemberType]
