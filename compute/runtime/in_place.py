@@ -12,7 +12,8 @@ elementwise nodes behind a product into it: tanh(x w + b) becomes one node, whic
 has read all of x. So a product that reads the old value must end before another product, whose result the writer needs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import onnx
@@ -33,67 +34,70 @@ def stepped_in_place(data: bytes, carry: Mapping[str, str]) -> frozenset[str]:
     values.
     """
     graph = cast(Any, onnx).load_from_string(data).graph
-    nodes: list[Any] = list(graph.node)
-    if any(attribute.HasField("g") or attribute.graphs for node in nodes for attribute in node.attribute):
+    if any(attribute.HasField("g") or attribute.graphs for node in graph.node for attribute in node.attribute):
         return frozenset()
     shapes = {
         value.name: tuple(axis.dim_value for axis in value.type.tensor_type.shape.dim)
         for value in (*graph.input, *graph.output)
     }
-    makers = {name: index for index, node in enumerate(nodes) for name in node.output}
-    constants = {"", *(tensor.name for tensor in graph.initializer)}
-    for node in nodes:
-        if constants.issuperset(node.input):
-            constants.update(node.output)
-    read_after = {value.name for value in graph.output}
+    asked = {value.name for value in graph.output}
+    nodes = _nodes(graph)
+    makers = {name: index for index, node in enumerate(nodes) for name in node.outputs}
     readers: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
-        for name in node.input:
+        for name in set(node.inputs):
             readers.setdefault(name, []).append(index)
 
-    def reading(name: str, writer: int) -> Iterator[int]:
-        for index in readers.get(name, ()):
-            yield index
-            if index != writer and not constants.isdisjoint(nodes[index].input):
-                for result in nodes[index].output:
-                    yield from reading(result, writer)
+    def reading(name: str, writer: int) -> set[int]:
+        """The nodes that may read the memory of a value: also those behind a node that a runtime may drop."""
+        found, waiting = set[int](), [name]
+        while waiting:
+            for index in readers.get(waiting.pop(), ()):
+                if index not in found:
+                    found.add(index)
+                    if index != writer and nodes[index].idle:
+                        waiting += nodes[index].outputs
+        return found
 
     def proven(output: str, read: str) -> bool:
         writer = makers.get(output)
-        if writer is None or shapes[output] != shapes[read] or nodes[writer].op_type not in _ELEMENTWISE:
+        if writer is None or shapes[output] != shapes[read] or nodes[writer].operator not in _ELEMENTWISE:
             return False
-        finished = _ancestors(nodes, makers, writer) - _melted(nodes, makers, writer)
-        return read not in read_after and all(
-            reader == writer or (reader in finished and nodes[reader].op_type in _FINAL)
+        finished = nodes[writer].after & ~nodes[writer].melted
+        return read not in asked and all(
+            reader == writer or (finished >> reader & 1 and nodes[reader].operator in _FINAL)
             for reader in reading(read, writer)
         )
 
     return frozenset(read for output, read in carry.items() if proven(output, read))
 
 
-def _ancestors(nodes: list[Any], makers: Mapping[str, int], node: int) -> set[int]:
-    """The nodes that must be finished before this one can start."""
-    return _above(nodes, makers, node, until=frozenset())
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A node of a graph. after: bit i is set where node i must be finished before this one can start. melted: bit i is
+    set where node i is a product that a runtime may make one with this node, as there is no other product in between.
+    idle: whether a constant is among the operands, so that a runtime may find that the node does nothing and drop it.
+    """
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    after: int
+    melted: int
+    idle: bool
 
 
-def _melted(nodes: list[Any], makers: Mapping[str, int], node: int) -> set[int]:
-    """The products that a runtime may make one with this node: those with no other product in between."""
-    near = _above(nodes, makers, node, until=_PRODUCTS)
-    return {index for index in near if nodes[index].op_type in _PRODUCTS}
-
-
-def _above(nodes: list[Any], makers: Mapping[str, int], node: int, *, until: frozenset[str]) -> set[int]:
-    """The nodes on which this one depends, but not those behind an operator of ``until``."""
-
-    def makes(index: int) -> Iterable[int]:
-        return (makers[name] for name in nodes[index].input if name in makers)
-
-    found: set[int] = set()
-    waiting = list(makes(node))
-    while waiting:
-        index = waiting.pop()
-        if index not in found:
-            found.add(index)
-            if nodes[index].op_type not in until:
-                waiting += makes(index)
-    return found
+def _nodes(graph: Any) -> list[_Node]:
+    constants = {"", *(tensor.name for tensor in graph.initializer)}
+    makers: dict[str, int] = {}
+    nodes: list[_Node] = []
+    for index, node in enumerate(graph.node):
+        inputs, outputs, after, melted = tuple(node.input), tuple(node.output), 0, 0
+        for maker in (makers[name] for name in inputs if name in makers):
+            after |= nodes[maker].after | 1 << maker
+            melted |= 1 << maker if nodes[maker].operator in _PRODUCTS else nodes[maker].melted
+        nodes.append(_Node(node.op_type, inputs, outputs, after, melted, idle=not constants.isdisjoint(inputs)))
+        makers.update(dict.fromkeys(outputs, index))
+        if constants.issuperset(inputs):
+            constants.update(outputs)
+    return nodes

@@ -186,6 +186,18 @@ def test_state_that_goes_through_products_gives_the_same_bits(rule: Callable[[Ar
     assert apart.state()["m"].tobytes() == lying.state()["m"].tobytes()
 
 
+def test_graphs_made_to_take_long_take_no_time() -> None:
+    """A chain of nodes that a constant may make idle, each read twice by the next, has two to the power of 3000
+    paths; and it is deeper than functions may be nested.
+    """
+    chain = [node("Max", [f"m{at}", f"m{at}", "constant"], [f"m{at + 1}"]) for at in range(3000)]
+    m, after = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("m0", "next/m"))
+    constant = helper.make_tensor("constant", TensorProto.FLOAT, [1], [0.5])
+    graph = helper.make_graph([*chain, node("Add", ["m0", "m3000"], ["next/m"])], "g", [m], [after], [constant])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    assert stepped_in_place(data, {"next/m": "m0"}) == {"m0"}
+
+
 def test_an_old_value_that_is_asked_for_is_kept() -> None:
     m, g, after = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("m", "g", "next/m"))
     graph = helper.make_graph([node("Add", ["m", "g"], ["next/m"])], "g", [m, g], [after, m])
