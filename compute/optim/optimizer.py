@@ -143,11 +143,17 @@ def zeros_like(params: Arrays, what: str) -> dict[str, Array]:
     return {f"{name}.{what}": xp.zeros(param.shape, dtype=param.dtype) for name, param in params.items()}
 
 
+# A hyper-parameter is fed as float32, in which what is larger is infinite.
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def check_range(optimizer: str, low: float, high: float, **values: float) -> None:
     """Require numbers in low <= value < high. Raises InputError naming the first that is none."""
     for name, value in values.items():
-        if not isinstance(cast(object, value), Real) or not low <= value < high:
-            raise InputError(f"{optimizer}: {name} must be at least {low:g} and below {high:g}, got {value!r}.")
+        if not isinstance(cast(object, value), Real) or not low <= value < high or value > _LARGEST:
+            raise InputError(
+                f"{optimizer}: {name} must be at least {low:g} and below {high:g} in float32, got {value!r}."
+            )
 
 
 def check_whole(where: str, least: int | None = 1, **values: object) -> None:

@@ -202,10 +202,11 @@ def test_the_update_is_the_same_eager_in_the_reference_and_in_onnx(optimizer: op
 MISTAKES = [
     (lambda: optim.sgd(-1.0), "sgd: lr must be at least 0"),
     (lambda: optim.sgd(float("nan")), "sgd: lr must be"),
+    (lambda: optim.sgd(1e39), "sgd: lr must be at least 0 and below inf in float32, got 1e.39"),
     (lambda: optim.sgd(0.1, momentum=1.0), "momentum must be at least 0 and below 1"),
     (lambda: optim.sgd(0.1, nesterov=True), "nesterov needs momentum"),
     (lambda: optim.adam(beta2=1.0), "adam: beta2 must be"),
-    (lambda: cast(Any, optim).sgd("0.1"), "sgd: lr must be at least 0 and below inf, got '0.1'"),
+    (lambda: cast(Any, optim).sgd("0.1"), "sgd: lr must be at least 0 and below inf in float32, got '0.1'"),
     (lambda: optim.adamw(epsilon=0.0), "adamw: epsilon must be at least 1e-30"),
     (lambda: optim.shampoo(decay=0.0), "shampoo: decay must be above 0 and at most 1"),
     (lambda: optim.shampoo(epsilon=0.0), "shampoo: epsilon must be at least 1e-07"),
