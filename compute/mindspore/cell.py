@@ -61,6 +61,11 @@ class Cell:
                 self.insert_child_to_cell(name, value)
         super().__setattr__(name, value)
 
+    def __delattr__(self, name: str) -> None:
+        self._cells.pop(name, None)
+        self._parameters.pop(name, None)
+        super().__delattr__(name)
+
     def insert_param_to_cell(self, name: str, parameter: Parameter) -> None:
         """Add a Parameter under the name of an attribute."""
         parameter.name = parameter.name or name

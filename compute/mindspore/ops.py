@@ -62,8 +62,8 @@ def _ones(size: Any, dtype: Any = "float32") -> Array:
     return cnp.ones(size, dtype=dtype)
 
 
-def _cross_entropy(input: ArrayLike, target: ArrayLike, reduction: str = "mean") -> Any:
-    return losses.CrossEntropyLoss(reduction).construct(as_array(input), as_array(target))
+def _cross_entropy(input: ArrayLike, target: ArrayLike, ignore_index: int = -100, reduction: str = "mean") -> Any:
+    return losses.CrossEntropyLoss(ignore_index, reduction).construct(as_array(input), as_array(target))
 
 
 def _mse_loss(input: ArrayLike, target: ArrayLike, reduction: str = "mean") -> Any:

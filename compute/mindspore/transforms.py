@@ -15,6 +15,7 @@ from coterie.compute.frontend.rewrite import rewrite
 from coterie.compute.mindspore.compiled import Jitted
 from coterie.compute.mindspore.parameter import Parameter, scope, write
 from coterie.compute.mindspore.tensor import tensors
+from coterie.compute.signature import in_order
 from coterie.compute.source import user_source
 from coterie.errors import ArgumentTypeError, DTypeError, InputError
 
@@ -31,8 +32,8 @@ def grad(
     """A function that returns the gradients of ``fn``; see :func:`coterie.compute.grad` for how they are arranged."""
     both = _differentiated(fn, grad_position, weights, has_aux, return_ids)
 
-    def gradient(*arguments: Any) -> Any:
-        value, gradients = both(*arguments)
+    def gradient(*arguments: Any, **named: Any) -> Any:
+        value, gradients = both(*_in_order(fn, arguments, named))
         return (gradients, value[1:]) if has_aux else gradients
 
     return Jitted(gradient, capture_mode="trace")
@@ -48,8 +49,8 @@ def value_and_grad(
     """As :func:`grad`, but the function returns (value, gradients)."""
     both = _differentiated(fn, grad_position, weights, has_aux, return_ids)
 
-    def value_and_gradient(*arguments: Any) -> Any:
-        return both(*arguments)
+    def value_and_gradient(*arguments: Any, **named: Any) -> Any:
+        return both(*_in_order(fn, arguments, named))
 
     return Jitted(value_and_gradient, capture_mode="trace")
 
@@ -58,8 +59,8 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callabl
     """:func:`coterie.compute.vmap`, which gives Tensors."""
     mapped = batching.vmap(lambda *arguments: fn(*tensors(arguments)), in_axes, out_axes)
 
-    def over_examples(*arguments: Any) -> Any:
-        return tensors(mapped(*arguments))
+    def over_examples(*arguments: Any, **named: Any) -> Any:
+        return tensors(mapped(*_in_order(fn, arguments, named)))
 
     return Jitted(over_examples, capture_mode="trace")
 
@@ -89,6 +90,10 @@ class GradOperation:
             return both(*given)[1]
 
         return Jitted(gradient, capture_mode="trace")
+
+
+def _in_order(fn: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    return in_order(getattr(fn, "construct", fn), arguments, named)
 
 
 def _differentiated(

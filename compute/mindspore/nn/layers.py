@@ -39,6 +39,10 @@ class Dense(Cell):
             bias = Uniform(in_channels**-0.5) if bias_init is None else bias_init
             self.bias = Parameter(initializer(bias, (out_channels,)))
         self.has_bias = has_bias
+        if isinstance(activation, str) and activation not in _ACTIVATIONS:
+            raise ArgumentValueError(
+                f"There is no activation {activation!r}.", hint=f"Choose one of {', '.join(_ACTIVATIONS)}, or a Cell."
+            )
         self.activation = _ACTIVATIONS[activation]() if isinstance(activation, str) else activation
 
     def construct(self, x: Array) -> Any:
@@ -71,6 +75,11 @@ class Conv2d(Cell):
     ) -> None:
         super().__init__()
         self.kernel_size, self.stride, self.dilation = pair(kernel_size), pair(stride), pair(dilation)
+        if group < 1 or in_channels % group or out_channels % group:
+            raise ArgumentValueError(
+                f"Conv2d: {group} groups do not divide {in_channels} and {out_channels} channels.",
+                hint="Both numbers of channels must be multiples of group.",
+            )
         self.pad_mode, self.padding, self.group = pad_mode, _checked(pad_mode, padding), group
         shape = (out_channels, in_channels // group, *self.kernel_size)
         self.weight = Parameter(initializer(_KAIMING if weight_init is None else weight_init, shape))
@@ -250,7 +259,13 @@ class LayerNorm(Cell):
 
     def __init__(self, normalized_shape: int | tuple[int] | list[int], epsilon: float = 1e-7) -> None:
         super().__init__()
-        (size,) = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if len(shape) != 1:
+            raise ArgumentValueError(
+                f"LayerNorm normalises the last axis only, not {len(shape)}, as {shape} asks.",
+                hint="Flatten these axes first.",
+            )
+        (size,) = shape
         self._module = nn.LayerNorm(size, epsilon)
         self.gamma = Parameter(initializer("ones", (size,)))
         self.beta = Parameter(initializer("zeros", (size,)))

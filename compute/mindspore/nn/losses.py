@@ -24,12 +24,23 @@ class _Loss(Cell):
 
 
 class CrossEntropyLoss(_Loss):
-    """-log softmax(logits)[label]: logits [N, K], labels int[N], or probabilities [N, K]."""
+    """-log softmax(logits)[label]: logits [N, K], labels int[N], or probabilities [N, K]. Rows labelled
+    ``ignore_index`` count for nothing, in the mean neither.
+    """
+
+    def __init__(self, ignore_index: int = -100, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.ignore_index = ignore_index
 
     def construct(self, logits: Array, labels: Array) -> Array:
         if labels.type.is_float:
             return self.joined(-cnp.sum(labels * ops.log_softmax(logits), axis=-1))
-        return self.joined(nn.losses.softmax_cross_entropy(logits, cnp.astype(labels, "int32")))
+        counted = labels != self.ignore_index
+        rows = nn.losses.softmax_cross_entropy(logits, cnp.astype(cnp.where(counted, labels, 0), "int32"))
+        values = cnp.where(counted, rows, 0.0)
+        if self.reduction != "mean":
+            return self.joined(values)
+        return cnp.sum(values) / cnp.sum(cnp.astype(counted, values.dtype))
 
 
 class SoftmaxCrossEntropyWithLogits(_Loss):

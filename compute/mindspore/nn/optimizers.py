@@ -36,6 +36,11 @@ class Optimizer(Cell):
                     f"An optimizer takes Parameters, not a {type(parameter).__name__}.",
                     hint="Pass network.trainable_params(); groups of parameters are not supported.",
                 )
+        if not listed:
+            raise ArgumentValueError(
+                f"{type(self).__name__}: there are no parameters.",
+                hint="Cells in a plain list are not found: hold them in a CellList.",
+            )
         self._refuse_twins(listed)
         self.parameters = ParameterTuple(listed)
         self._rule = rule
@@ -46,6 +51,10 @@ class Optimizer(Cell):
             self._schedule = learning_rate
         else:
             table = np.asarray(learning_rate, np.float32).reshape(-1)
+            if not table.size:
+                raise ArgumentValueError(
+                    f"{type(self).__name__}: learning_rate is empty.", hint="Give a number, or one for each step."
+                )
             self.learning_rate = Parameter(table, "learning_rate", requires_grad=False)
         for name, array in rule.init(self._named()).items():
             self.insert_param_to_cell(name, Parameter(array, f"{rule.name}.{name}", requires_grad=False))
