@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol, TypeAlias, cast
 
+import numpy as np
+
 from coterie.compute import numpy as xp
 from coterie.compute import tree
 from coterie.compute.array import Array, ArrayLike, as_array, refuse
@@ -22,9 +24,10 @@ from coterie.compute.passes.subgraphs import inline_calls
 from coterie.compute.primitives import rules
 from coterie.compute.private.factors import needed, read
 from coterie.compute.private.layout import settle
-from coterie.compute.private.norms import Clippable, clippable
+from coterie.compute.private.norms import clippable
 from coterie.compute.private.units import one_unit
 from coterie.compute.replay import apply, build
+from coterie.compute.signature import require_function
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, Traced, is_array, trace_flat
 from coterie.errors import DTypeError, InputError, ShapeError
@@ -77,10 +80,14 @@ def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -
     added or removed, by at most 2 C when one is replaced; with larger microbatches by at most 2 C in both cases. Equal
     to the loop over examples up to rounding; further gradients may be taken of it.
 
+    All of this holds for finite numbers. An example with an infinite or undefined gradient makes the sum NaN, and one
+    whose squared norm overflows (norms beyond 1e19 in float32) adds nothing, or NaN.
+
     Raises InputError for a clip that is not above 0, for names that do not match and for a batch that microbatches do
     not divide; ShapeError for arrays of different numbers of examples and for a result of fn that is not [B];
     DTypeError for parameters that are not floats.
     """
+    require_function("clipped_grad", fn)
     _check_clip(clip)
 
     def clipped(params: Any, *batch: Any, sample_weight: ArrayLike | None = None) -> Clipped:
@@ -126,6 +133,12 @@ def noised_mean(total: Any, noise: Any, *, scale: ArrayLike, count: ArrayLike) -
     whatever the batch holds, also for a batch of zero weight. Raises InputError for trees that differ, ShapeError for
     noise of another shape.
     """
+    spread_of, examples = _known(scale), _known(count)
+    if not (spread_of is None or 0 <= spread_of < inf) or not (examples is None or 0 < examples < inf):
+        raise InputError(
+            f"{user_source()}: noised_mean: the scale {spread_of} must be at least 0, the count {examples} above 0.",
+            hint="scale is the noise multiplier times the clip, count the expected number of examples.",
+        )
     per_example = 1.0 / _scalar(count)
 
     def each(gradient: Any, normal: Any) -> Array:
@@ -153,23 +166,25 @@ def _clip(
     totals: list[Array | None] = [None] * parameters
     rest: list[Array] = []
     for places, limit in zip(members, limits, strict=True):
-        squares = _added([parts[place] for place in places])
+        each = [parts[place].squares() for place in places]
+        squares = _added(each)
         bound = rules.cast(rules.reshape(limit, (1,)), squares.type.dtype)
-        # C / max(norm, C), without a division by zero, and with a gradient where the norm is zero.
-        scales = bound / xp.sqrt(xp.maximum(squares, bound * bound))
-        for place in places:
-            totals[place] = rules.cast(parts[place].total(scales), gradients[place].type.dtype)
+        # A norm that is never 0, so that it has a gradient; too long where its square underflows.
+        norms = xp.sqrt(xp.maximum(squares, float(np.finfo(squares.dtype).tiny)))
+        scales = bound / xp.maximum(norms, bound)
+        for place, part in zip(places, each, strict=True):
+            total = parts[place].total(rules.cast(scales, part.type.dtype))
+            totals[place] = rules.cast(total, gradients[place].type.dtype)
         rest += [
             xp.sqrt(xp.maximum(squares, 0.0)),
-            rules.sum_over(rules.greater_mask(squares, bound * bound, squares.type.dtype), (0,)),
+            rules.sum_over(rules.greater_mask(norms, bound, squares.type.dtype), (0,)),
         ]
     lane = values[losses]
     found = lane.array if lane.mapped else rules.broadcast_to(lane.array, (units, *lane.array.shape))
     return [rules.reshape(found, (found.size,)), *cast("list[Array]", totals), *rest]
 
 
-def _added(parts: list[Clippable]) -> Array:
-    squares = [part.squares() for part in parts]
+def _added(squares: list[Array]) -> Array:
     total = squares[0]
     for more in squares[1:]:
         total = total + more
@@ -189,7 +204,8 @@ def _trace_unit(
 
     def of_unit(params: Any, weights: Array, *batch: Any) -> tuple[Array, Any]:
         def objective(trained: Any) -> tuple[Array, Array]:
-            losses = as_array(fn(trained, *batch))
+            result: Any = fn(trained, *batch)
+            losses = result if isinstance(result, Array) else xp.zeros(())
             if losses.shape != (size,) or not losses.type.is_float:
                 reason = f"fn must give one float for each of {size} examples, [{size}]."
                 refuse(ShapeError, "clipped_grad", (losses,), reason, "Leave the reduction over examples to this.")
@@ -222,7 +238,8 @@ def _batch_size(rows: list[Any], paths: list[str], microbatch: int) -> int:
             hint="Pass the arrays that all examples share by closure.",
         )
     size = next(iter(sizes.values()))
-    if isinstance(cast("object", microbatch), bool) or microbatch < 1 or size % microbatch or not size:
+    whole = isinstance(cast("object", microbatch), int) and not isinstance(cast("object", microbatch), bool)
+    if not whole or microbatch < 1 or size % microbatch or not size:
         raise InputError(
             f"{user_source()}: {size} examples do not make microbatches of {microbatch!r}.",
             hint="microbatch is at least 1 and divides the batch; pad the batch with rows of weight zero.",
@@ -245,8 +262,18 @@ def _weights(sample_weight: ArrayLike | None, size: int, params: list[Array]) ->
 def _check_clip(clip: Clip) -> None:
     named = clip if isinstance(clip, Mapping) else {"clip": clip}
     for name, value in named.items():
-        if isinstance(value, (int, float)) and not 0 < value < inf:
-            raise InputError(f"{user_source()}: {name} is {value!r}: a norm to clip to is above 0 and finite.")
+        number = _known(value)
+        if number is not None and not 0 < number < inf:
+            raise InputError(
+                f"{user_source()}: {name} is {number}: a norm to clip to is above 0 and finite.",
+                hint="Give the largest norm that the gradient of one example may have.",
+            )
+
+
+def _known(x: ArrayLike) -> float | None:
+    """The value of a number that is no symbol of a trace."""
+    array = _scalar(x)
+    return None if array.recorder is not None else float(array.numpy().reshape(()))
 
 
 def _limits(clip: Clip, params: Any, arrays: list[Array]) -> tuple[list[str], list[Array]]:

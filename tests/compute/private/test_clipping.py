@@ -3,7 +3,12 @@
 (B7: a gradient for each example by vmap is the loop of gradients.)
 """
 
+# The tables hold small lambdas, whose parameters have no declared types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +21,8 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.batching import vmap
 from coterie.compute.jit import jit
-from coterie.compute.private.clipping import clipped_grad
+from coterie.compute.private.clipping import clipped_grad, noised_mean
+from coterie.errors import InputError, ShapeError
 from tests.compute.private.models import BY_NAME, MODELS, Model, agree, clip_of, length, loop
 
 MLP = BY_NAME["mlp"]
@@ -211,3 +217,55 @@ def test_the_gradient_of_a_clipped_gradient_is_that_of_the_definition() -> None:
 
     np.testing.assert_allclose(through(w).numpy(), defined(w).numpy(), rtol=1e-10)
     np.testing.assert_allclose(grad(through)(w).numpy(), grad(defined)(w).numpy(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("clip", [1e18, 1e19, 1e30, 3e38])
+def test_a_norm_whose_square_overflows_clips_nothing(clip: float) -> None:
+    model = BY_NAME["mlp"]
+    total, norms = loop(model, clip, np.ones(model.size, np.float32))
+    clipped = clip_of(model, clip)
+    agree(clipped.gradient, total)
+    np.testing.assert_allclose(clipped.norms.numpy(), norms, rtol=2e-4)
+    assert clipped.clipped.item() == 0
+
+
+@pytest.mark.parametrize(("clip", "scale"), [(1e-26, 1e-25), (1e-30, 1.0), (1e-21, 1e-20)])
+def test_a_norm_whose_square_underflows_is_a_bound_all_the_same(clip: float, scale: float) -> None:
+    model = BY_NAME["mlp"]
+    weight = np.zeros(model.size, np.float32)
+    weight[0] = scale
+    assert length(clip_of(model, clip, weight).gradient) <= clip * (1 + 1e-4)
+
+
+def test_parameters_of_different_precision_share_one_norm() -> None:
+    def losses(params: dict[str, Array], x: Array) -> Array:
+        return xp.sum(xp.astype(x @ params["single"], "float64") * params["double"], axis=1)
+
+    x = np.random.default_rng(3).normal(size=(4, 2)).astype(np.float32)
+    params = {"single": Array(np.eye(2, dtype=np.float32)), "double": Array(np.ones(2))}
+    found = clipped_grad(losses, 0.5)(params, x).gradient
+    rows = vmap(grad(lambda params, row: losses(params, row[None])[0]), in_axes=(None, 0))(params, x)
+    each = [np.concatenate([rows[name].numpy()[i].ravel() for name in sorted(rows)]) for i in range(4)]
+    expected = sum(row * min(1.0, 0.5 / np.linalg.norm(row)) for row in each)
+    np.testing.assert_allclose(np.concatenate([found[name].numpy().ravel() for name in sorted(found)]), expected, 1e-5)
+    assert [found[name].type.dtype for name in ("single", "double")] == ["float32", "float64"]
+
+
+@pytest.mark.parametrize("clip", [0, -1.0, np.inf, np.nan, np.float32(-1), np.zeros((1,), np.float32)])
+def test_a_known_clip_that_bounds_nothing_is_refused(clip: float) -> None:
+    for limit in (clip, {"w": clip}):
+        with pytest.raises(InputError, match="a norm to clip to is above 0 and finite"):
+            clipped_grad(lambda params, x: x @ params["w"], limit)
+
+
+def test_noise_of_no_size_and_means_over_nothing_are_refused() -> None:
+    tree = {"w": np.ones(2, np.float32)}
+    for scale, count in ((1.0, 0), (1.0, -3), (-1.0, 3), (np.nan, 3), (1.0, np.inf)):
+        with pytest.raises(InputError, match="noised_mean: the scale"):
+            noised_mean(tree, tree, scale=scale, count=count)
+
+
+@pytest.mark.parametrize("returned", [lambda x: (x[:, 0], x), lambda x: {"loss": x[:, 0]}, lambda x: 0.0, lambda x: x])
+def test_what_is_no_loss_for_each_example_is_refused(returned: Any) -> None:
+    with pytest.raises(ShapeError, match=r"fn must give one float for each of 1 examples, \[1\]"):
+        clipped_grad(lambda params, x: returned(x * params), 1.0)(np.ones(2, np.float32), np.ones((3, 2), np.float32))
