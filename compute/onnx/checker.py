@@ -103,7 +103,7 @@ def check_graph(data: bytes, *, limits: GraphLimits = GraphLimits()) -> GraphSum
     _check_sizes(graph, limits)
     for tensor in graph.initializer:
         _check_initialiser(tensor, limits)
-    _check_nodes(graph)
+    _check_nodes(graph, limits)
     _check_names(graph, limits)
     inputs = tuple(_describe(value, limits, what="input") for value in graph.input)
     outputs = tuple(_describe(value, limits, what="output") for value in graph.output)
@@ -213,13 +213,13 @@ def _check_initialiser(tensor: TensorProto, limits: GraphLimits) -> None:
         raise GraphRefused(f"{where} of shape {list(tensor.dims)} must hold {wanted} {unit}, it holds {held}.")
 
 
-def _check_nodes(graph: GraphProto) -> None:
-    constants = {tensor.name for tensor in graph.initializer}
+def _check_nodes(graph: GraphProto, limits: GraphLimits) -> None:
+    constants = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
     for index, node in enumerate(graph.node):
-        _check_node(node, f"Node {index} ({_quote(node.name or node.op_type)})", constants)
+        _check_node(node, f"Node {index} ({_quote(node.name or node.op_type)})", constants, limits)
 
 
-def _check_node(node: NodeProto, where: str, constants: set[str]) -> None:
+def _check_node(node: NodeProto, where: str, constants: Mapping[str, int], limits: GraphLimits) -> None:
     if node.domain not in DOMAINS or node.overload:
         raise GraphRefused(
             f"{where} uses the operator {_quote(node.op_type)} of the custom domain "
@@ -254,10 +254,18 @@ def _check_node(node: NodeProto, where: str, constants: set[str]) -> None:
                 f"{where}: {node.op_type} with {attribute.name}={value!r} is not allowed.", operator=node.op_type
             )
     for position in rule.constants:
-        if position < len(node.input) and node.input[position] and node.input[position] not in constants:
+        name = node.input[position] if position < len(node.input) else ""
+        if name and name not in constants:
             raise GraphRefused(
-                f"{where}: input {position} of {node.op_type}, {_quote(node.input[position])}, must be an "
-                "initialiser, so that shapes are static.",
+                f"{where}: input {position} of {node.op_type}, {_quote(name)}, must be an initialiser, so that shapes "
+                "are static.",
+                operator=node.op_type,
+            )
+        # Bounds and widths are two for each axis at most. More cost time in every node that reads them.
+        if name and constants[name] > 2 * limits.rank:
+            raise GraphRefused(
+                f"{where}: input {position} of {node.op_type}, {_quote(name)}, has {constants[name]} elements; at most "
+                f"{2 * limits.rank} are allowed.",
                 operator=node.op_type,
             )
 

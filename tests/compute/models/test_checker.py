@@ -317,6 +317,14 @@ def test_operands_and_numbers_in_attributes_are_counted():
         check_graph(model.SerializeToString())
 
 
+def test_the_numbers_that_say_a_shape_are_few():
+    model = good()
+    model.graph.initializer.append(constant("long", [1] * 17))
+    _add(model, "Reshape", ["y", "long"], ["r"])
+    with pytest.raises(GraphRefused, match="'long', has 17 elements; at most 16 are allowed"):
+        check_graph(model.SerializeToString())
+
+
 def test_intermediate_shapes_claimed_by_the_author_are_not_believed():
     model = good()
     model.graph.value_info.append(value("z", [1, 1]))
