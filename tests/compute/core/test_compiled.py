@@ -157,6 +157,12 @@ def test_arguments_by_name(tmp_path: Path) -> None:
         ahead.save(tmp_path / "nowhere" / "a.onnx")
 
 
+def test_a_scaled_product_of_float64_is_one_of_float64() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 3))
+    for fn in (lambda x: (x * 5**-0.5) @ x, lambda x: (x @ x) * 5**-0.5):
+        np.testing.assert_allclose(jit(fn)(x).numpy(), fn(Array(x)).numpy(), rtol=1e-14)
+
+
 def test_a8_a_signature_is_a_sequence() -> None:
     with pytest.raises(InputError, match=r"input_signature must be a list or tuple .*TensorSpec\(shape"):
         aot_compile(cnp.tanh, MATRIX)  # pyright: ignore[reportArgumentType]
