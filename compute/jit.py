@@ -109,7 +109,7 @@ class Compiled:
             for leaf, array in zip(leaves, arrays, strict=True)
         ]
         try:
-            with undrawn():
+            with undrawn(self._fn):
                 traced = trace(self._traceable, *tree.unflatten(structure, specs))
             graph = self._written_out(traced.graph)
             if (unlowered := host_only(graph)) is not None:
@@ -131,7 +131,7 @@ class Compiled:
         """The ONNX file of the function for arguments of these types: TensorSpecs or arrays, of which only the types
         count. Inputs are named by path, outputs "result/<path>". Raises TraceError and its kinds.
         """
-        with undrawn():
+        with undrawn(self._fn):
             graph = self._written_out(trace(self._traceable, *specs).graph)
         return to_onnx(_renamed(graph), name=self._name, target=target)
 

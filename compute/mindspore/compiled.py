@@ -113,7 +113,7 @@ class Jitted:
 
         own_name = getattr(self._fn, "__name__", "step")
         try:
-            with undrawn():
+            with undrawn(self._fn):
                 traced = trace_flat(whole, tree.map_tree(_specified, (positional, named)), (), recorder)
             if (unlowered := host_only(traced.graph)) is not None:
                 raise unlowered

@@ -4,6 +4,7 @@
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+import random
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -185,3 +186,21 @@ def test_jit_works_on_methods() -> None:
     np.testing.assert_array_equal(three.twice(X).numpy(), 9 * X)
     np.testing.assert_array_equal(grad(lambda x: cnp.sum(two.twice(x)))(X).numpy(), np.full((2, 2), 4.0))
     assert Model.twice.compilations == 1
+
+
+@pytest.mark.parametrize(
+    "make", [np.random.default_rng, np.random.RandomState, random.Random], ids=["default_rng", "RandomState", "Random"]
+)
+def test_numbers_of_a_generator_around_the_function_are_not_baked_in(make: Callable[[int], Any]) -> None:
+    draws = make(0)
+
+    def noisy(x: Array) -> Array:
+        return x + draws.random()
+
+    compiled = jit(noisy)
+    found = [float(compiled(np.float32(0))) for _ in range(3)]
+    draws = make(0)
+    np.testing.assert_allclose(found, [float(noisy(cnp.asarray(0.0))) for _ in range(3)], rtol=1e-6)
+    assert compiled.compilations == 0 and "draws random numbers" in compiled.fallbacks[0]
+    with pytest.raises(TraceError, match=r"test_first_mistakes.py:\d+: .*draws random numbers.*as arguments"):
+        jit(noisy, fullgraph=True)(np.float32(0))
