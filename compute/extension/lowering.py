@@ -3,7 +3,7 @@
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from coterie.compute.control.bind import is_structured
 from coterie.compute.extension.inference import infer_by_hooks
@@ -16,7 +16,7 @@ from coterie.errors import TraceError
 
 _DEEPEST = 32
 
-_Step: TypeAlias = tuple[UserPrimitive, tuple[Type, ...], tuple[Any, ...]]
+_Step: TypeAlias = tuple[UserPrimitive, tuple[Type, ...], str]
 
 _path: ContextVar[tuple[_Step, ...]] = ContextVar("coterie_lowerings", default=())
 """The lowerings that are being traced in this context, one inside the other."""
@@ -67,7 +67,7 @@ def missing(primitive: UserPrimitive, source: str = "") -> TraceError:
 @contextmanager
 def _entered(primitive: UserPrimitive, types: Sequence[Type], attributes: Attributes) -> Generator[None]:
     path = _path.get()
-    step = (primitive, tuple(types), tuple(sorted(attributes.items())))
+    step = (primitive, tuple(types), repr(sorted(attributes.items())))  # as text: 1 and True are equal, not the same
     if step in path or len(path) >= _DEEPEST:
         names = " → ".join(str(name) for name, _, _ in (*path[-3:], step))
         operands = ", ".join(map(str, types))

@@ -203,6 +203,14 @@ def test_a_lowering_that_never_ends_is_refused(row: UserPrimitive, use: Callable
     assert caught.value.reason == "lowering_recursive"
 
 
+def test_a_lowering_may_use_itself_with_an_attribute_that_is_equal_but_not_the_same() -> None:
+    @primitive("tests.by_kind", inputs=("x",), attributes={"kind": True})
+    def by_kind(x: Any, *, kind: Any) -> Any:
+        return by_kind(x, kind=1) if kind is True else x * 2.0
+
+    assert by_kind(np.ones(2)).numpy().tolist() == [2.0, 2.0]
+
+
 def test_a_lowering_may_use_itself_on_smaller_operands() -> None:
     np.testing.assert_array_equal(recursive(V).numpy(), V.numpy())
     np.testing.assert_array_equal(jit(recursive, fullgraph=True)(V).numpy(), V.numpy())
