@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -76,6 +76,11 @@ class Trainer:
         provider: str = CPU,
         threads: int = 1,
     ) -> None:
+        if not isinstance(cast(object, metrics), Mapping | None):
+            raise InputError(
+                f"Trainer: the metrics must be functions by name, got a {type(metrics).__name__}.",
+                hint='Give a dictionary: {"accuracy": nn.metrics.accuracy}.',
+            )
         check_arguments(model, loss, optimizer, precision, dict(metrics or {}))
         check_whole("Trainer", batch_size=batch_size, sink_size=sink_size)
         check_whole("Trainer", None, seed=seed)

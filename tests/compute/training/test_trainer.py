@@ -199,6 +199,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: trainer(model=nn.Linear), InputError, "the model must be an nn.Module, .*got the class Linear"),
     (lambda: trainer(optim.adam), InputError, "optimizer must be an Optimizer, .*got the function adam"),  # pyright: ignore[reportArgumentType]
     (lambda: trainer(precision="float16"), InputError, "precision must be a Precision, .*got 'float16'"),
+    (lambda: trainer(metrics=["accuracy"]), InputError, "the metrics must be functions by name, got a list"),
     (lambda: trainer(metrics={"m": "accuracy"}), InputError, "the metric 'm' must be a function"),
     (lambda: trainer(metrics={"loss": accuracy}), InputError, "a metric cannot be called 'loss'"),
     (lambda: trainer(metrics={"examples": accuracy}), InputError, "a metric cannot be called 'examples'"),
