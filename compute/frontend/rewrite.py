@@ -13,23 +13,20 @@ function along as the other branch; :mod:`desugar` has moved those in loops behi
 items, calls of methods for their effect, and raise stay Python: there a traced test is refused with its line.
 """
 
-import __future__
-
 import ast
 import dis
-import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from coterie.compute.frontend import operators
+from coterie.compute.frontend.definition import definition_of, made, runs
 from coterie.compute.frontend.desugar import Desugar
 from coterie.compute.frontend.expressions import Expressions, Super, lazy
 from coterie.compute.frontend.names import assigned, effects, holds, leaves_loop, own
 from coterie.compute.frontend.refusal import explained
-from coterie.compute.frontend.syntax import FLOW, assign, augmented, call, load, located, names_tuple, strings
+from coterie.compute.frontend.syntax import SYNTAX, assign, augmented, call, load, located, names_tuple, strings
 
 _UNTOUCHED = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 _DECISIONS = (ast.If, ast.While, ast.For, ast.IfExp, ast.BoolOp, ast.Not, ast.Assert)
@@ -66,12 +63,13 @@ def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
     if fn.__name__ == "<lambda>":
         return explained(fn, "a lambda is not rewritten: write it as a def") if _branches(fn.__code__) else fn
     try:
-        lines, first = inspect.getsourcelines(fn)
-        definition = _parsed("".join(lines), first)
+        definition = definition_of(fn)
     except (OSError, SyntaxError, IndexError):
         return explained(fn, "its source cannot be read: define it in a file") if _branches(fn.__code__) else fn
     if not isinstance(definition, ast.FunctionDef) or not any(map(_decides, ast.walk(definition))):
         return fn
+    if not runs(fn, definition):
+        return explained(fn, "its file is not what is running any more: start anew")
     if (reason := _untouched(definition)) is not None:
         return explained(fn, reason)
     definition.decorator_list = []
@@ -79,19 +77,11 @@ def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
     if parameters:
         Super(parameters[0].arg).generic_visit(definition)
     try:
-        return _made(fn, _Rewriter().function(definition))
+        return made(fn, _Rewriter().function(definition))
     except _TooMuch as error:
         return explained(fn, f"{error}: put the result into a variable")
     except (SyntaxError, RecursionError):
         return explained(fn, "its branches and loops are nested too deeply")
-
-
-def _parsed(source: str, first: int) -> ast.stmt:
-    """A definition that begins on this line of its file. It may stand inside of another; its strings must stay."""
-    inside = source[0].isspace()
-    found = ast.parse(f"if True:\n{source}" if inside else source).body[0]
-    ast.increment_lineno(found, first - 2 if inside else first - 1)
-    return found.body[0] if isinstance(found, ast.If) else found
 
 
 def _decides(node: ast.AST) -> bool:
@@ -125,37 +115,6 @@ def _branches(code: CodeType) -> bool:
     return own or any(map(_branches, inner))
 
 
-def _made(fn: FunctionType, definition: ast.FunctionDef) -> Callable[..., Any]:
-    """The function of a definition, in the place of another: its globals, its closure, its defaults."""
-    free = [*fn.__code__.co_freevars, FLOW]
-    arguments = ast.arguments([], [ast.arg(name) for name in free], None, [], [], None, [])
-    # Inside of its class, where names such as __x mean others.
-    around = fn.__qualname__.rpartition(".")[0].rpartition(".")[2].strip("<>")
-    holder = ast.ClassDef(around or "locals", [], [], [definition], [], **_SYNTAX)
-    factory = ast.FunctionDef("factory__", arguments, [holder], [], **_SYNTAX)
-    # Under its own name it would hide the global that it calls itself by.
-    definition.name = "function__"
-    module = ast.fix_missing_locations(ast.Module([factory], []))
-    future = fn.__code__.co_flags & __future__.annotations.compiler_flag
-    code = compile(module, fn.__code__.co_filename, "exec", flags=future, dont_inherit=True)
-    for name in ("factory__", holder.name, "function__"):
-        code = _code(code, name)
-    code = code.replace(co_name=fn.__name__, co_qualname=fn.__qualname__)
-    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-    cells[FLOW] = CellType(operators)
-    closure = tuple(cells[name] for name in code.co_freevars)
-    made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure)
-    made.__kwdefaults__, made.__module__, made.__qualname__ = fn.__kwdefaults__, fn.__module__, fn.__qualname__
-    return made
-
-
-_SYNTAX: dict[str, Any] = {"type_params": []} if "type_params" in ast.FunctionDef._fields else {}
-
-
-def _code(holder: CodeType, name: str) -> CodeType:
-    return next(c for c in holder.co_consts if isinstance(c, CodeType) and c.co_name == name)
-
-
 class _Rewriter:
     """Rewrites the statements of one function. Made-up names end in two underscores."""
 
@@ -175,9 +134,9 @@ class _Rewriter:
             located(assign(name, call("Undefined", ast.Constant(name))), node.body[0])
             for name in sorted(inner._variables - given)
         ]
-        made = ast.FunctionDef(node.name, node.args, [*start, *body], [], **_SYNTAX)
-        made.decorator_list = node.decorator_list
-        return ast.copy_location(made, node)
+        whole = ast.FunctionDef(node.name, node.args, [*start, *body], [], **SYNTAX)
+        whole.decorator_list = node.decorator_list
+        return ast.copy_location(whole, node)
 
     def _fresh(self, stem: str) -> str:
         self._count += 1
@@ -250,7 +209,7 @@ class _Rewriter:
         if names:
             start = [ast.Nonlocal(list(names)), ast.Assign([names_tuple(names, ast.Store)], names_tuple(given))]
         end = ast.Return(names_tuple(names))
-        return ast.FunctionDef(self._fresh("branch"), arguments, [*start, *body, end], [], **_SYNTAX)
+        return ast.FunctionDef(self._fresh("branch"), arguments, [*start, *body, end], [], **SYNTAX)
 
     def _if(self, node: ast.If) -> list[ast.stmt]:
         names = assigned([*node.body, *node.orelse])

@@ -7,6 +7,9 @@ from typing import Any
 FLOW = "flow__"
 """Under which name a rewritten function knows the operators."""
 
+SYNTAX: dict[str, Any] = {"type_params": []} if "type_params" in ast.FunctionDef._fields else {}
+"""What definitions have besides in newer Pythons."""
+
 
 def load(name: str) -> ast.expr:
     return ast.Name(name, ast.Load())

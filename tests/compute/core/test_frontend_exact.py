@@ -382,3 +382,43 @@ def test_many_returns_end_in_a_reason_and_not_in_an_explosion(line: str, count: 
     assert float(compiled(np.float32(2.0))) == float(fn(np.float32(2.0)))
     assert reason in compiled.fallbacks[0]
     assert f"<{reason}>:" in compiled.fallbacks[0]
+
+
+class Hidden:
+    __factor = 3.0
+
+    def method(self, x):
+        def inner(v):
+            if v > 0:
+                return v * self.__factor
+            return v
+
+        return jit(inner, fullgraph=True)(x)
+
+
+class Plain:
+    pass
+
+
+plain = Plain()
+setattr(plain, "__factor", 2.0)
+
+
+def outside(x):
+    if x > 0:
+        return x * plain.__factor  # pyright: ignore[reportAttributeAccessIssue]
+    return x
+
+
+def test_private_names_belong_to_the_class_around() -> None:
+    assert float(Hidden().method(np.float32(2.0))) == 6.0
+    assert float(jit(outside, fullgraph=True)(np.float32(2.0))) == 4.0
+
+
+@pytest.mark.parametrize("later", ["if x > 0: x = x * 777", "if x > 0: x = x + 2", "if x < 0: x = x * 2"])
+def test_a_file_that_was_edited_since_is_not_believed(later: str) -> None:
+    fn = written(["if x > 0: x = x * 2"], "<edited>")
+    written([later], "<edited>")
+    compiled = jit(fn)
+    assert float(compiled(np.float32(2.0))) == 4.0
+    assert "not what is running" in compiled.fallbacks[0]
