@@ -1,11 +1,14 @@
 """Comparisons, which have no gradient, and the choice between two arrays by a mask."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from coterie.compute.array import Array
-from coterie.compute.ir import NDArray, Type
+from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Primitive, no_gradient, operator, per_input
+from coterie.compute.primitives.basic import ONNX_DTYPES
+from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, operator, per_input
 from coterie.errors import DTypeError
 
 
@@ -28,6 +31,14 @@ def _where_infer(condition: Type, a: Type, b: Type) -> Type:
 
 def _where(condition: NDArray, a: NDArray, b: NDArray) -> NDArray:
     return np.where(condition, a, b)
+
+
+def _where_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    if node.output.type.dtype != "bool":
+        return emit.op("Where", *names)
+    # The choice between masks, which the CPU lacks, is made of numbers.
+    a, b = (emit.op("Cast", name, to=ONNX_DTYPES["float32"]) for name in names[1:])
+    return emit.op("Cast", emit.op("Where", names[0], a, b), to=ONNX_DTYPES["bool"])
 
 
 def _chosen(call: Call, g: Array) -> Array:
@@ -61,6 +72,6 @@ ROWS = (
         evaluate=_where,
         gradient=per_input(None, _chosen, _not_chosen),
         batch=batch.elementwise,
-        lower=operator("Where"),
+        lower=_where_lower,
     ),
 )

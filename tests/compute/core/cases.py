@@ -108,7 +108,12 @@ CASES: dict[str, list[Case]] = {
     "softmax": [case(A, axis=0), case(A, axis=1), case(spread(2, 3, 2), axis=1)],
     "equal": [case(A, B), case(A, A), case(A, ROW), case(ints(1, 2), ints(1, 3))],
     "greater": [case(A, B), case(A, NUMBER), case(ints(1, 2), ints(1, 1))],
-    "where": [case(A > 0, A, B), case(A > 0, ROW, NUMBER), case(ROW > 0, A, COLUMN)],
+    "where": [
+        case(A > 0, A, B),
+        case(A > 0, ROW, NUMBER),
+        case(ROW > 0, A, COLUMN),
+        case(ROW > 0, A > 1, COLUMN > 0),
+    ],
     "reshape": [case(A, shape=(2, 6)), case(ONE, shape=()), case(NUMBER, shape=(1, 1))],
     "transpose": [
         case(A, permutation=(1, 0)),

@@ -217,3 +217,16 @@ def test_a_traced_number_is_an_index_beside_slices(index: Callable[..., Any], pl
     expected = np.zeros_like(x)
     np.add.at(expected.reshape(-1), index(np.arange(24).reshape(2, 3, 4), place), 1.0)
     np.testing.assert_allclose(slope.numpy(), 2.0 * x * expected)
+
+
+def test_loops_with_masks_among_their_carries_are_mapped_and_compiled() -> None:
+    def fn(x: Array) -> Array:
+        def step(carry: Any) -> Any:
+            value, _ = carry
+            return value * 1.5, value < 2.0
+
+        return while_loop(lambda carry: carry[1], step, (x, x > 0.0))[0]
+
+    x = numbers(-1.0, 0.3, 1.1, 3.0)
+    expected = [fn(Array(row)).item() for row in x]
+    np.testing.assert_allclose(jit(vmap(fn), fullgraph=True)(x).numpy(), expected, rtol=1e-6)
