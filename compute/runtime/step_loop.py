@@ -111,8 +111,8 @@ class StepLoop:
         self._turn = 1 - turn
 
     def read(self, names: Sequence[str]) -> dict[str, NDArray]:
-        """Copies of the named outputs as the last step left them; zeros, or the first state for carried ones, before
-        any step.
+        """Copies of the named outputs (a list of names, or one) as the last step left them; zeros, or the first state
+        for carried ones, before any step.
         """
         wanted = (names,) if isinstance(names, str) else names
         return {name: self._output(name).array.copy() for name in wanted}

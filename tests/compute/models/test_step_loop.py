@@ -259,6 +259,11 @@ def test_a_strided_feed_is_read_by_value():
     np.testing.assert_array_equal(executable.run({"x": x})["y"], -x)
 
 
+def test_one_output_may_be_read_by_its_name_alone():
+    loop = StepLoop(Executable(two_layers()), carry=CARRY, constants=SCALE, state=start())
+    assert list(loop.read("loss")) == ["loss"] and list(loop.read(["loss", "next/w1"])) == ["loss", "next/w1"]
+
+
 def test_what_cannot_be_loaded_says_why():
     with pytest.raises(GraphRefused, match="ONNX Runtime cannot load the graph"):
         Executable(b"no graph")
