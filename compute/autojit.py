@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import update_wrapper
+from types import MethodType
 from typing import Any, cast
 
 from coterie.compute import tree
@@ -22,17 +23,21 @@ class AutoCompiled:
     """What :func:`autojit` returns. ``compilations`` never exceeds its limit."""
 
     def __init__(self, fn: Callable[..., Any], after: int, limit: int) -> None:
+        update_wrapper(self, fn)  # first: it brings attributes, which of a compiled function are these
         self._fn = fn
         self._compiled = Compiled(fn)
         self._after, self._limit = after, limit
         self._calls: OrderedDict[Any, int] = OrderedDict()
         self._hot: set[Any] = set()
-        update_wrapper(self, fn)
 
     @property
     def compilations(self) -> int:
         """How many signatures have been compiled."""
         return self._compiled.compilations
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """In the body of a class it is a method like any other."""
+        return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
         """The result of the function, as arrays; the same whether it was compiled or not."""

@@ -61,13 +61,13 @@ class Compiled:
         unroll: bool = False,
     ) -> None:
         require_function("jit", fn)
+        update_wrapper(self, fn)  # first: it brings attributes, which of a compiled function are these
         self._fn = fn
         self._unroll = unroll
         self._declared = declared(fn, input_signature)
         self._traceable = rewrite(fn) if capture_mode == "ast" else fn
         self._fullgraph = fullgraph
         self._signatures: dict[Any, _Program | TraceError] = {}
-        update_wrapper(self, fn)
 
     @property
     def compilations(self) -> int:

@@ -1,6 +1,6 @@
 """Compile a function that reads and writes Parameters: they are inputs and outputs of its graph, never constants."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from types import MethodType
@@ -21,6 +21,7 @@ from coterie.compute.passes import optimise
 from coterie.compute.purity import undrawn
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
 from coterie.errors import ArgumentValueError, TraceError
 
@@ -60,11 +61,11 @@ class Jitted:
     """
 
     def __init__(self, fn: Callable[..., Any], *, capture_mode: str = "ast", fullgraph: bool = False) -> None:
+        update_wrapper(self, fn)  # first: it brings attributes, which of a compiled function are these
         self._fn = fn
         self._traceable = rewrite(fn) if capture_mode == "ast" else fn
         self._fullgraph = fullgraph
         self._steps: dict[Any, list[_Step | TraceError]] = {}
-        update_wrapper(self, fn)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -97,6 +98,7 @@ class Jitted:
         return step.run({path: array for path, array in zip(paths, arrays, strict=True) if array is not None})
 
     def _compiled(self, positional: Any, named: Any) -> "_Step | TraceError":
+        own_name = getattr(self._fn, "__name__", "step")
         recorder, written = StepRecorder(), list[Parameter]()
         results: list[Any] = []
         structures: list[tree.Structure] = []
@@ -104,6 +106,10 @@ class Jitted:
         def whole(positional: Any, named: Any) -> Any:
             with scope() as opened:
                 leaves, structure = tree.flatten(self._traceable(*tensors(positional), **tensors(named)))
+                if any(isinstance(leaf, (Iterator, Awaitable)) for leaf in leaves):
+                    raise TraceError(
+                        f"{user_source()}: {own_name} gives a generator or something to wait for, which a graph cannot."
+                    )
                 results.extend(leaves)
                 structures.append(structure)
                 pairs = opened.written()
@@ -111,7 +117,6 @@ class Jitted:
                 # An output may be a parameter itself: what it stands for must be told before it is restored.
                 return [_held(leaf) for leaf in leaves if is_array(leaf)], [array for _, array in pairs]
 
-        own_name = getattr(self._fn, "__name__", "step")
         try:
             with undrawn(self._fn):
                 traced = trace_flat(whole, tree.map_tree(_specified, (positional, named)), (), recorder)

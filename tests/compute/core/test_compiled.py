@@ -186,3 +186,27 @@ def test_a8_what_is_not_declared_cannot_be_compiled_ahead() -> None:
     assert jit(partly)(*operands()).shape == (2, 4), "under jit it is compiled for what it is given"
     with pytest.raises(TraceError, match="is being traced"):
         aot_compile(lambda x: x * float(x[0]), (TensorSpec((3,)),))
+
+
+class Scaled:
+    factor = 3.0
+
+    @jit
+    def compiled(self, x):
+        if x > 0:
+            x = x * self.factor
+        return x
+
+    @autojit
+    def counted(self, x):
+        return self.compiled(x) + 1
+
+
+def test_what_is_compiled_may_be_compiled_again_and_be_a_method() -> None:
+    scaled = Scaled()
+    assert float(jit(scaled.compiled)(np.float32(2.0))) == 6.0
+    assert [float(scaled.counted(np.float32(2.0))) for _ in range(4)] == [7.0] * 4
+    lazy = jit(lambda x: float(x) + x)
+    assert float(lazy(np.float32(2.0))) == 4.0
+    with pytest.raises(TraceError):
+        jit(lazy, fullgraph=True)(np.float32(2.0))

@@ -82,3 +82,12 @@ def test_random_numbers_of_the_process_are_not_baked_in() -> None:
     np.random.seed(3)
     np.testing.assert_allclose(found, [np.random.rand() for _ in range(2)], rtol=1e-6)
     assert "draws random numbers" in compiled.fallbacks[0]
+
+
+def test_a_generator_is_made_anew_by_every_call() -> None:
+    @ms.jit
+    def rows(x):
+        return (row for row in (x, x * 2))
+
+    for _ in range(2):
+        assert [float(row[0, 0]) for row in rows(X)] == [1.0, 2.0]
