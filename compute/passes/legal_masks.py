@@ -26,10 +26,11 @@ def compared(site: Site) -> Array | None:
 def chosen(site: Site) -> Array | None:
     """where: the sum of both operands, each cut to nothing where it is not chosen."""
     dtype = site.node.output.type.dtype
-    if dtype == "bool":
-        return None
     condition = site.producer(0, "equal", "greater")
     _, a, b = site.inputs
+    if dtype == "bool":
+        mask, a, b = (rules.cast(x, "float32") for x in (_mask(condition) if condition else site.inputs[0], a, b))
+        return bind("greater", mask * a + (1.0 - mask) * b, rules.number(0.0, mask))
     if not site.node.output.type.is_float:
         mask = rules.cast(_mask(condition), dtype) if condition else rules.cast(site.inputs[0], dtype)
         return mask * a + (1 - mask) * b

@@ -45,8 +45,8 @@ STEPS = set(
     "sigmoid relu softplus softmax equal greater where reshape transpose broadcast_to slice pad concat gather sum max "
     "matmul gemm conv conv_input_gradient conv_weight_gradient max_pool average_pool enlarge scatter_add".split()
 )
-# A comparison whose result leaves the graph as a bool: there is no number to write instead.
-BOOLS = {"coreml": {"equal", "greater"}}
+# A comparison, or a choice between masks, whose result leaves the graph as a bool: there is no number to write instead.
+BOOLS = {"coreml": {"equal", "greater", "where"}}
 
 
 def written(graph: Graph, provider: str) -> bytes:
