@@ -15,13 +15,14 @@ from coterie.compute.nn.module import (
     Parameters,
     ParameterSpec,
     check_epsilon,
+    check_input,
     check_number,
     check_positive,
+    refuse_shape,
     require,
 )
 from coterie.compute.nn.normalisation import by_channel
 from coterie.compute.private.units import require_whole_batch
-from coterie.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,7 @@ class _BatchNorm(Module):
         }
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
-        if x.ndim != self._rank or x.shape[1] != self.channels:
-            wanted = ", ".join(("B", str(self.channels), "H", "W")[: self._rank])
-            raise ShapeError(f"{self} takes [{wanted}], got {list(x.shape)}.")
+        check_input(x, ("B", self.channels, "H", "W")[: self._rank], self)
         weight, bias = require(params, "weight", self), require(params, "bias", self)
         if not mode.training:
             mean, variance = require(params, "running_mean", self), require(params, "running_var", self)
@@ -66,7 +65,8 @@ class _BatchNorm(Module):
         counted = xp.float32 if x.dtype.name == "float16" else x.dtype
         rows = xp.ones((x.shape[0],), dtype=counted) if mode.weight is None else xp.astype(mode.weight, counted)
         if rows.shape != x.shape[:1]:
-            raise ShapeError(f"{self} takes one weight for each of {x.shape[0]} examples, got {list(rows.shape)}.")
+            hint = "mode.weight counts examples, [B], whatever else x has."
+            refuse_shape(self, f"one weight for each of {x.shape[0]} examples", rows, hint=hint)
         total = xp.sum(rows, keepdims=True)
         shares = xp.astype(rows / xp.maximum(total, SMALLEST_WEIGHT), x.dtype)
         mean, _, variance = _moments(x, shares)

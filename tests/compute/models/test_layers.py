@@ -348,6 +348,16 @@ CALLS: list[tuple[Callable[[], object], str]] = [
         r"Conv2d.*got \[1, 8, 8\]\. One example alone.*x\[None\]",
     ),
     (
+        lambda: nn.BatchNorm2d(3)({}, Array(np.ones((1, 8, 8, 3)))),
+        r"BatchNorm2d.*got \[1, 8, 8, 3\]\. The channels come before",
+    ),
+    (
+        lambda: UNTYPED.BatchNorm1d(3)(
+            nn.BatchNorm1d(3).init(0), Array(np.ones((4, 3))), nn.train(None, Array(np.ones((4, 3))))
+        ),
+        r"BatchNorm1d.*one weight for each of 4 examples, got \[4, 3\]\. mode.weight counts",
+    ),
+    (
         lambda: nn.Sequential(nn.Sequential(nn.Linear(2, 3)))({}, Array(np.ones((1, 4)))),
         r"Layer 0 of the model: Layer 0 of the model: Linear",
     ),
