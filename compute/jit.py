@@ -224,7 +224,7 @@ def jit(
     arguments (arrays and numbers that it holds by closure, globals, attributes of objects, the time) is a constant of
     the compiled graph, as it is then; numbers from ``random`` and ``np.random`` are refused. What it does besides its
     result (printing, filling a list outside) it does then; where it falls back it has done so once on symbols, as far
-    as it came, and does it again on the host.
+    as it came, and does it again on the host. Dicts reach the function with their keys in sorted order.
     Raises InputError for a capture mode that does not exist; a call raises ShapeError or DTypeError for arrays of other
     types than the declared ones.
     """

@@ -4,6 +4,7 @@
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -192,19 +193,20 @@ class Scaled:
     factor = 3.0
 
     @jit
-    def compiled(self, x):
+    def compiled(self, x: Any) -> Any:
         if x > 0:
             x = x * self.factor
         return x
 
     @autojit
-    def counted(self, x):
+    def counted(self, x: Any) -> Any:
         return self.compiled(x) + 1
 
 
 def test_what_is_compiled_may_be_compiled_again_and_be_a_method() -> None:
     scaled = Scaled()
-    assert float(jit(scaled.compiled)(np.float32(2.0))) == 6.0
+    again: Callable[..., Any] = scaled.compiled
+    assert float(jit(again)(np.float32(2.0))) == 6.0
     assert [float(scaled.counted(np.float32(2.0))) for _ in range(4)] == [7.0] * 4
     lazy = jit(lambda x: float(x) + x)
     assert float(lazy(np.float32(2.0))) == 4.0

@@ -2,6 +2,11 @@
 (A6, D5). Everything that a program changes besides its result is compared too.
 """
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportPossiblyUnboundVariable=false, reportConstantRedefinition=false, reportUnusedExpression=false
+# pyright: reportUndefinedVariable=false, reportOptionalOperand=false
+
 import itertools
 import linecache
 import random
@@ -329,7 +334,7 @@ def several(x):
 @pytest.mark.parametrize(("fn", "kind"), [(unbound, UnboundLocalError), (several, ArgumentValueError)])
 def test_what_raises_in_python_raises_under_jit(fn: Callable[..., Any], kind: type[Exception]) -> None:
     with pytest.raises(kind):
-        jit(fn)(np.float32([0.5, 2.0]))
+        jit(fn)(np.asarray([0.5, 2.0], np.float32))
 
 
 def noisy(x):

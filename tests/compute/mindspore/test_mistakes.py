@@ -1,5 +1,9 @@
 """Mistakes in scripts for MindSpore are named, and defaults are MindSpore's."""
 
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownParameterType=false, reportMissingParameterType=false
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ LOGITS = Tensor(np.random.default_rng(4).normal(size=(5, 3)).astype(np.float32))
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_ignored_labels_count_for_nothing(reduction: str) -> None:
-    labels = np.int32([0, -100, 2, -100, 1])
+    labels = np.asarray([0, -100, 2, -100, 1], np.int32)
     rows = -np.log(np.exp(LOGITS.asnumpy()) / np.exp(LOGITS.asnumpy()).sum(1, keepdims=True))
     values = np.where(labels < 0, 0, rows[np.arange(5), labels * (labels > 0)])
     wanted: Any = {"mean": values.sum() / 3, "sum": values.sum(), "none": values}[reduction]
@@ -45,7 +49,7 @@ def test_wrong_arguments_are_named(make: Callable[[], Any], told: str) -> None:
 
 
 def test_gradients_take_arguments_by_name() -> None:
-    x, y = Tensor(np.float32([2.0])), Tensor(np.float32([5.0]))
+    x, y = Tensor(np.asarray([2.0], np.float32)), Tensor(np.asarray([5.0], np.float32))
     assert ms.grad(lambda x, y: x * y)(x, y=y).asnumpy() == 5.0
     assert ms.value_and_grad(lambda x, y: x * y, 1)(y=y, x=x)[1].asnumpy() == 2.0
     net = nn.Dense(1, 1)
@@ -62,8 +66,8 @@ def test_a_deleted_layer_is_gone() -> None:
 
 def test_a_checkpoint_keeps_names_that_functions_have_too(tmp_path: Path) -> None:
     net = nn.Cell()
-    net.file = Parameter(Tensor(np.float32([1.0, 2.0])))
-    net.args = Parameter(Tensor(np.int32([[3]])))
+    net.file = Parameter(Tensor(np.asarray([1.0, 2.0], np.float32)))
+    net.args = Parameter(Tensor(np.asarray([[3]], np.int32)))
     ms.save_checkpoint(net, tmp_path / "a.ckpt")
     found = ms.load_checkpoint(tmp_path / "a.ckpt")
     assert sorted(found) == ["args", "file"]
