@@ -57,15 +57,19 @@ def _axes(axis: Any, rank: int) -> tuple[int, ...]:
 
 
 def xlogy(x: ArrayLike, y: ArrayLike) -> Array:
-    """x log(y), and 0 where x is 0, whatever y is."""
+    """x log(y), and 0 where x is 0, whatever number y is."""
     a, b = promote("xlogy", x, y)
-    return a * cnp.log(cnp.where(a == 0, cnp.ones_like(b), b))
+    return a * cnp.log(cnp.where(_unasked(a, b), cnp.ones_like(b), b))
 
 
 def xlog1py(x: ArrayLike, y: ArrayLike) -> Array:
-    """x log(1 + y), and 0 where x is 0, whatever y is."""
+    """x log(1 + y), and 0 where x is 0, whatever number y is."""
     a, b = promote("xlog1py", x, y)
-    return a * cnp.log1p(cnp.where(a == 0, cnp.zeros_like(b), b))
+    return a * cnp.log1p(cnp.where(_unasked(a, b), cnp.zeros_like(b), b))
+
+
+def _unasked(a: Array, b: Array) -> Array:
+    return cnp.logical_and(a == 0, cnp.logical_not(cnp.isnan(b)))
 
 
 def entr(x: ArrayLike) -> Array:
@@ -82,7 +86,8 @@ def rel_entr(x: ArrayLike, y: ArrayLike) -> Array:
     value = a * cnp.log(cnp.where(inside, a, one) / cnp.where(inside, b, one))
     zero = cnp.logical_and(a == 0, b >= 0)
     rest = cnp.where(zero, cnp.zeros_like(value), cnp.full_like(value, float("inf")))
-    return cnp.where(inside, value, rest)
+    unknown = cnp.logical_or(cnp.isnan(a), cnp.isnan(b))
+    return cnp.where(inside, value, cnp.where(unknown, a + b, rest))
 
 
 def kl_div(x: ArrayLike, y: ArrayLike) -> Array:

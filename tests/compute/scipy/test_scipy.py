@@ -146,3 +146,9 @@ def test_columns_of_data_frames_come_in_as_arrays() -> None:
     np.testing.assert_allclose(compiled(frame, column).numpy(), expected)
     assert compiled.compilations == 1
     np.testing.assert_allclose(grad(lambda x: cnp.sum(x * x))(frame).numpy(), 2 * np.asarray(frame))
+
+
+@pytest.mark.parametrize("name", ["xlogy", "xlog1py", "rel_entr", "kl_div"])
+def test_what_is_no_number_stays_so(name: str) -> None:
+    for pair in ((0.0, np.nan), (np.nan, 1.0), (np.nan, 0.0), (np.nan, -1.0), (1.0, np.nan)):
+        assert np.isnan(float(getattr(special, name)(*(Array(np.asarray(value)) for value in pair)))), pair
