@@ -81,6 +81,8 @@ def _gather_gradient(call: Call, g: Array) -> Array:
         _check_range("gather", indices.numpy(), axis, x.shape[axis])
     if indices.recorder is None and np.unique(indices.numpy() % x.shape[axis]).size == indices.size:
         return _put_back(g, indices.numpy().reshape(-1) % x.shape[axis], x.shape, axis)
+    if indices.recorder is None and indices.size * x.shape[axis] > _KNOWN_PRODUCT:
+        return _gathered_back(g, indices.numpy().reshape(-1) % x.shape[axis], x.shape, axis)
     count, rest = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     steps = Array(np.arange(count, dtype=indices.type.dtype))
     one_hot = rules.equal_mask(_from_start(rules.reshape(indices, (indices.size, 1)), count), steps, g.type.dtype)
@@ -89,6 +91,37 @@ def _gather_gradient(call: Call, g: Array) -> Array:
     table = bind("matmul", rules.swap_last(one_hot), rules.reshape(rows, (indices.size, prod(rest))))
     order = (*range(1, axis + 1), 0, *range(axis + 1, x.ndim))
     return rules.transpose(rules.reshape(table, (count, *rest)), order)
+
+
+# Elements of a one-hot matrix that are kept as a constant at most, where indices are known.
+_KNOWN_PRODUCT = 1 << 16
+
+
+def _gathered_back(g: Array, places: NDArray, shape: tuple[int, ...], axis: int) -> Array:
+    """The sums of the slices of g of equal places. Places that are named about equally often are summed together, one
+    row of slices for each, filled up with a slice of zeros: at most twice the slices of g, in few steps.
+    """
+    rows = rules.reshape(g, (*shape[:axis], places.size, *shape[axis + 1 :]))
+    before = (0,) * len(shape)
+    filled = bind("pad", rows, before=before, after=(*before[:axis], 1, *before[axis + 1 :]), value=0.0)
+    named, group, times = np.unique(places, return_inverse=True, return_counts=True)
+    order = np.argsort(group, kind="stable")
+    starts = np.cumsum(times) - times
+    sizes = np.ceil(np.log2(times)).astype(np.int64)
+    sums: list[Array] = []
+    targets: list[NDArray] = []
+    for size in np.unique(sizes):
+        members = np.flatnonzero(sizes == size)
+        most = int(times[members].max())
+        column = np.arange(most)
+        inside = column < times[members, None]
+        source = np.where(inside, order[np.where(inside, starts[members, None] + column, 0)], places.size)
+        picked = bind("gather", filled, Array(source.reshape(-1).astype(places.dtype)), axis=axis)
+        apart = rules.reshape(picked, (*shape[:axis], members.size, most, *shape[axis + 1 :]))
+        sums.append(rules.sum_over(apart, (axis + 1,)))
+        targets.append(named[members])
+    total = sums[0] if len(sums) == 1 else bind("concat", *sums, axis=axis)
+    return _put_back(total, np.concatenate(targets), shape, axis)
 
 
 def _put_back(g: Array, places: NDArray, shape: tuple[int, ...], axis: int) -> Array:

@@ -230,3 +230,27 @@ def test_loops_with_masks_among_their_carries_are_mapped_and_compiled() -> None:
     x = numbers(-1.0, 0.3, 1.1, 3.0)
     expected = [fn(Array(row)).item() for row in x]
     np.testing.assert_allclose(jit(vmap(fn), fullgraph=True)(x).numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("places", ["one", "few often", "each some times", "every second"])
+def test_gradients_at_many_known_positions_make_no_matrix_of_them(places: str) -> None:
+    draw = np.random.default_rng(4)
+    known = {
+        "one": np.zeros(500, np.int32),
+        "few often": draw.integers(-3, 3, 500).astype(np.int32),
+        "each some times": draw.integers(-400, 400, 700).astype(np.int32),
+        "every second": np.arange(0, 400, 2, dtype=np.int32),
+    }[places]
+    x, weight = draw.normal(size=(2, 400, 2)), draw.normal(size=(2, known.size, 2))
+
+    def fn(x: Array) -> Array:
+        return cnp.sum(cnp.take(x, known, axis=1) ** 3 * weight)
+
+    first, second = np.zeros_like(x), np.zeros_like(x)
+    np.add.at(np.moveaxis(first, 1, 0), known, np.moveaxis(3.0 * x[:, known] ** 2 * weight, 1, 0))
+    np.add.at(np.moveaxis(second, 1, 0), known, np.moveaxis(6.0 * x[:, known] * weight, 1, 0))
+    np.testing.assert_allclose(grad(fn)(x).numpy(), first, rtol=1e-9, atol=1e-12)
+    twice = grad(lambda x: cnp.sum(grad(fn)(x)))
+    np.testing.assert_allclose(twice(x).numpy(), second, rtol=1e-9, atol=1e-12)
+    largest = max(value.type.size for node in trace(twice, x).graph.nodes for value in node.outputs)
+    assert largest <= 1 << 16 < known.size * x.shape[1]
