@@ -18,7 +18,9 @@ from coterie.errors import DTypeError, ShapeError
 
 
 def relu(x: ArrayLike) -> Array:
-    """max(x, 0); its gradient at 0 is 0."""
+    """max(x, 0); its gradient at 0 is 0. Gradients are multiplied by a mask, also those of where, maximum and max: an
+    infinite one, as of sqrt(relu(x)) at x < 0, becomes NaN, so keep roots and logarithms away from 0.
+    """
     return bind("relu", as_array(x))
 
 
