@@ -344,7 +344,7 @@ def refuse(
 
 def as_array(x: ArrayLike, dtype: Any = None) -> Array:
     """An array of anything array-like. Python floats (np.float64 numbers are such) become float32 and Python integers
-    int32 unless a dtype is given; NumPy data, and what gives itself as such (a column of a data frame), keeps its dtype.
+    int32 unless a dtype is given; NumPy data, and what gives itself as such (a column of a data frame), keeps its own.
     """
     if isinstance(x, Array):
         return x if dtype is None else _functions().astype(x, dtype)
