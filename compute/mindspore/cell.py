@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from coterie.compute.array import Array
 from coterie.compute.control.derived import custom_vjp
@@ -190,15 +190,15 @@ def _draw(shape: tuple[int, ...]) -> Array:
     return uniform(shape) if recorder is None else recorder.draw(shape)
 
 
-class SequentialCell(Cell):
-    """Cells one after another, given as arguments or as one list."""
+class _Cells(Cell):
+    """Cells in order, given as arguments or as one list."""
 
     def __init__(self, *cells: Cell | list[Cell]) -> None:
         super().__init__()
         for index, cell in enumerate(_listed(cells)):
             self.insert_child_to_cell(str(index), cell)
 
-    def append(self, cell: Cell) -> SequentialCell:
+    def append(self, cell: Cell) -> Self:
         """Add one at the end."""
         self.insert_child_to_cell(str(len(self._cells)), cell)
         return self
@@ -208,6 +208,10 @@ class SequentialCell(Cell):
 
     def __len__(self) -> int:
         return len(self._cells)
+
+
+class SequentialCell(_Cells):
+    """Cells one after another, given as arguments or as one list."""
 
     def construct(self, *inputs: Any) -> Any:
         for cell in self._cells.values():
@@ -215,24 +219,8 @@ class SequentialCell(Cell):
         return inputs[0]
 
 
-class CellList(Cell):
+class CellList(_Cells):
     """Cells in a list; it computes nothing by itself."""
-
-    def __init__(self, *cells: Cell | list[Cell]) -> None:
-        super().__init__()
-        for index, cell in enumerate(_listed(cells)):
-            self.insert_child_to_cell(str(index), cell)
-
-    def append(self, cell: Cell) -> CellList:
-        """Add one at the end."""
-        self.insert_child_to_cell(str(len(self._cells)), cell)
-        return self
-
-    def __getitem__(self, index: int) -> Cell:
-        return self.cells()[index]
-
-    def __len__(self) -> int:
-        return len(self._cells)
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self.cells())
