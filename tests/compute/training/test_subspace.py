@@ -38,9 +38,10 @@ def as_tree(x: NDArray) -> Tree:
 
 def descent(count: int) -> list[NDArray]:
     """Checkpoints of noisy gradient descent."""
+    noise = np.random.default_rng(count)  # of its own, so that tests do not depend on their order
     x, found = np.zeros(SIZE), list[NDArray]()
     for _ in range(count):
-        x = x - 0.003 * (HESSIAN @ (x - TARGET) + RNG.normal(size=SIZE))
+        x = x - 0.003 * (HESSIAN @ (x - TARGET) + noise.normal(size=SIZE))
         found.append(x)
     return found
 
@@ -63,8 +64,9 @@ def test_h3_a_quadratic_is_at_its_minimum_after_as_many_steps_as_directions(size
     along = space.directions
     exact = flat - along.T @ np.linalg.solve(along @ HESSIAN @ along.T, along @ HESSIAN @ (flat - TARGET))
     assert state.value == pytest.approx(0.5 * (exact - TARGET) @ HESSIAN @ (exact - TARGET), rel=1e-6)
-    assert first is not None and last.gradient < 1e-4 * first and state.rejected == 0
-    np.testing.assert_allclose(space.flat.vector(state.params), exact, atol=1e-4)
+    # At the minimum itself a step may find nothing lower, to the last digit, and be taken back.
+    assert first is not None and last.gradient < 1e-6 * first
+    np.testing.assert_allclose(space.flat.vector(state.params), exact, atol=1e-6)
 
 
 def test_h3_a_rejected_step_restores_the_weights_bit_for_bit() -> None:
