@@ -11,12 +11,12 @@ from coterie.compute.ir import NDArray
 from coterie.compute.nn import losses, metrics
 from coterie.errors import ShapeError
 
-rng = np.random.default_rng(6)
-LOGITS = rng.normal(size=(5, 4)) * 3
+RNG = np.random.default_rng(6)
+LOGITS = RNG.normal(size=(5, 4)) * 3
 LABELS = np.array([0, 3, 1, 2, 3], np.int32)
-SCORES = rng.normal(size=5)
+SCORES = RNG.normal(size=5)
 BITS = np.array([0, 1, 1, 0, 1], np.int32)
-BOX = rng.normal(size=(5, 2, 3))
+BOX = RNG.normal(size=(5, 2, 3))
 
 
 def log_softmax(z: NDArray) -> NDArray:
@@ -58,7 +58,7 @@ def test_a_loss_is_its_formula_and_has_its_gradient(
     value = loss(Array(prediction), Array(target))
     assert value.shape == (5,)
     np.testing.assert_allclose(value.numpy(), expected.astype(float), rtol=1e-9)
-    weigh = Array(rng.normal(size=5))
+    weigh = Array(RNG.normal(size=5))
 
     def scalar(arrays: dict[str, Array]) -> Array:
         return (loss(arrays["prediction"], Array(target)) * weigh).sum()
