@@ -30,7 +30,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_a_slow_line_comes_first() -> None:
-    found = profile(model, data(), steps=3)
+    found = profile(model, data(), steps=20)
     first = found.rows[0]
     assert first.source == SLOW
     assert first.share > 0.5
@@ -42,7 +42,7 @@ def test_a_slow_line_comes_first() -> None:
 
 
 def test_the_gradient_of_a_line_counts_for_the_line() -> None:
-    forward, both = profile(model, data(), steps=3), profile(grad(model, (0, 1)), data(), steps=3)
+    forward, both = profile(model, data(), steps=20), profile(grad(model, (0, 1)), data(), steps=20)
     assert both.rows[0].source == SLOW
     assert both.rows[0].count > forward.rows[0].count
 
