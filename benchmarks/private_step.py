@@ -38,10 +38,10 @@ from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.batching import vmap
+from coterie.compute.clipping.transform import clipped_grad, noised_mean
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
-from coterie.compute.private.clipping import clipped_grad, noised_mean
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from coterie.compute.autodiff import vjp as vjp
     from coterie.compute.autojit import autojit as autojit
     from coterie.compute.batching import vmap as vmap
+    from coterie.compute.clipping.transform import clipped_grad as clipped_grad
+    from coterie.compute.clipping.transform import noised_mean as noised_mean
     from coterie.compute.control.derived import checkpoint as checkpoint
     from coterie.compute.control.derived import custom_vjp as custom_vjp
     from coterie.compute.control.functions import cond as cond
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
     from coterie.compute.passes.legalise import legalise as legalise
     from coterie.compute.passes.recompute import recompute as recompute
     from coterie.compute.passes.zeros import eliminate_zeros as eliminate_zeros
-    from coterie.compute.private.clipping import clipped_grad as clipped_grad
-    from coterie.compute.private.clipping import noised_mean as noised_mean
     from coterie.compute.profile import profile as profile
     from coterie.compute.shard import shard as shard
     from coterie.compute.tape import Variable as Variable
@@ -77,7 +77,7 @@ _HOMES = {
     "bytes_moved": "passes.cost",
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
-    "clipped_grad": "private.clipping",
+    "clipped_grad": "clipping.transform",
     "cluster": "passes.cluster",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
@@ -93,7 +93,7 @@ _HOMES = {
     "load_graph": "graph_file",
     "load_plugins": "extension.plugins",
     "memory_report": "memory.report",
-    "noised_mean": "private.clipping",
+    "noised_mean": "clipping.transform",
     "operator_vjp": "extension.operator",
     "optimise": "passes",
     "parse": "text",

@@ -2,11 +2,7 @@
 
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.memory.lifetimes import VIEWS
-
-# Element i of the result needs element i of the operand alone.
-ELEMENTWISE = frozenset(
-    "negative add subtract multiply divide maximum minimum exp log sqrt tanh sigmoid relu softplus".split()
-)
+from coterie.compute.primitives.table import ELEMENTWISE
 
 
 def in_place(graph: Graph) -> dict[Value, Value]:

@@ -6,6 +6,7 @@ from math import prod
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.compute.clipping.units import require_whole_batch
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.nn.initialisers import Constant
@@ -22,7 +23,6 @@ from coterie.compute.nn.module import (
     require,
 )
 from coterie.compute.nn.normalisation import by_channel
-from coterie.compute.private.units import require_whole_batch
 
 
 @dataclass(frozen=True)

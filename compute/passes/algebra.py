@@ -9,10 +9,7 @@ import numpy as np
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.rewrite import View, rewrite
-
-_UNARY = frozenset("negative exp log sqrt tanh sigmoid relu softplus astype sin cos atan erf log1p floor".split())
-_BINARY = frozenset("add subtract multiply divide maximum minimum power floor_divide equal greater".split())
-ELEMENTWISE = _UNARY | _BINARY | {"where"}
+from coterie.compute.primitives.table import ELEMENTWISE
 
 
 def simplify(graph: Graph) -> Graph:

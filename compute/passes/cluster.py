@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Iterable
 
 from coterie.compute.ir import Graph, Node, Value
-from coterie.compute.passes.algebra import ELEMENTWISE
 from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.primitives.table import ELEMENTWISE
 from coterie.compute.verify import verify
 
 FUSIBLE = ELEMENTWISE | frozenset(

@@ -3,6 +3,7 @@
 from coterie.compute.primitives import (
     arithmetic,
     basic,
+    batch,
     comparison,
     convolution,
     functions,
@@ -46,3 +47,10 @@ CATEGORIES: dict[str, str] = {
     row.name: category for category, families in _FAMILIES.items() for family in families for row in family.ROWS
 }
 """What each primitive is for: "dataflow", "tensor" or "nn"."""
+
+_NOT_COMPUTED = {"constant", "stop_gradient", "barrier"}
+ELEMENTWISE: frozenset[str] = frozenset(
+    row.name for row in PRIMITIVES.values() if row.batch in (batch.unary, batch.elementwise)
+).difference(_NOT_COMPUTED)
+"""Primitives whose element i needs element i of each operand alone, after they have been broadcast. A constant, and
+what hands its operand on to say something to a pass or to autodiff, compute nothing and are not among them."""

@@ -40,10 +40,10 @@ from coterie.compute import (
     while_loop,
 )
 from coterie.compute import numpy as cnp
+from coterie.compute.clipping.transform import clipped_grad
 from coterie.compute.drawing.dot import to_dot
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.passes import PASSES, fixpoint
-from coterie.compute.private.clipping import clipped_grad
 from coterie.compute.tape import Variable, backward, tape
 from coterie.errors import InputError, TraceError
 from tests.compute.extension.primitives import bare, polar, reversed_sum, spread, swish, tensor_add

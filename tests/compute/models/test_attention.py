@@ -170,7 +170,7 @@ BLOCK = {f"attention.{ours}": f"self_attn.{theirs}" for ours, theirs in ATTENTIO
 
 @CAUSAL
 def test_the_weights_of_torch_give_its_output(causal: bool):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
     x = np.random.default_rng(1).normal(size=(2, 5, 8))
     mask = torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64) if causal else None
     ours = nn.MultiHeadAttention(8, 2, causal=causal)

@@ -328,7 +328,7 @@ def test_gradients_equal_central_differences(depth: str, seed: int):
 
 @each
 def test_gradients_equal_those_of_torch(depth: str, seed: int):
-    torch: Any = pytest.importorskip("torch")
+    torch: Any = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
     network = draw(depth, seed)
     params = network.first()
     value, gradients = eager(network, params)

@@ -67,7 +67,7 @@ def test_evaluation_uses_the_running_statistics_and_keeps_them(layer: Batched, s
 
 @each
 def test_torch_gives_the_same(layer: Batched, shape: tuple[int, ...]):
-    torch: Any = pytest.importorskip("torch")
+    torch: Any = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
     params, x = parameters(layer), batch(shape)
     kind = torch.nn.BatchNorm1d if len(shape) == 2 else torch.nn.BatchNorm2d
     peer = kind(3, eps=layer.epsilon, momentum=layer.momentum, dtype=torch.float64)
@@ -82,7 +82,7 @@ def test_torch_gives_the_same(layer: Batched, shape: tuple[int, ...]):
 
 
 def test_other_norms_as_in_torch():
-    torch: Any = pytest.importorskip("torch")
+    torch: Any = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
     x = batch((3, 4, 5, 2))
     group, root = nn.GroupNorm(2, 4), nn.RMSNorm(2)
     for ours, theirs in (

@@ -118,7 +118,7 @@ def test_the_state_is_differentiated():
 @UNROLL
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])
 def test_the_weights_of_torch_give_its_output(kind: str, unroll: bool):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
     layer = getattr(nn, kind)(2, 5, unroll)
     params = random_parameters(layer)
     peer = getattr(torch.nn, kind)(2, 5, batch_first=True, dtype=torch.float64)

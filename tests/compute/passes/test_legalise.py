@@ -20,6 +20,7 @@ from coterie.compute import nn, ops
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array, bind
 from coterie.compute.autodiff import grad, value_and_grad
+from coterie.compute.clipping.transform import clipped_grad
 from coterie.compute.control.functions import scan, while_loop
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
@@ -27,7 +28,6 @@ from coterie.compute.onnx.providers import PROVIDERS
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.passes.legalise import legalise
-from coterie.compute.private.clipping import clipped_grad
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.reference import distance, evaluate
 from coterie.compute.trace import GraphInputs, TensorSpec, trace, trace_named

@@ -11,10 +11,11 @@ from math import prod
 from coterie.compute.control.row import STEPS
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes import fixpoint
-from coterie.compute.passes.algebra import ELEMENTWISE, simplify_differentiable
+from coterie.compute.passes.algebra import simplify_differentiable
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.rewrite import View, rewrite
+from coterie.compute.primitives.table import ELEMENTWISE
 
 Shape = tuple[int, ...]
 Groups = list[tuple[list[int], list[int]]]

@@ -11,9 +11,9 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.batching import vmap
+from coterie.compute.clipping.layout import settle, sink
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
-from coterie.compute.private.layout import settle, sink
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.compute.verify import verify
 

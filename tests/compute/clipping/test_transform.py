@@ -20,10 +20,10 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.batching import vmap
+from coterie.compute.clipping.transform import clipped_grad, noised_mean
 from coterie.compute.jit import jit
-from coterie.compute.private.clipping import clipped_grad, noised_mean
 from coterie.errors import InputError, ShapeError
-from tests.compute.private.models import BY_NAME, MODELS, Model, agree, clip_of, length, loop
+from tests.compute.clipping.models import BY_NAME, MODELS, Model, agree, clip_of, length, loop
 
 MLP = BY_NAME["mlp"]
 each = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)

@@ -3,7 +3,7 @@
 
 The definition is a loop: the gradient of each example, scaled down to the norm C where it is longer, and their sum.
 :func:`clipped_grad` computes exactly that, as one graph in which most gradients of single examples never exist: see
-:mod:`coterie.compute.private.factors` and :mod:`coterie.compute.private.norms`.
+:mod:`coterie.compute.clipping.factors` and :mod:`coterie.compute.clipping.norms`.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ from coterie.compute import tree
 from coterie.compute.array import Array, ArrayLike, as_array, refuse
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.batching import Lane, replay_batched
+from coterie.compute.clipping.factors import needed, read
+from coterie.compute.clipping.layout import settle
+from coterie.compute.clipping.norms import clippable
+from coterie.compute.clipping.units import one_unit
 from coterie.compute.ir import Graph
 from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.subgraphs import inline_calls
 from coterie.compute.primitives import rules
-from coterie.compute.private.factors import needed, read
-from coterie.compute.private.layout import settle
-from coterie.compute.private.norms import clippable
-from coterie.compute.private.units import one_unit
 from coterie.compute.replay import apply, build
 from coterie.compute.signature import require_function
 from coterie.compute.source import user_source

@@ -12,9 +12,9 @@ from coterie.compute import nn, ops, vmap, while_loop
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
+from coterie.compute.clipping.transform import Clip, Clipped, clipped_grad
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.losses import mean_squared_error, softmax_cross_entropy
-from coterie.compute.private.clipping import Clip, Clipped, clipped_grad
 
 Losses = Callable[..., Array]
 

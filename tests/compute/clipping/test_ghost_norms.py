@@ -9,14 +9,14 @@ from coterie.compute import nn
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
+from coterie.compute.clipping.transform import clipped_grad
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
-from coterie.compute.private.clipping import clipped_grad
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
-from tests.compute.private.models import BY_NAME, MODELS, Model, agree, clip_of, floats, ids, length, loop, of_module
+from tests.compute.clipping.models import BY_NAME, MODELS, Model, agree, clip_of, floats, ids, length, loop, of_module
 
 each = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
@@ -99,7 +99,7 @@ def test_gradients_that_would_fill_the_memory_are_not_kept(
     model = of_module("", module, x)
     kept = 8 * max(value.size for value in model.weights().values())
     assert largest(step_graph(model)) >= kept  # inner products cost more, so these small ones are kept
-    monkeypatch.setattr("coterie.compute.private.norms.KEPT", kept - 1)
+    monkeypatch.setattr("coterie.compute.clipping.norms.KEPT", kept - 1)
     assert largest(step_graph(model)) < kept
     agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
 

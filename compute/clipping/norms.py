@@ -15,11 +15,11 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.batching import Lane
+from coterie.compute.clipping.factors import Convolution, Factor, Gradient, Products, Whole
 from coterie.compute.ir import Value
 from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Batched
 from coterie.compute.primitives.table import PRIMITIVES
-from coterie.compute.private.factors import Convolution, Factor, Gradient, Products, Whole
 
 # The costs below are in multiplications of a large matrix product. Moving one number through memory costs as much as
 # this many of them, when it stays in the cache and when it does not; elements that stay in it.

@@ -13,13 +13,13 @@ import pytest
 from coterie.compute import nn, optim
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.compute.clipping.transform import clipped_grad, noised_mean
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
-from coterie.compute.private.clipping import clipped_grad, noised_mean
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.errors import DTypeError, InputError, ShapeError
-from tests.compute.private.models import BY_NAME, Model, agree, clip_of, floats, ids, loop
+from tests.compute.clipping.models import BY_NAME, Model, agree, clip_of, floats, ids, loop
 
 MLP = BY_NAME["mlp"]
 
