@@ -17,6 +17,12 @@ SERVER = Path(sys.argv[2]).resolve() / "coterie"
 WAIT_S = 120
 
 
+def require(holds, what):
+    """End with what was found unless it is as it must be."""
+    if not holds:
+        sys.exit(f"not as promised: {what}")
+
+
 def run(*words, code=0, **environment):
     """One command of the plain install, which must end with this code; its JSON lines."""
     done = subprocess.run(
@@ -58,13 +64,13 @@ def main():
     run("doctor", "--json")
     for lacking in ("server", "demo"):
         (line,) = run(lacking, "--json", code=4)
-        assert line["code"] == "extra_missing", line
-        assert f"coterie[{lacking}]" in line["hint"], line
+        require(line["code"] == "extra_missing", line)
+        require(f"coterie[{lacking}]" in line["hint"], line)
     run("new", "project")
     os.chdir("project")
     summary = run("simulate", "experiment.py", "--rounds", "2", "--json")[-1]
-    assert summary["rounds"] == 2, summary
-    assert Path(summary["model"]).is_file(), summary
+    require(summary["rounds"] == 2, summary)
+    require(Path(summary["model"]).is_file(), summary)
 
     with running(SERVER, "server", "--port", "0", "--json", "--folder", "state") as server:
         ready = json.loads(server.stdout.readline())
@@ -76,7 +82,7 @@ def main():
             running(*join, "--name", "two", "--data", "data/site-2.csv"),
         ):
             *_, finished = run("watch", "machines", "--json", **where)
-            assert finished["rounds"] == 2, finished
+            require(finished["rounds"] == 2, finished)
             run(
                 "client",
                 ready["url"],
@@ -90,8 +96,8 @@ def main():
                 "--json",
             )
         for what in ("experiments", "populations", "devices"):
-            assert run("list", what, "--json", **where), what
-        assert len(run("models", "list", "machines", "--json", **where)) == 3
+            require(run("list", what, "--json", **where), f"an empty list of {what}")
+        require(len(run("models", "list", "machines", "--json", **where)) == 3, "three model versions")
         run("models", "download", "machines", "infer.onnx", **where)
         run("models", "download", "machines", "weights.safetensors", "--form", "weights", **where)
         again = run("submit", "experiment.py", "--initial", "weights.safetensors", "--json", **where)[0]

@@ -22,7 +22,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def digits() -> dict[str, NDArray[Any]]:
     """The handwritten digits by the schema's names."""
-    pixels, classes = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
+    datasets = pytest.importorskip("sklearn.datasets", reason="a plain install has no scikit-learn")
+    pixels, classes = datasets.load_digits(return_X_y=True)
     return {"pixels": pixels.astype(np.float32), "digit": classes.astype(np.int32)}
 
 

@@ -106,6 +106,8 @@ def test_an_idle_stream_says_that_it_lives(coordinator: Opener) -> None:
             async for chunk in follow(here, 1 << 40, None):
                 if chunk == b": heartbeat\n\n":
                     break
+            else:
+                pytest.fail("the stream ended and had not said that it lives")
 
     run(work())
 
