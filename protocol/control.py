@@ -54,15 +54,21 @@ __all__ = [
 ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"]
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
 TokenKind = Literal["admin", "researcher", "enrol"]
+ClientState = Literal["kept", "none"]
 Means = Annotated[dict[Token, Number], Field(max_length=256)]
 
 
 class PopulationCreate(Request):
-    """A population: its name, the schema of its data, and the researchers' keys whose plans its devices may run."""
+    """A population: its name, the schema of its data, and the researchers' keys whose plans its devices may run.
+
+    client_state: ``none`` where a device is not expected to come back, so nothing may be kept on it from round to
+    round; experiments whose algorithm or codecs need that are refused.
+    """
 
     name: Slug
     data_schema: WireSchema
     signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)] = ()
+    client_state: ClientState = "kept"
 
 
 class SignerAdd(Request):
@@ -78,6 +84,7 @@ class PopulationView(Response):
     data_schema: WireSchema
     schema_digest: Sha256
     signers: tuple[PublicKey, ...]
+    client_state: ClientState = "kept"
     coordinator_key: PublicKey
     devices: Whole = 0
     created_at: datetime

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from coterie.protocol.over_selection import smallest_selection
 from coterie.protocol.wire import Number, Request, Seconds, Token, message_error
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
@@ -46,9 +47,22 @@ class Best(ByHand):
 class RoundPolicy(ByHand):
     """How rounds run. Frozen, checked whole when made; ``min_updates`` is the cohort when not given.
 
-    rounds: how many to run at most. cohort: updates wanted per round. over_selection: ceil(cohort * over_selection)
-    tasks are offered. min_updates: fewer at the deadline abandon the round. deadline_s: of a round's training, in
-    seconds. lease_s: of one task. evaluate_every: rounds between federated evaluations, 0 for never.
+    rounds: how many to run at most. cohort: updates wanted per round; in buffered rounds the goal K that fills the
+    buffer. purpose: ``evaluate`` measures the initial version on devices and trains nothing.
+
+    mode: ``synchronous`` rounds train one cohort on one version. ``buffered`` rounds take whatever arrives: up to
+    `concurrency` tasks are out at any time (twice the cohort when None), an update may be made from a version up to
+    `staleness_cap` versions old, and one that lags by s weighs ``(1 + s) ** -staleness_exponent`` of its weight.
+
+    over_selection: ceil(cohort * over_selection) tasks are offered; dropout: instead of it, the share of tasks that
+    bring nothing, from which the smallest offer follows that suffices in 99 of 100 rounds. min_updates: fewer at the
+    deadline abandon the round. deadline_s: of a round's training, in seconds. lease_s: of one task.
+
+    selection: who gets a round's tasks, e.g. ``uniform`` or ``power_of_choice(20)`` (see aggregation.selection).
+    min_examples, labels: only devices that say they hold so many rows, and rows of each of these classes. rest_rounds,
+    rest_s: so many rounds and seconds pass between two contributions of one device.
+
+    evaluate_every: rounds between federated evaluations, 0 for never.
     evaluation_cohort: devices that evaluate, the cohort when None. evaluation_deadline_s: of one evaluation,
     deadline_s when None. weight_cap: the most examples that one update may claim. target: stop when reached.
     patience: stop after so many evaluations without a new best. hyper_schedule: name → one value per round.
@@ -56,10 +70,21 @@ class RoundPolicy(ByHand):
 
     rounds: Count
     cohort: Count
+    purpose: Literal["train", "evaluate"] = "train"
+    mode: Literal["synchronous", "buffered"] = "synchronous"
+    concurrency: Count | None = None
+    staleness_cap: Annotated[int, Field(strict=True, ge=0, le=1000)] = 10
+    staleness_exponent: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 0.5
     over_selection: Annotated[float, Field(strict=True, ge=1, le=10, allow_inf_nan=False)] = 1.0
+    dropout: Annotated[float, Field(strict=True, ge=0, le=0.9, allow_inf_nan=False)] | None = None
     min_updates: Count = Field(default_factory=lambda made: made.get("cohort", 1))
     deadline_s: Seconds = 600.0
     lease_s: Seconds = 300.0
+    selection: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z_]+(\([0-9a-z_=., ]*\))?$")] = "uniform"
+    min_examples: Count | None = None
+    labels: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(max_length=1000)] = ()
+    rest_rounds: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 0
+    rest_s: Annotated[float, Field(strict=True, ge=0, le=366 * 86400.0, allow_inf_nan=False)] = 0.0
     evaluate_every: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 1
     evaluation_cohort: Count | None = None
     evaluation_deadline_s: Seconds | None = None
@@ -81,10 +106,51 @@ class RoundPolicy(ByHand):
                 raise ValueError(
                     f"hyper_schedule[{name!r}] has {len(values)} values for {self.rounds} rounds; give one per round"
                 )
+        for wrong, message in self._conflicts():
+            if wrong:
+                raise ValueError(message)
         return self
 
+    def _conflicts(self) -> tuple[tuple[bool, str], ...]:
+        """Fields that do not go together."""
+        selects_more = self.over_selection != 1.0 or self.dropout is not None
+        return (
+            (
+                self.dropout is not None and self.over_selection != 1.0,
+                "over_selection and dropout both say how many tasks to offer; give one of them",
+            ),
+            (
+                self.buffered and selects_more,
+                "buffered rounds keep concurrency tasks out; they need no over_selection and no dropout",
+            ),
+            (
+                not self.buffered and self.concurrency is not None,
+                'concurrency is for buffered rounds; set mode="buffered" or leave it out',
+            ),
+            (
+                self.purpose == "evaluate" and self.buffered,
+                "an experiment that only evaluates has no buffer; leave mode out",
+            ),
+            (
+                self.purpose == "evaluate" and self.evaluate_every == 0,
+                'evaluate_every=0 never evaluates; leave it out where the purpose is "evaluate"',
+            ),
+        )
+
+    @property
+    def buffered(self) -> bool:
+        """Whether rounds are buffered and asynchronous."""
+        return self.mode == "buffered"
+
     def tasks(self) -> int:
-        """How many training tasks one round offers: the cohort times the over-selection, rounded up."""
+        """How many training tasks may be out or accepted at once in a round.
+
+        Synchronous: the cohort and its over-selection, rounded up. Buffered: how many are out, beside the buffer.
+        """
+        if self.buffered:
+            return self.concurrency or 2 * self.cohort
+        if self.dropout is not None:
+            return smallest_selection(self.cohort, self.dropout)
         return ceil(round(self.cohort * self.over_selection, 6))  # 10 * 1.1 is 11.000000000000002
 
     def evaluators(self) -> int:

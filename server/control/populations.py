@@ -30,6 +30,7 @@ async def view(here: Coordinator, session: AsyncSession, row: PopulationRow) -> 
         data_schema=DataSchema.from_json(json.loads(row.schema_json)),
         schema_digest=row.schema_digest,
         signers=await populations.signers(session, row.name),
+        client_state="none" if row.client_state == "none" else "kept",
         coordinator_key=here.key.public,
         devices=await populations.device_count(session, row.name),
         created_at=instant(row.created_at),
@@ -62,9 +63,15 @@ async def create(
                 hint="A schema never changes: choose another name.",
                 code="population_exists",
             )
+        if row is not None and row.client_state != body.client_state:
+            raise Conflict(
+                f"Population {body.name!r} has client_state {row.client_state!r}, not {body.client_state!r}.",
+                hint="Whether devices keep state never changes: choose another name.",
+                code="population_exists",
+            )
         if row is None:
             schema = canonical_json(body.data_schema.to_json()).decode()
-            row = populations.add(session, body.name, schema, body.data_schema.digest)
+            row = populations.add(session, body.name, schema, body.data_schema.digest, client_state=body.client_state)
             await session.flush()
             await audit.append(session, admin.token, "population.created", body.name)
             events.append(session, "population.created", {"population": body.name})

@@ -14,9 +14,17 @@ async def find(session: AsyncSession, name: str) -> PopulationRow | None:
     return await session.get(PopulationRow, name)
 
 
-def add(session: AsyncSession, name: str, schema_json: str, schema_digest: str) -> PopulationRow:
+def add(
+    session: AsyncSession, name: str, schema_json: str, schema_digest: str, *, client_state: str = "kept"
+) -> PopulationRow:
     """Keep a new population."""
-    row = PopulationRow(name=name, schema_json=schema_json, schema_digest=schema_digest, created_at=now_ms())
+    row = PopulationRow(
+        name=name,
+        schema_json=schema_json,
+        schema_digest=schema_digest,
+        client_state=client_state,
+        created_at=now_ms(),
+    )
     session.add(row)
     return row
 

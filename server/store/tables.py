@@ -4,7 +4,19 @@ Only portable types and constraints: the same schema serves SQLite and PostgreSQ
 a test compares both.
 """
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, LargeBinary, String, Text, UniqueConstraint, false, text
+from sqlalchemy import (
+    BigInteger,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Serial = BigInteger().with_variant(Integer(), "sqlite")
@@ -32,6 +44,7 @@ class PopulationRow(Base):
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     schema_json: Mapped[str] = mapped_column(Text)
     schema_digest: Mapped[str] = mapped_column(String(64))
+    client_state: Mapped[str] = mapped_column(String(8), server_default="kept", default="kept")
     created_at: Mapped[int]
 
 
@@ -107,7 +120,8 @@ class ExperimentRow(Base):
 class RoundRow(Base):
     """A round: the engine's state as JSON, and beside it what queries and conditions need.
 
-    ``version`` counts its changes (optimistic concurrency).
+    ``version`` counts its changes (optimistic concurrency). ``reserved``: the devices, as a JSON list, for which its
+    training tasks are kept until ``reserved_until``.
     """
 
     __tablename__ = "rounds"
@@ -124,6 +138,8 @@ class RoundRow(Base):
     deadline_at: Mapped[int | None]
     bytes_down: Mapped[int] = mapped_column(default=0)
     cleaned: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    reserved: Mapped[str | None] = mapped_column(Text)
+    reserved_until: Mapped[int | None]
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int]
     finished_at: Mapped[int | None]
@@ -133,11 +149,16 @@ LEASED = text("state = 'leased'")
 
 
 class TaskRow(Base):
-    """What one device of a cohort is assigned, its lease, and what came of it."""
+    """What one device of a cohort is assigned, its lease, and what came of it.
+
+    ``round``: the one that handed it out. ``place``: how many versions had been committed then. ``buffer``: the round
+    that counts its update, once it is accepted; in synchronous mode the same round.
+    """
 
     __tablename__ = "tasks"
     __table_args__ = (
         Index("ix_tasks_round", "experiment", "round", "kind", "state"),
+        Index("ix_tasks_buffer", "experiment", "buffer"),
         Index("ix_tasks_device", "device", "state"),
         Index("ix_tasks_lease", "state", "lease_until"),
         Index("ux_tasks_one_lease", "device", unique=True, sqlite_where=LEASED, postgresql_where=LEASED),
@@ -145,6 +166,8 @@ class TaskRow(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"))
     round: Mapped[int]
+    place: Mapped[int] = mapped_column(server_default="0", default=0)
+    buffer: Mapped[int | None]
     kind: Mapped[str] = mapped_column(String(16))
     device: Mapped[str] = mapped_column(ForeignKey("devices.id"))
     message: Mapped[str] = mapped_column(Text)
@@ -161,6 +184,20 @@ class TaskRow(Base):
     bytes_up: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int]
     finished_at: Mapped[int | None]
+
+
+class ParticipationRow(Base):
+    """What an experiment remembers of a device that has contributed: when last, how often, and what it reported."""
+
+    __tablename__ = "participations"
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"), primary_key=True)
+    device: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
+    last_round: Mapped[int]
+    times: Mapped[int]
+    examples: Mapped[int]
+    loss: Mapped[float | None] = mapped_column(Float)
+    seconds: Mapped[float] = mapped_column(Float)
+    at: Mapped[int]
 
 
 class ModelRow(Base):

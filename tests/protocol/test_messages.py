@@ -264,6 +264,12 @@ def test_over_selection_rounds_up(cohort: int, over_selection: float, tasks: int
     assert policy.tasks() == tasks
 
 
+def test_a_dropout_and_a_concurrency_say_how_many_tasks_are_out() -> None:
+    assert RoundPolicy(rounds=1, cohort=100, dropout=0.1).tasks() == 120
+    assert RoundPolicy(rounds=1, cohort=10, mode="buffered").tasks() == 20
+    assert RoundPolicy(rounds=1, cohort=10, mode="buffered", concurrency=4).tasks() == 4
+
+
 def test_a_schedule_gives_one_value_per_round() -> None:
     policy = RoundPolicy(rounds=2, cohort=1, min_updates=1, hyper_schedule={"lr": (0.5, 0.25)})
     assert (policy.hyper(1), policy.hyper(2)) == ({"lr": 0.5}, {"lr": 0.25})
@@ -289,6 +295,13 @@ def test_a_schedule_gives_one_value_per_round() -> None:
         ({"target": {"metric": "accuracy", "value": float("nan")}}, "finite number"),
         ({"best": {"metric": "loss", "mode": "least"}}, "'min' or 'max'"),
         ({"rouns": 3}, "Extra inputs"),
+        ({"dropout": 0.1, "over_selection": 1.2}, "give one of them"),
+        ({"mode": "buffered", "dropout": 0.1}, "keep concurrency tasks out"),
+        ({"mode": "buffered", "purpose": "evaluate"}, "has no buffer"),
+        ({"concurrency": 4}, "concurrency is for buffered rounds"),
+        ({"purpose": "evaluate", "evaluate_every": 0}, "never evaluates"),
+        ({"selection": "best; drop"}, "match pattern"),
+        ({"staleness_exponent": float("inf")}, "finite number"),
     ],
 )
 def test_a_round_policy_that_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
