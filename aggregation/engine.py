@@ -4,7 +4,8 @@
     resume(round)      -> effects               what the host has to repeat after a restart
 
 The host (the coordinator, or a simulation) performs the effects and reports back with events. Everything that decides
-about a round lives in this file; the host only counts leases down, keeps the clock and moves bytes.
+about a round lives in this file and in the rules that its tables name (`coterie.aggregation.round_rules`); the host
+only counts leases down, keeps the clock and moves bytes.
 
 Guarantees, each held by a test:
 
@@ -12,6 +13,12 @@ Guarantees, each held by a test:
 * ``Commit`` is asked for by one transition only, so no round commits twice;
 * a refused event raises and changes nothing;
 * every effect states an absolute wish ("this many slots are open"), so performing it twice is harmless.
+
+Two modes, a table each. A **synchronous** round trains one cohort on one version and closes what is still out when it
+has enough. A **buffered** round (FedBuff: Nguyen et al., 2022) counts the next updates to arrive, whatever recent
+version each was made from: its tasks stay out when it ends, updates that arrive while it aggregates wait for the next
+round (`Round.waiting`), and what lags by more than the staleness cap is closed by name when a round begins. If its
+buffer is not full enough at the deadline, the round is abandoned and its buffer passed on to the next.
 
 Order inside ``evaluating``: first the coordinator's own evaluation (when it has data), then the devices'. Neither can
 make a round fail: what is missing at the deadline is missing in the record.
@@ -21,11 +28,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from coterie import errors
+from coterie.aggregation import round_rules as rules
 from coterie.aggregation.events import (
     Abandon,
     Aggregate,
     AggregateFailed,
     AggregateReady,
+    CloseStale,
     CloseTasks,
     Commit,
     Committed,
@@ -40,20 +49,24 @@ from coterie.aggregation.events import (
     Event,
     Kind,
     OfferTasks,
+    PassOn,
     SetDeadline,
     StopRequested,
     TaskFailed,
     TaskLeased,
     UpdateAccepted,
 )
-from coterie.aggregation.round import Cause, Phase, Round, RoundConfig, Sums
+from coterie.aggregation.round import Cause, Phase, Round, RoundConfig, since
+from coterie.aggregation.round_rules import accepts, counted_in, open_slots, resume
 
 __all__ = [
     "Abandon",
+    "BUFFERED",
     "Aggregate",
     "AggregateFailed",
     "AggregateReady",
     "Cause",
+    "CloseStale",
     "CloseTasks",
     "Commit",
     "Committed",
@@ -68,6 +81,7 @@ __all__ = [
     "Event",
     "Kind",
     "OfferTasks",
+    "PassOn",
     "Phase",
     "Round",
     "RoundConfig",
@@ -78,6 +92,7 @@ __all__ = [
     "TaskLeased",
     "UpdateAccepted",
     "accepts",
+    "counted_in",
     "diagram",
     "open_slots",
     "resume",
@@ -86,24 +101,23 @@ __all__ = [
 ]
 
 
-def start(number: int, base: str, config: RoundConfig) -> tuple[Round, Effects]:
-    """A fresh round on model version ``base``, and what to do first."""
-    fresh = Round(number=number, base=base, config=config)
-    return fresh, resume(fresh)
+def start(
+    number: int, base: str, config: RoundConfig, *, place: int = 0, before: Round | None = None
+) -> tuple[Round, Effects]:
+    """A fresh round on model version ``base``, and what to do first.
 
-
-def open_slots(round: Round, kind: Kind) -> int:
-    """How many more devices may take a task of this kind now."""
-    if kind == "train" and round.phase is Phase.COLLECTING:
-        return max(round.config.slots - round.leased - round.accepted, 0)
-    if kind == "evaluate" and _surveying(round):
-        return max(round.config.evaluation_cohort - round.evaluation_leased - round.evaluated, 0)
-    return 0
-
-
-def accepts(round: Round, kind: Kind) -> bool:
-    """Whether a result of a leased task of this kind can still be counted. Hosts ask this before they accept one."""
-    return round.phase is Phase.COLLECTING if kind == "train" else _surveying(round)
+    place: how many versions were committed before. before: the round that has just ended, whose tasks that are out and
+    whose waiting updates a buffered round takes over as far as the staleness cap allows.
+    """
+    fresh = Round(number=number, base=base, config=config, place=place)
+    if config.evaluate_only:
+        return rules.evaluate(replace(fresh, version=base, central_done=not config.central_evaluation))
+    if before is None or not config.buffered:
+        return fresh, resume(fresh)
+    oldest = place - config.staleness_cap
+    taken = replace(fresh, leases=since(before.leases, oldest), buffer=since(before.waiting, oldest))
+    begun, effects = rules.aggregate(taken) if taken.accepted >= config.cohort else (taken, resume(taken))
+    return begun, (CloseStale(oldest), *effects)
 
 
 def step(round: Round, event: Event) -> tuple[Round, Effects]:
@@ -111,7 +125,8 @@ def step(round: Round, event: Event) -> tuple[Round, Effects]:
 
     Raises errors.Conflict, naming phase and event, where the table has no rule; the round is unchanged then.
     """
-    rule = TRANSITIONS[round.phase].get(type(event))
+    table = BUFFERED if round.config.buffered else TRANSITIONS
+    rule = table[round.phase].get(type(event))
     if rule is None:
         raise errors.Conflict(
             f"Round {round.number} is {round.phase.value} and cannot take {type(event).__name__}.",
@@ -119,138 +134,6 @@ def step(round: Round, event: Event) -> tuple[Round, Effects]:
             code="round_phase",
         )
     return rule.apply(round, event)
-
-
-def resume(round: Round) -> Effects:
-    """What to do after a restart, so that the round goes on where it was. A finished round needs nothing."""
-    config = round.config
-    match round.phase:
-        case Phase.COLLECTING:
-            return (SetDeadline("train", config.deadline_s), OfferTasks("train", open_slots(round, "train")))
-        case Phase.AGGREGATING:
-            return (CloseTasks("train"), Aggregate())
-        case Phase.EVALUATING if _surveying(round):
-            return (
-                SetDeadline("evaluate", config.evaluation_deadline_s),
-                OfferTasks("evaluate", open_slots(round, "evaluate")),
-            )
-        case Phase.EVALUATING:
-            return (EvaluateCentrally(_version(round)),)
-        case Phase.COMMITTING:
-            return (Commit(_version(round)),)
-        case Phase.COMMITTED:
-            return ()
-        case Phase.ABANDONED:
-            return ()
-
-
-# Rules. Each takes a round in the phase of its row.
-
-
-def _lease(round: Round, event: Event) -> tuple[Round, Effects]:
-    if open_slots(round, "train") == 0:
-        raise errors.Conflict(
-            f"Round {round.number} has no free training slot: {round.config.slots} are taken.", code="round_full"
-        )
-    return replace(round, leased=round.leased + 1), ()
-
-
-def _accept(round: Round, event: Event) -> tuple[Round, Effects]:
-    _require_lease(round, round.leased, event)
-    counted = replace(round, leased=round.leased - 1, accepted=round.accepted + 1)
-    return _aggregate(counted) if counted.accepted >= counted.config.cohort else (counted, ())
-
-
-def _fail(round: Round, event: Event) -> tuple[Round, Effects]:
-    _require_lease(round, round.leased, event)
-    counted = replace(round, leased=round.leased - 1, failed=round.failed + 1)
-    return counted, (OfferTasks("train", open_slots(counted, "train")),)
-
-
-def _deadline(round: Round, event: Event) -> tuple[Round, Effects]:
-    if isinstance(event, DeadlinePassed) and event.kind == "evaluate":
-        raise errors.Conflict(
-            f"Round {round.number} is collecting; it has no evaluation deadline yet.", code="round_phase"
-        )
-    if round.accepted >= round.config.min_updates:
-        return _aggregate(round)
-    cause = Cause.TOO_FEW_UPDATES if round.accepted else Cause.DEADLINE
-    return _abandon(
-        round,
-        cause,
-        f"{round.accepted} of at least {round.config.min_updates} updates in {round.config.deadline_s:g} s",
-    )
-
-
-def _ready(round: Round, event: Event) -> tuple[Round, Effects]:
-    if not isinstance(event, AggregateReady):
-        raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateReady.")
-    usable = round.accepted - event.rejected
-    if usable < round.config.min_updates:
-        detail = f"{event.rejected} of {round.accepted} accepted updates were unusable"
-        return _abandon(replace(round, rejected=event.rejected), Cause.TOO_FEW_UPDATES, detail)
-    made = replace(round, version=event.version, training=dict(event.metrics), rejected=event.rejected)
-    return _evaluate(replace(made, central_done=not made.config.central_evaluation))
-
-
-def _aggregate_failed(round: Round, event: Event) -> tuple[Round, Effects]:
-    return _abandon(round, Cause.AGGREGATE_FAILED, event.detail if isinstance(event, AggregateFailed) else None)
-
-
-def _evaluated(round: Round, event: Event) -> tuple[Round, Effects]:
-    if round.central_done or not isinstance(event, Evaluated):
-        raise errors.Conflict(
-            f"Round {round.number} is not waiting for the coordinator's evaluation.", code="round_phase"
-        )
-    central = None if event.metrics is None else dict(event.metrics)
-    return _evaluate(replace(round, central=central, central_done=True, detail=event.detail))
-
-
-def _lease_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
-    if open_slots(round, "evaluate") == 0:
-        raise errors.Conflict(f"Round {round.number} has no free evaluation slot.", code="round_full")
-    return replace(round, evaluation_leased=round.evaluation_leased + 1), ()
-
-
-def _accept_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
-    _require_lease(round, round.evaluation_leased, event)
-    if not isinstance(event, EvaluationAccepted):
-        raise errors.InternalError(f"{type(event).__name__} was routed to the rule for EvaluationAccepted.")
-    counted = replace(
-        round,
-        evaluation_leased=round.evaluation_leased - 1,
-        evaluated=round.evaluated + 1,
-        federated=_add(round.federated, event.metrics),
-    )
-    return _commit(counted) if counted.evaluated >= counted.config.evaluation_cohort else (counted, ())
-
-
-def _fail_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
-    _require_lease(round, round.evaluation_leased, event)
-    counted = replace(
-        round, evaluation_leased=round.evaluation_leased - 1, evaluation_failed=round.evaluation_failed + 1
-    )
-    return counted, (OfferTasks("evaluate", open_slots(counted, "evaluate")),)
-
-
-def _evaluation_deadline(round: Round, event: Event) -> tuple[Round, Effects]:
-    if isinstance(event, DeadlinePassed) and event.kind == "train":
-        return round, ()
-    if not _surveying(round):
-        raise errors.Conflict(f"Round {round.number} has not asked devices to evaluate yet.", code="round_phase")
-    return _commit(round)
-
-
-def _committed(round: Round, event: Event) -> tuple[Round, Effects]:
-    return replace(round, phase=Phase.COMMITTED), ()
-
-
-def _stop(round: Round, event: Event) -> tuple[Round, Effects]:
-    return _abandon(round, Cause.STOPPED, None)
-
-
-def _ignore(round: Round, event: Event) -> tuple[Round, Effects]:
-    return round, ()
 
 
 @dataclass(frozen=True)
@@ -261,9 +144,9 @@ class Rule:
     leads_to: tuple[Phase, ...] = ()
 
 
-_STOP = Rule(_stop, (Phase.ABANDONED,))
+_STOP = Rule(rules.stop, (Phase.ABANDONED,))
 # News of a task that was already closed, or of work that a stop made pointless: true, but no longer of any consequence.
-_LATE = Rule(_ignore)
+_LATE = Rule(rules.ignore)
 _AFTER_THE_END: Mapping[type[Event], Rule] = {
     TaskFailed: _LATE,
     DeadlinePassed: _LATE,
@@ -273,93 +156,64 @@ _AFTER_THE_END: Mapping[type[Event], Rule] = {
 
 TRANSITIONS: Mapping[Phase, Mapping[type[Event], Rule]] = {
     Phase.COLLECTING: {
-        TaskLeased: Rule(_lease),
-        UpdateAccepted: Rule(_accept, (Phase.AGGREGATING,)),
-        TaskFailed: Rule(_fail),
-        DeadlinePassed: Rule(_deadline, (Phase.AGGREGATING, Phase.ABANDONED)),
+        TaskLeased: Rule(rules.lease),
+        UpdateAccepted: Rule(rules.accept, (Phase.AGGREGATING,)),
+        TaskFailed: Rule(rules.fail),
+        DeadlinePassed: Rule(rules.deadline, (Phase.AGGREGATING, Phase.ABANDONED)),
         StopRequested: _STOP,
     },
     Phase.AGGREGATING: {
         TaskFailed: _LATE,
         DeadlinePassed: _LATE,
-        AggregateReady: Rule(_ready, (Phase.EVALUATING, Phase.COMMITTING, Phase.ABANDONED)),
-        AggregateFailed: Rule(_aggregate_failed, (Phase.ABANDONED,)),
+        AggregateReady: Rule(rules.ready, (Phase.EVALUATING, Phase.COMMITTING, Phase.ABANDONED)),
+        AggregateFailed: Rule(rules.aggregate_failed, (Phase.ABANDONED,)),
         StopRequested: _STOP,
     },
     Phase.EVALUATING: {
         TaskFailed: _LATE,
-        Evaluated: Rule(_evaluated, (Phase.COMMITTING,)),
-        EvaluationLeased: Rule(_lease_evaluation),
-        EvaluationAccepted: Rule(_accept_evaluation, (Phase.COMMITTING,)),
-        EvaluationFailed: Rule(_fail_evaluation),
-        DeadlinePassed: Rule(_evaluation_deadline, (Phase.COMMITTING,)),
+        Evaluated: Rule(rules.evaluated, (Phase.COMMITTING,)),
+        EvaluationLeased: Rule(rules.lease_evaluation),
+        EvaluationAccepted: Rule(rules.accept_evaluation, (Phase.COMMITTING,)),
+        EvaluationFailed: Rule(rules.fail_evaluation),
+        DeadlinePassed: Rule(rules.evaluation_deadline, (Phase.COMMITTING, Phase.ABANDONED)),
         StopRequested: _STOP,
     },
     Phase.COMMITTING: {
         TaskFailed: _LATE,
         EvaluationFailed: _LATE,
         DeadlinePassed: _LATE,
-        Committed: Rule(_committed, (Phase.COMMITTED,)),
+        Committed: Rule(rules.committed, (Phase.COMMITTED,)),
         StopRequested: _STOP,
     },
     Phase.COMMITTED: _AFTER_THE_END,
     Phase.ABANDONED: {**_AFTER_THE_END, AggregateReady: _LATE, AggregateFailed: _LATE, Evaluated: _LATE},
 }
 
+# While a buffered round is made into a version, its tasks are still out.
+_GOES_ON: Mapping[type[Event], Rule] = {
+    TaskLeased: Rule(rules.lease),
+    UpdateAccepted: Rule(rules.accept),
+    TaskFailed: Rule(rules.fail),
+}
+
+BUFFERED: Mapping[Phase, Mapping[type[Event], Rule]] = {
+    **TRANSITIONS,
+    Phase.AGGREGATING: {**TRANSITIONS[Phase.AGGREGATING], **_GOES_ON},
+    Phase.EVALUATING: {**TRANSITIONS[Phase.EVALUATING], **_GOES_ON},
+    Phase.COMMITTING: {**TRANSITIONS[Phase.COMMITTING], **_GOES_ON},
+}
+
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.COLLECTING.value}"]
+    """The tables as a Mermaid state diagram; both have the same arrows."""
+    lines = [
+        "stateDiagram-v2",
+        f"    [*] --> {Phase.COLLECTING.value}",
+        f"    [*] --> {Phase.AGGREGATING.value}: enough updates waited",
+        f"    [*] --> {Phase.EVALUATING.value}: evaluation only",
+    ]
     for phase, row in TRANSITIONS.items():
         for event, rule in row.items():
             lines += [f"    {phase.value} --> {target.value}: {event.__name__}" for target in rule.leads_to]
     lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.final]
     return "\n".join(lines) + "\n"
-
-
-def _surveying(round: Round) -> bool:
-    """Whether devices are being asked to evaluate."""
-    return round.phase is Phase.EVALUATING and round.central_done and round.config.federated_evaluation
-
-
-def _aggregate(round: Round) -> tuple[Round, Effects]:
-    closed = replace(round, phase=Phase.AGGREGATING, leased=0)
-    return closed, resume(closed)
-
-
-def _evaluate(round: Round) -> tuple[Round, Effects]:
-    """Into ``evaluating`` while there is something left to measure, else on to the commit."""
-    evaluating = replace(round, phase=Phase.EVALUATING)
-    if not round.central_done or round.config.federated_evaluation:
-        return evaluating, resume(evaluating)
-    return _commit(round)
-
-
-def _commit(round: Round) -> tuple[Round, Effects]:
-    closing = (CloseTasks("evaluate"),) if _surveying(round) else ()
-    committing = replace(round, phase=Phase.COMMITTING, evaluation_leased=0)
-    return committing, (*closing, *resume(committing))
-
-
-def _abandon(round: Round, cause: Cause, detail: str | None) -> tuple[Round, Effects]:
-    closing: Effects = (CloseTasks("train"),) if round.phase is Phase.COLLECTING else ()
-    closing += (CloseTasks("evaluate"),) if _surveying(round) else ()
-    ended = replace(round, phase=Phase.ABANDONED, leased=0, evaluation_leased=0, cause=cause, detail=detail)
-    return ended, (*closing, Abandon(cause))
-
-
-def _require_lease(round: Round, leases: int, event: Event) -> None:
-    if leases == 0:
-        raise errors.Conflict(
-            f"Round {round.number} got {type(event).__name__}, but no task is leased.", code="no_lease"
-        )
-
-
-def _version(round: Round) -> str:
-    if round.version is None:
-        raise errors.InternalError(f"Round {round.number} is {round.phase.value} but has no model version.")
-    return round.version
-
-
-def _add(left: Sums, right: Sums) -> dict[str, float]:
-    return {name: left.get(name, 0.0) + right.get(name, 0.0) for name in sorted({*left, *right})}

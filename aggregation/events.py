@@ -17,12 +17,19 @@ class TaskLeased:
 
 @dataclass(frozen=True)
 class UpdateAccepted:
-    """A leased training task came back with an update that passed its checks and is safely stored."""
+    """A leased training task came back with an update that passed its checks and is safely stored.
+
+    place: of the task's base (see `Round`); None for the round's own, which is every task's in a synchronous round.
+    """
+
+    place: int | None = None
 
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """A leased training task was aborted, refused, or its lease ran out."""
+    """A leased training task was aborted, refused, or its lease ran out. place: as in `UpdateAccepted`."""
+
+    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,18 @@ class CloseTasks:
 
 
 @dataclass(frozen=True)
+class CloseStale:
+    """Take back, by the name ``stale_update``, every leased task and every waiting update whose place is older."""
+
+    oldest: int
+
+
+@dataclass(frozen=True)
+class PassOn:
+    """The updates accepted for this round count in the next one, unless they are too old by then."""
+
+
+@dataclass(frozen=True)
 class Aggregate:
     """Make a version of the accepted updates, then report ``AggregateReady`` or ``AggregateFailed``."""
 
@@ -139,10 +158,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Settle the updates of this round as rolled back."""
+    """Settle the updates that this round has accepted, and not passed on, as rolled back."""
 
     cause: Cause
 
 
-Effect = OfferTasks | SetDeadline | CloseTasks | Aggregate | EvaluateCentrally | Commit | Abandon
+Effect = OfferTasks | SetDeadline | CloseTasks | CloseStale | PassOn | Aggregate | EvaluateCentrally | Commit | Abandon
 Effects = tuple[Effect, ...]

@@ -75,11 +75,14 @@ class Progress:
 
 @dataclass(frozen=True)
 class StartRound:
-    """Start round ``number`` on model version ``base``; ``hyper`` holds the scheduled hyper-parameters of its tasks."""
+    """Start round ``number`` on model version ``base``, before which ``place`` versions were committed; ``hyper`` holds
+    the scheduled hyper-parameters of its tasks.
+    """
 
     number: int
     base: str
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,19 @@ def evaluates(policy: RoundPolicy, number: int) -> bool:
 
 def configure(policy: RoundPolicy, number: int, *, central: bool) -> RoundConfig:
     """What round ``number`` aims for under this policy. central: whether the coordinator has data to evaluate on."""
+    only = policy.purpose == "evaluate"
     return RoundConfig(
         cohort=policy.cohort,
-        over_selection=policy.over_selection,
+        offered=policy.tasks(),
         min_updates=policy.min_updates,
         deadline_s=policy.deadline_s,
+        buffered=policy.buffered,
+        staleness_cap=policy.staleness_cap if policy.buffered else 0,
+        last=number >= policy.rounds,
+        evaluate_only=only,
         central_evaluation=central,
-        federated_evaluation=evaluates(policy, number),
-        evaluation_cohort=policy.evaluators(),
+        federated_evaluation=only or evaluates(policy, number),
+        evaluation_cohort=policy.cohort if only else policy.evaluators(),
         evaluation_deadline_s=policy.evaluation_seconds(),
     )
 
@@ -120,7 +128,9 @@ def configure(policy: RoundPolicy, number: int, *, central: bool) -> RoundConfig
 def first_round(progress: Progress, policy: RoundPolicy) -> tuple[Progress, StartRound]:
     """Begin an experiment whose initial version is ``progress.current``; also the way from one round to the next."""
     number = progress.started + 1
-    return replace(progress, started=number), StartRound(number, progress.current, policy.hyper(number))
+    return replace(progress, started=number), StartRound(
+        number, progress.current, policy.hyper(number), progress.committed
+    )
 
 
 def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tuple[Progress, Action]:

@@ -52,12 +52,23 @@ _SENTENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RoundConfig:
-    """What a round aims for. Seconds are relative to the moment the host performs the matching ``SetDeadline``."""
+    """What a round aims for. Seconds are relative to the moment the host performs the matching ``SetDeadline``.
+
+    offered: tasks that may be out or accepted at once, instead of the cohort's over-selection; in a buffered round,
+    tasks that may be out. buffered: see `coterie.aggregation.engine`; staleness_cap: versions that an update may lag
+    by. last: no round follows for which tasks would be worth handing out. evaluate_only: measure the base and commit
+    that.
+    """
 
     cohort: int
     over_selection: float = 1.0
+    offered: int | None = None
     min_updates: int = 1
     deadline_s: float = 600.0
+    buffered: bool = False
+    staleness_cap: int = 0
+    last: bool = False
+    evaluate_only: bool = False
     central_evaluation: bool = False
     federated_evaluation: bool = False
     evaluation_cohort: int = 0
@@ -67,6 +78,16 @@ class RoundConfig:
         rules = (
             (self.cohort >= 1, f"cohort must be at least 1, not {self.cohort}."),
             (1.0 <= self.over_selection < math.inf, f"over_selection must be at least 1, not {self.over_selection}."),
+            (self.offered is None or self.offered >= 1, f"offered must be at least 1, not {self.offered}."),
+            (
+                self.offered is None or self.buffered or self.offered >= self.cohort,
+                f"offered must be at least the cohort ({self.cohort}), not {self.offered}.",
+            ),
+            (self.staleness_cap >= 0, f"staleness_cap must be at least 0, not {self.staleness_cap}."),
+            (
+                not self.evaluate_only or (self.federated_evaluation and not self.buffered),
+                "evaluate_only needs federated_evaluation, and has no buffer.",
+            ),
             (
                 1 <= self.min_updates <= self.cohort,
                 f"min_updates must be in 1..cohort ({self.cohort}), not {self.min_updates}.",
@@ -87,20 +108,31 @@ class RoundConfig:
 
     @property
     def slots(self) -> int:
-        """How many training tasks may be out or accepted at once: the cohort and its over-selection."""
+        """How many training tasks may be out or accepted at once: the cohort and its over-selection; in a buffered
+        round, how many may be out.
+        """
+        if self.offered is not None:
+            return self.offered
         return math.ceil(self.cohort * self.over_selection)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round as a value. Counts are of tasks; metric mappings are named sums (``examples`` among them)."""
+    """One round as a value. Counts are of tasks; metric mappings are named sums (``examples`` among them).
+
+    place: versions committed before this round, so an update whose task has another place lags by the difference.
+    leases: tasks that are out; buffer: updates accepted for this round; waiting: updates accepted for the next one.
+    Each counts tasks by the place of their base; synchronous rounds know one place, their own.
+    """
 
     number: int
     base: str
     config: RoundConfig
+    place: int = 0
     phase: Phase = Phase.COLLECTING
-    leased: int = 0
-    accepted: int = 0
+    leases: Mapping[int, int] = field(default_factory=dict[int, int])
+    buffer: Mapping[int, int] = field(default_factory=dict[int, int])
+    waiting: Mapping[int, int] = field(default_factory=dict[int, int])
     failed: int = 0
     rejected: int = 0
     version: str | None = None
@@ -114,6 +146,16 @@ class Round:
     cause: Cause | None = None
     detail: str | None = None
 
+    @property
+    def leased(self) -> int:
+        """Training tasks that are out."""
+        return sum(self.leases.values())
+
+    @property
+    def accepted(self) -> int:
+        """Updates accepted for this round."""
+        return sum(self.buffer.values())
+
     def to_json(self) -> str:
         """This value as JSON text; ``from_json`` gives an equal value back."""
         return json.dumps(asdict(self), sort_keys=True)
@@ -125,4 +167,17 @@ class Round:
         value["config"] = RoundConfig(**value["config"])
         value["phase"] = Phase(value["phase"])
         value["cause"] = None if value["cause"] is None else Cause(value["cause"])
+        for name in ("leases", "buffer", "waiting"):
+            value[name] = {int(place): count for place, count in value[name].items()}
         return Round(**value)
+
+
+def moved(counts: Mapping[int, int], place: int, by: int) -> dict[int, int]:
+    """Counts by place with one of them changed; a place without tasks is absent."""
+    changed = {**counts, place: counts.get(place, 0) + by}
+    return {at: count for at, count in sorted(changed.items()) if count}
+
+
+def since(counts: Mapping[int, int], oldest: int) -> dict[int, int]:
+    """The counts of places not older than this one."""
+    return {place: count for place, count in counts.items() if place >= oldest}

@@ -71,7 +71,7 @@ def select(
 
 def _uniform() -> Rule:
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
-        return [candidates[place] for place in random.permutation(len(candidates))[:count]]
+        return [candidates[place] for place in _lots(random, len(candidates))[:count]]
 
     return choose
 
@@ -87,7 +87,7 @@ def _weighted() -> Rule:
         weights = np.array([usual if c.examples is None else c.examples for c in candidates], np.float64)
         with np.errstate(divide="ignore"):
             times = random.standard_exponential(len(candidates)) / weights
-        return [candidates[place] for place in np.argsort(times, kind="stable")[:count]]
+        return [candidates[place] for place in np.argsort(times, kind="stable")[:count].tolist()]
 
     return choose
 
@@ -133,7 +133,7 @@ def _oort(
         fresh = [candidate for candidate in candidates if candidate.loss is None]
         share = max(floor, exploration * decay ** (round - 1))
         new = min(len(fresh), max(math.ceil(share * count), count - len(tried)))
-        chosen = [fresh[place] for place in random.permutation(len(fresh))[:new]]
+        chosen = [fresh[place] for place in _lots(random, len(fresh))[:new]]
         old = min(count - new, len(tried))
         if old:
             scale = max(max(_gain(candidate) for candidate in tried), 1e-12)
@@ -141,7 +141,7 @@ def _oort(
             # The paper keeps those within 95 % of the last one that exploitation would take, and draws among them.
             good = np.flatnonzero(worth >= 0.95 * np.sort(worth)[-old])
             times = random.standard_exponential(len(good)) / np.maximum(worth[good], 1e-12)
-            chosen += [tried[good[place]] for place in np.argsort(times, kind="stable")[:old]]
+            chosen += [tried[place] for place in good[np.argsort(times, kind="stable")[:old]].tolist()]
         return chosen
 
     return choose
@@ -165,7 +165,7 @@ def _least_recent() -> Rule:
     """Those whose last contribution is the longest ago; newcomers first, ties by lot."""
 
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
-        shuffled = [candidates[place] for place in random.permutation(len(candidates))]
+        shuffled = [candidates[place] for place in _lots(random, len(candidates))]
         return sorted(shuffled, key=lambda c: -1 if c.last_round is None else c.last_round)[:count]
 
     return choose
@@ -215,6 +215,11 @@ def selector_of(text: str) -> Selector:
         return Selector(text, entry.needs_loss, entry.make(*positional, **named))
     except TypeError:
         raise _invalid(f"{match[1]} does not take the numbers of {text[:64]!r}") from None
+
+
+def _lots(random: np.random.Generator, count: int) -> list[int]:
+    """0 .. count-1 in an order drawn by lot."""
+    return random.permutation(count).tolist()
 
 
 def _whole(rule: str, name: str, value: float) -> None:

@@ -50,12 +50,12 @@ def run(rules: RoundPolicy, *losses: float | None | Cause) -> tuple[Progress, An
 
 def test_a_committed_round_is_the_base_of_the_next() -> None:
     progress, action = run(policy(hyper_schedule={"lr": (5.0, 4.0, 3.0, 2.0, 1.0)}), 1.0)
-    assert action == StartRound(2, "v1", {"lr": 4.0})
+    assert action == StartRound(2, "v1", {"lr": 4.0}, place=1)
     assert (progress.committed, progress.best, progress.best_value) == (1, "v1", 1.0)
 
 
 def test_an_abandoned_round_keeps_the_base() -> None:
-    assert run(policy(), 1.0, Cause.DEADLINE)[1] == StartRound(3, "v1")
+    assert run(policy(), 1.0, Cause.DEADLINE)[1] == StartRound(3, "v1", place=1)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_experiment_finishes_for_a_named_reason(
 
 def test_rounds_abandoned_now_and_then_do_not_stall() -> None:
     losses = (Cause.DEADLINE, Cause.DEADLINE, 1.0, Cause.DEADLINE)
-    assert run(policy(rounds=9), *losses)[1] == StartRound(5, "v3")
+    assert run(policy(rounds=9), *losses)[1] == StartRound(5, "v3", place=1)
 
 
 def test_an_unmeasured_round_does_not_use_up_patience() -> None:
@@ -117,6 +117,16 @@ def test_a_policy_becomes_a_round_config() -> None:
     assert (config.slots, config.min_updates, config.deadline_s, config.evaluation_cohort) == (6, 2, 9.0, 3)
     assert config.central_evaluation and config.federated_evaluation and config.evaluation_deadline_s == 9.0
     assert config.slots == rules.tasks()
+
+
+def test_a_policy_says_whether_rounds_are_buffered_or_only_evaluate() -> None:
+    rules = policy(rounds=3, mode="buffered", cohort=4, concurrency=7, staleness_cap=2)
+    config = configure(rules, 2, central=False)
+    assert (config.buffered, config.slots, config.staleness_cap, config.last) == (True, 7, 2, False)
+    assert configure(rules, 3, central=False).last
+    config = configure(policy(cohort=3, purpose="evaluate", deadline_s=9.0), 1, central=False)
+    assert (config.evaluate_only, config.evaluation_cohort, config.evaluation_deadline_s) == (True, 3, 9.0)
+    assert configure(policy(cohort=100, dropout=0.1), 1, central=False).slots == 120
 
 
 @given(st.lists(st.one_of(st.floats(0, 9), st.none(), st.just(Cause.DEADLINE)), max_size=8))
