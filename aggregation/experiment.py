@@ -16,8 +16,7 @@ from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.compute.array import Array
 from coterie.compute.nn.module import Module
 from coterie.compute.optim.optimizer import Optimizer
-from coterie.protocol.codecs import CODECS
-from coterie.protocol.codecs.table import EXTRA_ONLY
+from coterie.protocol.codecs.table import unfit
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
@@ -154,8 +153,7 @@ def _shown(value: object) -> str:
 def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     """Each field by itself."""
     e = experiment
-    fit = sorted(set(CODECS) - EXTRA_ONLY)
-    unfit = sorted(set(e.codecs) - set(fit))
+    unfit_codecs = unfit(e.codecs)
     return (
         (0 < len(e.name) <= 128 and e.name.isprintable(), "its name needs 1 to 128 printable characters"),
         (1 <= e.batch_size <= MOST_ROWS, f"batch_size must be in 1..{MOST_ROWS}, not {e.batch_size}"),
@@ -169,7 +167,7 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
         (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
-        (not unfit, f"codecs {', '.join(unfit)} do not exist or do not fit weights; choose from {', '.join(fit)}"),
+        (not unfit_codecs, f"these codecs do not exist or do not fit weights: {'; '.join(unfit_codecs)}"),
         (
             len(set(e.metric_names)) == len(e.metric_names),
             f"metrics {', '.join(RESERVED_METRICS)} are added by coterie",
@@ -216,6 +214,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             not external or e.algorithm.name in ("fedavg",),
             "an ExternalModel's clients run FedAvg; other rules need a plan",
         ),
+        *e.algorithm.needs(e),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
         (not scheduled, f"hyper_schedule names {', '.join(sorted(scheduled))}, which no rule has"),
         (e.rounds.evaluate_every == 0 or e.holdout > 0, "clients cannot evaluate with holdout=0; set evaluate_every=0"),

@@ -1,12 +1,13 @@
 """The header of an update: who made it, from what, and what its sections are."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast, get_args
 
 from coterie import errors
 from coterie.protocol.canonical import LARGEST_INTEGER
 
 FORMAT = "coterie-update-1"
+Kind = Literal["update", "accumulator"]
 LONGEST_TEXT = 128
 MOST_SECTIONS = 256
 
@@ -23,7 +24,9 @@ class SectionEntry:
 @dataclass(frozen=True, kw_only=True)
 class UpdateHeader:
     """Who made an update from what. task, plan: ids; base: SHA-256 of the model version trained from; weight: examples
-    that count; steps: local steps done. Raises errors.UpdateRefused (``bad_weight``, ``bad_steps``).
+    that count; steps: local steps done. kind: an ``accumulator`` is what an edge aggregator made of the updates of
+    `clients` clients: float64 sums, those of weighted means already multiplied by the weights, which add up to
+    ``weight``. Raises errors.UpdateRefused (``bad_weight``, ``bad_steps``, ``bad_clients``).
     """
 
     task: str
@@ -32,13 +35,21 @@ class UpdateHeader:
     weight: int
     steps: int
     sections: tuple[SectionEntry, ...]
+    kind: Kind = "update"
+    clients: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("weight", self.weight), ("steps", self.steps)):
+        for name, value in (("weight", self.weight), ("steps", self.steps), ("clients", self.clients)):
             if not _is_whole(value):
                 raise errors.UpdateRefused(
                     f"The {name} must be a whole number from 0 to 2**53 - 1; got {str(value)[:32]}.", code=f"bad_{name}"
                 )
+        if self.clients < 1 or (self.kind == "update" and self.clients != 1):
+            raise errors.UpdateRefused(
+                f"An {self.kind} of {self.clients} clients cannot be; an update is of one, an accumulator of one or "
+                "more.",
+                code="bad_clients",
+            )
 
     def section(self, name: str) -> SectionEntry:
         """The entry of that name. Raises KeyError."""
@@ -48,14 +59,18 @@ class UpdateHeader:
         raise KeyError(name)
 
     def to_json(self) -> dict[str, Any]:
-        """``{"format", "task", "plan", "base", "weight", "steps", "sections": [{"name", "codec", "length"}]}``"""
+        """``{"format", "kind", "task", "plan", "base", "weight", "steps", "clients", "sections": [{"name", "codec",
+        "length"}]}``
+        """
         return {
             "format": FORMAT,
+            "kind": self.kind,
             "task": self.task,
             "plan": self.plan,
             "base": self.base,
             "weight": self.weight,
             "steps": self.steps,
+            "clients": self.clients,
             "sections": [{"name": e.name, "codec": e.codec, "length": e.length} for e in self.sections],
         }
 
@@ -65,9 +80,11 @@ class UpdateHeader:
         fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
         if fields.get("format") != FORMAT:
             raise _malformed(f"its format is {str(fields.get('format'))[:64]!r}, not {FORMAT!r}")
-        expected = {"format", "task", "plan", "base", "weight", "steps", "sections"}
+        expected = {"format", "kind", "task", "plan", "base", "weight", "steps", "clients", "sections"}
         if set(fields) != expected:
             raise _malformed(f"it must have exactly the fields {', '.join(sorted(expected))}")
+        if fields["kind"] not in get_args(Kind):
+            raise _malformed(f"its kind must be one of {', '.join(get_args(Kind))}")
         sections = fields["sections"]
         if not isinstance(sections, list) or not 0 < len(cast(list[object], sections)) <= MOST_SECTIONS:
             raise _malformed(f"it must list 1 to {MOST_SECTIONS} sections")
@@ -77,6 +94,8 @@ class UpdateHeader:
             base=_text(fields["base"], "base"),
             weight=fields["weight"],
             steps=fields["steps"],
+            kind=fields["kind"],
+            clients=fields["clients"],
             sections=tuple(_entry(item) for item in cast(list[object], sections)),
         )
 

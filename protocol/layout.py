@@ -117,6 +117,25 @@ class Layout:
                 low, at = high, at + 1
         return tuple(lengths)
 
+    def rows(self, slices: Sequence[Slice] | None = None) -> tuple[int, ...]:
+        """For every run of `segments`, the number of rows it holds: of a tensor's first dimension, when the tensor has
+        two or more and the run begins and ends between rows; else 1.
+
+        A codec that scales per channel or sees matrices uses these.
+        """
+        counts: list[int] = []
+        for start, stop in ((0, self.size),) if slices is None else slices:
+            low, last = max(start, 0), min(stop, self.size)
+            at = bisect_right([end for _, end in self.slices.values()], low)
+            while low < last:
+                tensor, (begin, end) = self.tensors[at], self.slices[self.tensors[at].name]
+                high = min(end, last)
+                width = tensor.size // tensor.shape[0] if len(tensor.shape) > 1 else tensor.size
+                whole = (low - begin) % width == 0 and (high - low) % width == 0
+                counts.append((high - low) // width if whole else 1)
+                low, at = high, at + 1
+        return tuple(counts)
+
     def flatten(self, tensors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
         """The tensors as one new float32 vector `[size]`; names, shapes and dtype float32 must be the layout's.
 

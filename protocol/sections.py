@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 from coterie import errors
+from coterie.protocol.codecs.codec import Shape
 from coterie.protocol.layout import Layout, Slice
 
 Reduction = Literal["weighted_mean", "sum"]
@@ -23,15 +24,16 @@ class SectionSpec:
 
     length: number of elements. slices: the (start, stop) of the global layout that it covers, rising and apart,
     summing to `length`; empty for an extra vector that lies outside the layout (metric sums, counters). segments:
-    lengths of the runs that a codec may scale on its own (one per tensor); ``(length,)`` when not given. denominator:
-    what a weighted mean divides by, None for a sum. value_range: inclusive bounds that every decoded element must
-    keep.
+    lengths of the runs that a codec may scale on its own (one per tensor); ``(length,)`` when not given. rows: the
+    number of rows of each run, 1 when not given. denominator: what a weighted mean divides by, None for a sum.
+    value_range: inclusive bounds that every decoded element must keep.
     """
 
     name: str
     length: int
     slices: tuple[Slice, ...] = ()
     segments: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
     reduction: Reduction = "weighted_mean"
     denominator: Denominator | None = "weight"
     value_range: tuple[float, float] | None = None
@@ -39,6 +41,8 @@ class SectionSpec:
     def __post_init__(self) -> None:
         if not self.segments:
             object.__setattr__(self, "segments", (self.length,))
+        if not self.rows:
+            object.__setattr__(self, "rows", (1,) * len(self.segments))
         for good, why in self._rules():
             if not good:
                 raise errors.InputError(f"Section {self.name[:LONGEST_NAME]!r}: {why}.", code="section_invalid")
@@ -56,6 +60,11 @@ class SectionSpec:
             (
                 sum(self.segments) == self.length,
                 f"its segments sum to {sum(self.segments)}, not to its length {self.length}",
+            ),
+            (
+                len(self.rows) == len(self.segments)
+                and all(0 < r and n % r == 0 for r, n in zip(self.rows, self.segments, strict=True)),
+                "it needs a number of rows for each segment that divides its length",
             ),
             (edges == sorted(edges) and all(a < b for a, b in self.slices), "its slices must rise and not overlap"),
             (not edges or edges[0] >= 0, "its slices must not be negative"),
@@ -76,6 +85,11 @@ class SectionSpec:
         """Whether it lies outside the layout."""
         return not self.slices
 
+    @property
+    def shape(self) -> Shape:
+        """What a codec may know of its form."""
+        return Shape(self.segments, self.rows)
+
     @staticmethod
     def over(
         name: str,
@@ -95,7 +109,12 @@ class SectionSpec:
             )
         length = sum(stop - start for start, stop in chosen)
         return SectionSpec(
-            name=name, length=length, slices=chosen, segments=layout.segments(chosen), value_range=value_range
+            name=name,
+            length=length,
+            slices=chosen,
+            segments=layout.segments(chosen),
+            rows=layout.rows(chosen),
+            value_range=value_range,
         )
 
     @staticmethod
@@ -110,6 +129,7 @@ class SectionSpec:
             "length": self.length,
             "slices": [list(pair) for pair in self.slices],
             "segments": list(self.segments),
+            "rows": list(self.rows),
             "reduction": self.reduction,
             "denominator": self.denominator,
             "value_range": list(self.value_range) if self.value_range else None,
@@ -127,6 +147,7 @@ class SectionSpec:
                 length=_typed(fields["length"], int),
                 slices=tuple((_typed(a, int), _typed(b, int)) for a, b in _typed(fields["slices"], list)),
                 segments=tuple(_typed(n, int) for n in _typed(fields["segments"], list)),
+                rows=tuple(_typed(n, int) for n in _typed(fields["rows"], list)),
                 reduction=fields["reduction"],
                 denominator=fields["denominator"],
                 value_range=_range(fields["value_range"]),
@@ -137,7 +158,7 @@ class SectionSpec:
             ) from None
 
 
-_FIELDS = ("name", "length", "slices", "segments", "reduction", "denominator", "value_range")
+_FIELDS = ("name", "length", "slices", "segments", "rows", "reduction", "denominator", "value_range")
 
 
 def _typed(value: object, kind: type[Any]) -> Any:

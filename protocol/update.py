@@ -2,28 +2,31 @@
 
 ``__metadata__ = {"coterie": <canonical JSON of the header>}``. `read_update` looks at the header and at sizes only;
 `Update.decode` and `Update.chunks` read what they are asked for, so an update of any size streams in bounded memory.
+A payload is decoded with nothing but the plan's `SectionSpec` and the header, from which its randomness follows.
 Every way in which an update can be wrong has a code of its own (`REFUSALS`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json
-from coterie.protocol.codecs import CODECS, Codec
+from coterie.protocol.codecs import NO_STATE, Codec, Keys, State, parse
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
 from coterie.protocol.files import write_durably
-from coterie.protocol.header import FORMAT, SectionEntry, UpdateHeader
+from coterie.protocol.header import FORMAT, Kind, SectionEntry, UpdateHeader
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorFile, TensorLimits, encode_tensors, open_tensors
 
 METADATA_KEY = "coterie"
 CHUNK = 1 << 18
+CODEC_STATE = "codec/"
+"""What the names of the codecs' part of a client state begin with: ``codec/<section>/<name>``."""
 
 REFUSALS: Mapping[str, str] = {
     "wrong_format": "the file is no tensor file, or its header is not an update header of a known version",
@@ -41,18 +44,25 @@ REFUSALS: Mapping[str, str] = {
     "out_of_range": "a value is outside the section's range or the codec's",
     "bad_weight": "the weight is no whole number from 0 to the cap",
     "bad_steps": "the number of steps is no whole number from 0 to the cap",
+    "bad_clients": "the number of clients is not 1 for an update, or not from 1 to the cap for an accumulator",
+    "wrong_kind": "an accumulator came where an update must, or the other way round",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateLimits:
-    """What an update may be. codecs: those allowed for slices of the layout; extra vectors may also use float64."""
+    """What an update may be. codecs: those allowed for slices of the layout (every codec there is when None); float32
+    always is, and extra vectors may also use float64. kinds: what it may be an update of: one client, or an edge
+    aggregator's ``accumulator`` over at most `max_clients`.
+    """
 
     max_bytes: int = 1 << 32
     max_header_bytes: int = 1 << 16
     max_weight: int = 1 << 31
     max_steps: int = 1 << 31
-    codecs: frozenset[str] = frozenset(CODECS)
+    codecs: frozenset[str] | None = None
+    kinds: frozenset[Kind] = frozenset({"update"})
+    max_clients: int = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -75,9 +85,13 @@ class Update:
         """
         spec, entry = self.specs[section], self.header.section(section)
         last = spec.length if stop is None else stop
-        return CODECS[entry.codec].decode(
-            lambda low, high: self.file.read_bytes(section, low, high), spec.length, spec.segments, start, last
+        return parse(entry.codec).decode(
+            lambda low, high: self.file.read_bytes(section, low, high), self._keys(section), spec.shape, start, last
         )
+
+    def _keys(self, section: str) -> Keys:
+        header = self.header
+        return Keys.of(task=header.task, plan=header.plan, base=header.base, section=section)
 
     def chunks(self, section: str, size: int = CHUNK) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """(start, elements) over the whole section, at most `size` elements each."""
@@ -86,13 +100,14 @@ class Update:
             yield start, self.decode(section, start, min(start + size, length))
 
     def check_finite(self) -> None:
-        """Decode everything once, in chunks.
+        """Decode everything once, in chunks. An accumulator's values must lie within what its weight and its clients
+        allow.
 
         Raises errors.UpdateRefused: ``not_finite`` or ``out_of_range`` (naming section and element), or what `decode`
         raises.
         """
         for name in self.sections:
-            bounds = self.specs[name].value_range
+            bounds = self._bounds(self.specs[name])
             for start, values in self.chunks(name):
                 finite = np.isfinite(values)
                 if not finite.all():
@@ -105,6 +120,21 @@ class Update:
                         f"Section {name!r} holds {values[at]} at element {start + at}, outside {list(bounds)}",
                     )
 
+    def _bounds(self, spec: SectionSpec) -> tuple[float, float] | None:
+        if spec.value_range is None or self.header.kind == "update":
+            return spec.value_range
+        low, high = spec.value_range
+        # Sums round: a few units in the last place for each client.
+        most = (self.header.weight if spec.reduction == "weighted_mean" else self.header.clients) * (1 + 1e-9)
+        return min(low * most, low), max(high * most, high)
+
+
+class Encoded(NamedTuple):
+    """An update's bytes, and the codecs' state to keep if it counts, by the names of the client state."""
+
+    data: bytes
+    state: State
+
 
 def encode_update(
     *,
@@ -116,17 +146,20 @@ def encode_update(
     specs: Sequence[SectionSpec],
     sections: Mapping[str, npt.NDArray[Any]],
     codecs: Mapping[str, str] | None = None,
-    key: bytes = b"",
-) -> bytes:
-    """The bytes of an update.
+    state: State = NO_STATE,
+    kind: Kind = "update",
+    clients: int = 1,
+) -> Encoded:
+    """The bytes of an update, and the state of its codecs after it.
 
     task, plan: their ids; base: SHA-256 of the model version trained from; weight: examples that count (whole, ≥ 0);
     steps: local steps done. specs: the plan's sections, in order; sections: one flat vector per spec. codecs: section
-    → codec; a section not named uses float32, or float64 when its vector is float64. key: seeds codecs that round at
-    random. Raises errors.UpdateRefused.
+    → codec; a section not named uses float32, or float64 when its vector is float64. state: the client state, of which
+    the codecs read the names that begin with ``codec/``. kind, clients: see UpdateHeader. Raises errors.UpdateRefused.
     """
     payloads: dict[str, npt.NDArray[Any]] = {}
     entries: list[SectionEntry] = []
+    after: dict[str, npt.NDArray[np.float32]] = {}
     extra = set(sections) - {spec.name for spec in specs}
     if extra:
         raise _refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
@@ -134,19 +167,38 @@ def encode_update(
         if spec.name not in sections:
             raise _refused("missing_section", f"Section {spec.name!r} is absent")
         vector = sections[spec.name]
-        default = "float64" if spec.is_extra and vector.dtype == np.float64 else MANDATORY
+        sums = spec.is_extra or kind == "accumulator"
+        default = "float64" if sums and vector.dtype == np.float64 else MANDATORY
         name = (codecs or {}).get(spec.name, default)
-        codec = _codec(name, spec, frozenset(CODECS))
+        codec = _codec(name, spec, None, kind)
+        prefix = f"{CODEC_STATE}{spec.name}/"
+        before = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        keys = Keys.of(task=task, plan=plan, base=base, section=spec.name)
         try:
-            payload = codec.encode(vector, key, spec.segments)
+            payload, kept = codec.encode(vector, keys, spec.shape, before)
         except errors.UpdateRefused as error:
             raise errors.UpdateRefused(
                 f"Section {spec.name!r}: {error.message}", hint=error.hint, code=error.reason
             ) from None
         payloads[spec.name] = np.frombuffer(payload, np.uint8)
+        after.update({prefix + key: value for key, value in kept.items()})
         entries.append(SectionEntry(spec.name, name, spec.length))
-    header = UpdateHeader(task=task, plan=plan, base=base, weight=weight, steps=steps, sections=tuple(entries))
-    return encode_tensors(payloads, {METADATA_KEY: canonical_json(header.to_json()).decode("utf-8")})
+    header = UpdateHeader(
+        task=task,
+        plan=plan,
+        base=base,
+        weight=weight,
+        steps=steps,
+        sections=tuple(entries),
+        kind=kind,
+        clients=clients,
+    )
+    return Encoded(encode_tensors(payloads, {METADATA_KEY: canonical_json(header.to_json()).decode("utf-8")}), after)
+
+
+def of_plan(state: State) -> State:
+    """The part of a client state that is the plan's own, without the codecs'."""
+    return {name: value for name, value in state.items() if not name.startswith(CODEC_STATE)}
 
 
 def write_update(path: Path, data: bytes) -> None:
@@ -179,10 +231,14 @@ def read_update(
         raise _refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {bounds.max_weight}")
     if not 0 <= header.steps <= bounds.max_steps:
         raise _refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {bounds.max_steps}")
+    if header.kind not in bounds.kinds:
+        raise _refused("wrong_kind", f"This is an {header.kind}; expected an {' or '.join(sorted(bounds.kinds))}")
+    if header.clients > bounds.max_clients:
+        raise _refused("bad_clients", f"It is of {header.clients} clients; at most {bounds.max_clients} are allowed")
     by_name = {spec.name: spec for spec in specs}
     _check_names(by_name, header, file)
     for entry in header.sections:
-        _check_section(by_name[entry.name], entry, file, bounds)
+        _check_section(by_name[entry.name], entry, file, bounds, header.kind)
     return Update(header, by_name, file)
 
 
@@ -220,31 +276,34 @@ def _check_names(specs: Mapping[str, SectionSpec], header: UpdateHeader, file: T
             raise _refused("missing_section", f"Section {name!r} is absent")
 
 
-def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits) -> None:
+def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits, kind: Kind) -> None:
     if entry.length != spec.length:
         raise _refused(
             "wrong_length", f"Section {spec.name!r} declares {entry.length} elements; the plan says {spec.length}"
         )
-    codec = _codec(entry.codec, spec, limits.codecs | {MANDATORY} | (EXTRA_ONLY if spec.is_extra else set[str]()))
+    codec = _codec(entry.codec, spec, limits.codecs, kind)
     info = file.tensors[spec.name]
     size = info.stop - info.start
     if len(info.shape) != 1:
         raise _refused(
             "wrong_format", f"Section {spec.name!r} must be a flat U8 tensor; its shape is {list(info.shape)}"
         )
-    least, most = codec.min_bytes(spec.length, spec.segments), codec.max_bytes(spec.length, spec.segments)
+    least, most = codec.min_bytes(spec.shape), codec.max_bytes(spec.shape)
     if size < least:
         raise _refused("truncated", f"Section {spec.name!r} has {size} bytes; {codec.name} needs {least}")
     if size > most:
         raise _refused("too_large", f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {most}")
 
 
-def _codec(name: str, spec: SectionSpec, allowed: frozenset[str]) -> Codec:
-    if name not in CODECS or name not in allowed or (name in EXTRA_ONLY and not spec.is_extra):
-        raise _refused(
-            "unknown_codec", f"Section {spec.name!r} uses the codec {name[:64]!r}, which is not allowed there"
-        )
-    return CODECS[name]
+def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: Kind) -> Codec:
+    sums = spec.is_extra or kind == "accumulator"
+    fits = sums if name in EXTRA_ONLY else name == MANDATORY or allowed is None or name in allowed
+    try:
+        if fits:
+            return parse(name)
+    except errors.InputError:
+        pass
+    raise _refused("unknown_codec", f"Section {spec.name!r} uses the codec {name[:64]!r}, which is not allowed there")
 
 
 def _refused(code: str, message: str) -> errors.UpdateRefused:
@@ -254,13 +313,17 @@ def _refused(code: str, message: str) -> errors.UpdateRefused:
 __all__ = [
     "CHUNK",
     "FORMAT",
+    "CODEC_STATE",
     "METADATA_KEY",
     "REFUSALS",
+    "Encoded",
+    "Kind",
     "SectionEntry",
     "Update",
     "UpdateHeader",
     "UpdateLimits",
     "encode_update",
+    "of_plan",
     "read_update",
     "write_update",
 ]

@@ -18,7 +18,7 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema
-from coterie.protocol.update import encode_update, read_update
+from coterie.protocol.update import encode_update, of_plan, read_update
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -95,14 +95,14 @@ def train(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: Assig
             assignment.frozen,
             _local(client, assignment, "train"),
             client.rows,
-            client.state,
+            of_plan(client.state),
             options,
         )
     except CoterieError as error:
         error.add_note(f"Raised by virtual client {client.number} in round {assignment.round}.")
         raise
     task = _task(client, assignment)
-    update = encode_update(
+    update, codec_state = encode_update(
         task=task,
         plan=plan.id,
         base=assignment.base,
@@ -111,11 +111,11 @@ def train(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: Assig
         specs=manifest.sections,
         sections=result.sections,
         codecs={spec.name: choose(manifest.codecs) for spec in manifest.sections if not spec.is_extra},
-        key=task.encode(),
+        state=client.state,
     )
     path = folder / f"{task}.update"
     path.write_bytes(update)
-    return Answer(path=path, size=len(update), state=result.client_state)
+    return Answer(path=path, size=len(update), state={**result.client_state, **codec_state})
 
 
 def evaluate(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: Assignment) -> tuple[MetricSums, int]:
@@ -131,7 +131,7 @@ def evaluate(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: As
         options,
     )
     specs = manifest.sections_for("evaluate")
-    update = encode_update(
+    update, _ = encode_update(
         task=_task(client, assignment),
         plan=plan.id,
         base=assignment.base,

@@ -15,7 +15,7 @@ from coterie.client_sdk.device.store import Store, StoredMembership
 from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError, RemoteError
 from coterie.protocol.canonical import canonical_json, parse_json
-from coterie.protocol.codecs import CODECS
+from coterie.protocol.codecs import FAMILIES
 from coterie.protocol.codecs.table import EXTRA_ONLY
 from coterie.protocol.device import PROTOCOL_VERSIONS, Capabilities, EnrolRequest, EnrolResponse, PopulationInfo
 from coterie.protocol.schema import DataSchema
@@ -157,7 +157,7 @@ def capabilities(policy: DevicePolicy, *, external: bool) -> Capabilities:
     return Capabilities(
         sdk=f"coterie-python/{__version__}",
         runtime=f"onnxruntime/{_installed('onnxruntime')}",
-        codecs=tuple(name for name in CODECS if name not in EXTRA_ONLY),
+        codecs=tuple(name for name in FAMILIES if name not in EXTRA_ONLY),
         trainers=("external",) if external else ("plan",),
         threads=policy.threads,
         memory_bytes=policy.memory_bytes,

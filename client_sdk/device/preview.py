@@ -7,7 +7,6 @@ import numpy as np
 
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.work import Finished, Prepared
-from coterie.protocol.codecs import CODECS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +90,7 @@ def _section(finished: Finished, index: int) -> SectionPreview:
         name=spec.name,
         codec=codec,
         values=spec.length,
-        bytes=len(CODECS[codec].encode(values, b"", spec.segments)),
+        bytes=finished.sizes[spec.name],
         minimum=float(values.min()),
         maximum=float(values.max()),
         norm=float(np.linalg.norm(values.astype(np.float64))),

@@ -23,7 +23,7 @@ from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, decode_tensors
-from coterie.protocol.update import encode_update
+from coterie.protocol.update import Encoded, encode_update, of_plan, read_update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,15 @@ class Prepared:
 class Finished:
     """What a task came to.
 
-    update: the encoded bytes. sections: the same in clear. codecs: by section. seconds: of training.
+    update: the encoded bytes. sections: the same in clear. codecs, sizes (bytes of the payload): by section.
+    client_state: what the plan and the codecs keep. seconds: of training.
     """
 
     update: bytes
     specs: tuple[SectionSpec, ...]
     sections: Mapping[str, NDArray[Any]]
     codecs: Mapping[str, str]
+    sizes: Mapping[str, int]
     weight: int
     steps: int
     client_state: Tensors
@@ -135,7 +137,8 @@ def work(
     kept: Tensors = {}
     begun = time.monotonic()
     if task.kind == "train":
-        result = trainer.train(plan, prepared.weights, prepared.frozen, local, training_rows, client_state, options)
+        own = of_plan(client_state)
+        result = trainer.train(plan, prepared.weights, prepared.frozen, local, training_rows, own, options)
         sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
         means = result.metrics(plan).means()
     else:
@@ -151,16 +154,18 @@ def work(
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)
     codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
-    update = encode(prepared, specs, sections, codecs, weight, steps)
+    update, codec_state = encode(prepared, specs, sections, codecs, weight, steps, client_state)
     policy.check_update(len(update), task)
+    stored = read_update(update, specs).file.tensors
     return Finished(
         update=update,
         specs=specs,
         sections=sections,
         codecs=codecs,
+        sizes={name: info.stop - info.start for name, info in stored.items()},
         weight=weight,
         steps=steps,
-        client_state=kept,
+        client_state={**kept, **codec_state},
         metrics=means,
         seconds=seconds,
     )
@@ -173,8 +178,9 @@ def encode(
     codecs: Mapping[str, str],
     weight: int,
     steps: int,
-) -> bytes:
-    """The bytes of the update."""
+    client_state: Tensors,
+) -> Encoded:
+    """The bytes of the update, and what its codecs keep."""
     task = prepared.task
     return encode_update(
         task=task.id,
@@ -185,7 +191,7 @@ def encode(
         specs=specs,
         sections=sections,
         codecs=codecs,
-        key=task.id.encode(),
+        state=client_state,
     )
 
 

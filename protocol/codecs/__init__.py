@@ -1,6 +1,18 @@
 """Codecs: how a section's vector becomes bytes and back. Named by strings; `float32` is mandatory for every client."""
 
-from coterie.protocol.codecs.codec import Codec, Payload, Reader
-from coterie.protocol.codecs.table import CODECS, choose, parse
+from coterie.protocol.codecs.codec import NO_STATE, Codec, Keys, Payload, Reader, Shape, State
+from coterie.protocol.codecs.table import FAMILIES, choose, families, parse
 
-__all__ = ["CODECS", "Codec", "Payload", "Reader", "choose", "parse"]
+__all__ = [
+    "FAMILIES",
+    "NO_STATE",
+    "Codec",
+    "Keys",
+    "Payload",
+    "Reader",
+    "Shape",
+    "State",
+    "choose",
+    "families",
+    "parse",
+]

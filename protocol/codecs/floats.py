@@ -1,6 +1,5 @@
 """The plain codecs: elements as IEEE 754 numbers of one width, rounded to nearest, ties to even."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.protocol.codecs.codec import Payload, check_range, check_vector, read_payload
+from coterie.protocol.codecs.codec import NO_STATE, Keys, Payload, Shape, State, check_range, check_vector, read_payload
 
 
 @dataclass(frozen=True)
@@ -25,17 +24,22 @@ class Float:
     stored: np.dtype[Any]
     dtype: np.dtype[Any]
 
-    def min_bytes(self, length: int, segments: Sequence[int]) -> int:
-        """Exactly the element width times the length."""
-        return length * self.stored.itemsize
+    @property
+    def stateful(self) -> bool:
+        """No."""
+        return False
 
-    def max_bytes(self, length: int, segments: Sequence[int]) -> int:
+    def min_bytes(self, shape: Shape) -> int:
         """Exactly the element width times the length."""
-        return length * self.stored.itemsize
+        return shape.length * self.stored.itemsize
 
-    def encode(self, vector: npt.NDArray[Any], key: bytes, segments: Sequence[int]) -> bytes:
+    def max_bytes(self, shape: Shape) -> int:
+        """Exactly the element width times the length."""
+        return shape.length * self.stored.itemsize
+
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
         """See Codec.encode."""
-        check_vector(vector, segments)
+        check_vector(vector, shape)
         with np.errstate(over="ignore", under="ignore"):
             stored = vector.astype(self.stored)
         fits = np.isfinite(stored)
@@ -46,14 +50,14 @@ class Float:
                 hint="Use the codec float32 or clip the delta.",
                 code="out_of_range",
             )
-        return stored.tobytes()
+        return stored.tobytes(), NO_STATE
 
-    def decode(self, payload: Payload, length: int, segments: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
+    def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
         """See Codec.decode.
 
         NaN and infinity in a hostile payload come back as they are: Update.check_finite finds them.
         """
-        check_range(length, start, stop)
+        check_range(shape.length, start, stop)
         width = self.stored.itemsize
         piece = read_payload(payload, start * width, stop * width)
         return np.frombuffer(piece, self.stored).astype(self.dtype, copy=False)

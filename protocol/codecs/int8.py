@@ -11,16 +11,14 @@ For scales that are normal numbers |x - x'| ≤ 0.50002 · scale. Nearest roundi
 the same way do not cancel.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.protocol.codecs.codec import Payload, check_range, check_vector, read_payload
+from coterie.protocol.codecs.codec import NO_STATE, Keys, Payload, Shape, State, check_range, check_vector, read_payload
 
 _LEVELS = np.float32(127)
 _SCALE = np.dtype("<f4")
@@ -37,34 +35,39 @@ class Int8:
         """float32."""
         return np.dtype("<f4")
 
-    def min_bytes(self, length: int, segments: Sequence[int]) -> int:
-        """Exactly four bytes per segment and one per element."""
-        return _SCALE.itemsize * len(segments) + length
+    @property
+    def stateful(self) -> bool:
+        """No."""
+        return False
 
-    def max_bytes(self, length: int, segments: Sequence[int]) -> int:
+    def min_bytes(self, shape: Shape) -> int:
         """Exactly four bytes per segment and one per element."""
-        return _SCALE.itemsize * len(segments) + length
+        return _SCALE.itemsize * len(shape.segments) + shape.length
 
-    def encode(self, vector: npt.NDArray[Any], key: bytes, segments: Sequence[int]) -> bytes:
+    def max_bytes(self, shape: Shape) -> int:
+        """Exactly four bytes per segment and one per element."""
+        return _SCALE.itemsize * len(shape.segments) + shape.length
+
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
         """See Codec.encode."""
-        check_vector(vector, segments)
-        scales = np.zeros(len(segments), _SCALE)
+        check_vector(vector, shape)
+        scales = np.zeros(len(shape.segments), _SCALE)
         levels = np.zeros(vector.size, np.int8)
-        for index, (start, stop) in enumerate(_bounds(segments)):
+        for index, (start, stop) in enumerate(shape.bounds):
             with np.errstate(over="ignore", under="ignore"):
                 values = vector[start:stop].astype(np.float32)
             scale, codes = _quantise(values, start)
             scales[index] = scale
             levels[start:stop] = codes
-        return scales.tobytes() + levels.tobytes()
+        return scales.tobytes() + levels.tobytes(), NO_STATE
 
-    def decode(self, payload: Payload, length: int, segments: Sequence[int], start: int, stop: int) -> npt.NDArray[Any]:
+    def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
         """See Codec.decode.
 
         Refuses a scale that is negative or not finite, and the level -128, which no encoder writes.
         """
-        check_range(length, start, stop)
-        head = _SCALE.itemsize * len(segments)
+        check_range(shape.length, start, stop)
+        head = _SCALE.itemsize * len(shape.segments)
         levels = np.frombuffer(read_payload(payload, head + start, head + stop), np.int8)
         if levels.size and int(levels.min()) == -128:
             raise errors.UpdateRefused(
@@ -73,7 +76,7 @@ class Int8:
         vector = levels.astype(np.float32)
         touched = [
             (index, max(low, start) - start, min(high, stop) - start)
-            for index, (low, high) in enumerate(_bounds(segments))
+            for index, (low, high) in enumerate(shape.bounds)
             if low < stop and start < high
         ]
         if touched:
@@ -106,11 +109,6 @@ def _check_scales(scales: npt.NDArray[Any], first: int) -> None:
         raise errors.UpdateRefused(f"A scale of segment {first} or later is not finite.", code="not_finite")
     if np.signbit(scales).any():
         raise errors.UpdateRefused(f"A scale of segment {first} or later is negative.", code="malformed")
-
-
-def _bounds(segments: Sequence[int]) -> list[tuple[int, int]]:
-    stops = list(accumulate(segments))
-    return [(stop - length, stop) for stop, length in zip(stops, segments, strict=True)]
 
 
 INT8 = Int8()

@@ -14,7 +14,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.progress import configure
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.errors import Conflict, ExperimentError, Forbidden
-from coterie.protocol.codecs import CODECS
+from coterie.protocol.codecs.table import unfit
 from coterie.protocol.control import BlobRef, ExperimentCreate
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import TensorLimits, read_file
@@ -98,12 +98,12 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
             hint="Compile the experiment with the population's schema.",
             code="schema_mismatch",
         )
-    unknown_codecs = sorted(set(request.codecs) - set(CODECS))
+    unfit_codecs = unfit(request.codecs)
     unknown_hyper = sorted((set(request.hyper) | set(request.rounds.hyper_schedule or {})) - set(manifest.hyper))
     rules = (
         (
-            not unknown_codecs,
-            f"There is no codec {', '.join(unknown_codecs)}; there are {', '.join(sorted(CODECS))}.",
+            not unfit_codecs,
+            f"These codecs do not exist or do not fit weights: {'; '.join(unfit_codecs)}.",
             "unknown_codec",
         ),
         (not unknown_hyper, f"The plan has no hyper-parameter {', '.join(unknown_hyper)}.", "unknown_hyper"),

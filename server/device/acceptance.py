@@ -11,7 +11,6 @@ from coterie.aggregation.engine import EvaluationAccepted, EvaluationFailed, Eve
 from coterie.aggregation.evaluate import check_metrics
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.errors import CoterieError, UpdateRefused
-from coterie.protocol.codecs import CODECS
 from coterie.protocol.device import Task
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.update import Update, UpdateLimits, read_update
@@ -28,7 +27,7 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
     limits = UpdateLimits(
         max_bytes=message.upload_limit,
         max_weight=message.weight_cap,
-        codecs=frozenset(message.codecs) & frozenset(CODECS),
+        codecs=frozenset(message.codecs),
     )
     sections = manifest.sections_for(message.kind)
     update = read_update(

@@ -103,7 +103,7 @@ async def _make(
         codecs=request.codecs,
         lease_ms=lease_ms,
         weight_cap=request.rounds.weight_cap,
-        upload_limit=min(upload_limit(manifest.sections_for(kind)), coordinator.settings.update_limit),
+        upload_limit=min(upload_limit(manifest.sections_for(kind), request.codecs), coordinator.settings.update_limit),
         seed=_seed(request.seed, experiment.id, opened.value.number, asker.id),
     )
     now = now_ms()

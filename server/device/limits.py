@@ -2,14 +2,19 @@
 
 from collections.abc import Sequence
 
-from coterie.protocol.codecs import CODECS
+from coterie.protocol.codecs import parse
+from coterie.protocol.codecs.table import MANDATORY
 from coterie.protocol.sections import SectionSpec
 
 HEADER_BYTES = 1 << 16
+_codecs_of_sums = (MANDATORY, "float64")
 
 
-def upload_limit(sections: Sequence[SectionSpec]) -> int:
-    """The most bytes that an update of these sections can have, whichever codecs it uses, with room for its header."""
+def upload_limit(sections: Sequence[SectionSpec], codecs: Sequence[str]) -> int:
+    """The most bytes that an update of these sections can have, whichever of `codecs` it uses, with room for its
+    header.
+    """
     return HEADER_BYTES + sum(
-        max(codec.max_bytes(spec.length, spec.segments) for codec in CODECS.values()) for spec in sections
+        max(parse(name).max_bytes(spec.shape) for name in (_codecs_of_sums if spec.is_extra else (MANDATORY, *codecs)))
+        for spec in sections
     )

@@ -73,7 +73,7 @@ class Job:
             },
         }
         path = self.folder / f"{len(self.updates)}.update"
-        path.write_bytes(encode_update(**(fields | changes)))
+        path.write_bytes(encode_update(**(fields | changes)).data)
         self.updates.append(path)
         return path
 

@@ -125,7 +125,7 @@ def aggregated(
             steps=1,
             specs=manifest.sections,
             sections={"delta": delta, "metrics": np.ones(len(manifest.metrics), np.float32)},
-        )
+        ).data
         (folder / f"update-{index}").write_bytes(update)
     return aggregate_updates(
         manifest,

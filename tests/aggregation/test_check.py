@@ -97,7 +97,7 @@ def test_the_untouched_plan_is_accepted(parts: Parts, plan: Plan) -> None:
 
 
 FIELDS = [
-    "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "round_inputs", "sections", "codecs",
+    "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "sections", "codecs",
     "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
 ]  # fmt: skip
 
@@ -295,7 +295,7 @@ WRONG: dict[str, tuple[Change, str, str]] = {
     "unknown graph": (field("graphs", spy={}), "manifest", "spy"),
     "section of another length": (section(0, length=66), "manifest", "section"),
     "section outside the layout": (section(0, slices=[[1, 68]]), "sections", "leaves the layout"),
-    "segments that are not tensors": (section(0, segments=[60, 7]), "sections", "segments"),
+    "segments that are not tensors": (section(0, segments=[60, 7], rows=[1, 1]), "sections", "segments"),
     "metrics of another length": (section(1, length=4, segments=[4]), "sections", "metrics"),
     "metrics without bounds": (section(1, value_range=None), "sections", "metrics"),
     "no section": (lambda parts: parts.manifest.update(sections=[]), "sections", "metrics"),

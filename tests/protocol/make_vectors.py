@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
-from coterie.protocol.codecs import CODECS
+from coterie.protocol.codecs import NO_STATE, Keys, Shape, parse
 from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, request_message, sign_plan, sign_request
 from coterie.protocol.tensors import encode_tensors
-from coterie.protocol.update import METADATA_KEY, encode_update
+from coterie.protocol.update import METADATA_KEY, encode_update, read_update
 from coterie.protocol.wire import BlobRef
 
 Json = dict[str, Any]
@@ -134,14 +134,18 @@ VECTORS: dict[str, tuple[list[int], list[float]]] = {
 }
 
 
+CODECS = ("float32", "float16", "int8", "float64")
+KEYS = Keys.of(task="task_1", plan="plan-1", base="base-1", section="delta")
+
+
 def codecs() -> Json:
     cases: list[Json] = []
-    for codec in CODECS.values():
+    for codec in map(parse, CODECS):
         for name, (segments, values) in VECTORS.items():
             vector = np.array(values, codec.dtype)
-            payload = codec.encode(vector, b"", segments)
-            decoded = codec.decode(payload, vector.size, segments, 0, vector.size)
-            part = codec.decode(payload, vector.size, segments, 1, vector.size - 1)
+            payload = codec.encode(vector, KEYS, Shape.flat(*segments), NO_STATE)[0]
+            decoded = codec.decode(payload, KEYS, Shape.flat(*segments), 0, vector.size)
+            part = codec.decode(payload, KEYS, Shape.flat(*segments), 1, vector.size - 1)
             cases.append(
                 {
                     "name": name,
@@ -204,14 +208,16 @@ def updates() -> Json:
             specs=SPECS,
             sections={"delta": DELTA, "metrics": METRICS},
             codecs={"delta": codec},
-        )
+        ).data
         for codec in ("float32", "float16", "int8")
     }
     header: Json = {
         **NAMES,
         "format": "coterie-update-1",
+        "kind": "update",
         "weight": 32,
         "steps": 4,
+        "clients": 1,
         "sections": [
             {"name": "delta", "codec": "float32", "length": 10},
             {"name": "metrics", "codec": "float64", "length": 2},
@@ -240,6 +246,9 @@ def updates() -> Json:
         ("negative weight", crafted(weight=-1), "bad_weight"),
         ("fractional weight", crafted(weight=0.5), "bad_weight"),
         ("negative steps", crafted(steps=-1), "bad_steps"),
+        ("of two clients", crafted(clients=2), "bad_clients"),
+        ("an accumulator", crafted(kind="accumulator"), "wrong_kind"),
+        ("another kind", crafted(kind="average"), "wrong_format"),
         ("a section absent", crafted(metrics=None, sections=header["sections"][:1]), "missing_section"),
         ("another length", crafted(sections=sections(length=11)), "wrong_length"),
         ("an unknown codec", crafted(sections=sections(codec="zip")), "unknown_codec"),
@@ -264,10 +273,7 @@ def updates() -> Json:
                 "steps": 4,
                 "file": data.hex(),
                 "sha256": sha256_hex(data),
-                "delta": CODECS[codec]
-                .decode(CODECS[codec].encode(DELTA, b"", SPECS[0].segments), 10, SPECS[0].segments, 0, 10)
-                .tobytes()
-                .hex(),
+                "delta": read_update(data, SPECS).decode("delta").tobytes().hex(),
                 "metrics": METRICS.tobytes().hex(),
             }
             for codec, data in good.items()

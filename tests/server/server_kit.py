@@ -328,7 +328,7 @@ def update(
         steps=3,
         specs=specs,
         sections=sections,
-    )
+    ).data
 
 
 def planted(task: Task, value: float, at: int = 2) -> bytes:

@@ -21,6 +21,8 @@ def header(task: Task, **changes: Any) -> dict[str, Any]:
     """The header of a good update, with anything changed."""
     good: dict[str, Any] = {
         "format": "coterie-update-1",
+        "kind": "update",
+        "clients": 1,
         "task": task.id,
         "plan": task.plan.id,
         "base": task.model.sha256,
