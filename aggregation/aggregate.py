@@ -16,7 +16,7 @@ import numpy as np
 from coterie import errors
 from coterie.aggregation.horizontal import algorithm
 from coterie.aggregation.horizontal.algorithm import Aggregates
-from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
 from coterie.aggregation.reducers import Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.protocol.files import make_folder, storage_error
@@ -181,11 +181,17 @@ def _step(
 
     def optimize(delta: Vector) -> Vector:
         change, after = server.update(delta, kept)
-        kept.update({name: np.where(uncovered, kept[name], value) for name, value in after.items()})
-        return np.where(statistics, delta, change)  # momentum could make a variance negative
+        # State that is not one number for each weight, such as a count of steps, is the whole model's.
+        stays = {name: uncovered if value.shape == uncovered.shape else False for name, value in after.items()}
+        kept.update({name: np.where(stays[name], kept[name], value) for name, value in after.items()})
+        return change
 
-    aggregates = Aggregates(sections=placed, clients=len(usable), weight=sum(entry.weight for entry in usable))
+    # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
+    change = placed.get(DELTA, np.zeros(layout.size))
+    told = {**placed, DELTA: np.where(statistics, 0.0, change)}
+    aggregates = Aggregates(sections=told, clients=len(usable), weight=sum(entry.weight for entry in usable))
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
+    step = np.where(statistics, change, step)
     named = {_OPTIMIZER + name: value for name, value in kept.items()}
     return np.where(uncovered, 0.0, step), named | {_METHOD + name: value for name, value in own.items()}
 

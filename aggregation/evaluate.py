@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.plan.graph import GraphManifest
+from coterie.aggregation.plan.graph import GraphManifest, GraphName
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
@@ -24,31 +24,56 @@ def evaluate(
     arrays: Arrays,
     *,
     frozen: Arrays | None = None,
+    probe: bytes | Executable | None = None,
     threads: int = 1,
 ) -> MetricSums:
     """Metric sums of a model version over all rows.
 
-    graph: the plan's eval graph, or one loaded already. weights: the version's tensors; frozen: the frozen blob's.
+    graph: the plan's eval graph, or one loaded already; probe: its probe graph, needed where eval reads the probe's
+    sums. weights: the version's tensors; frozen: the frozen blob's.
     arrays: one array per feature, and the labels, as ``DataSchema.check`` returns them; ``[rows, …]``.
     Guarantees: padding rows weigh nothing; batches are summed in float64; no rows give ``MetricSums()``.
     Raises errors.InputError for tensors that do not fit, or sums that are not finite (``metric_invalid``).
     """
-    executable = graph if isinstance(graph, Executable) else Executable(graph, threads=threads)
-    description = manifest.graph("eval")
-    sums = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in description.from_source("zeros")}
-    loop = StepLoop(
-        executable, carry=description.carry, constants=_constants(description, weights, frozen or {}), state=sums
-    )
-    total = MetricSums()
     if not next(iter(arrays.values())).shape[0]:
-        return total
+        return MetricSums()
+    sources = {"model": weights, "frozen": frozen or {}}
+    if manifest.graph("eval").from_source("probe") and probe is not None:
+        sources["probe"] = run_probe(_loaded(probe, threads), manifest, weights, arrays, frozen=frozen)
+    found = _pass(_loaded(graph, threads), manifest, "eval", sources, arrays)
+    return MetricSums({name: found[f"metric/{name}"] for name in manifest.metrics})
+
+
+def run_probe(
+    executable: Executable, manifest: Manifest, weights: Arrays, arrays: Arrays, *, frozen: Arrays | None = None
+) -> dict[str, npt.NDArray[np.float32]]:
+    """What a plan's probe sums to over all rows, ``[1]`` by name, as inputs from the source ``probe`` take it.
+
+    Raises errors.InputError as `evaluate` does.
+    """
+    found = _pass(executable, manifest, "probe", {"model": weights, "frozen": frozen or {}}, arrays)
+    return {name.removeprefix("probe/"): np.array([value], np.float32) for name, value in found.items()}
+
+
+def _pass(
+    executable: Executable, manifest: Manifest, name: GraphName, sources: Mapping[str, Arrays], arrays: Arrays
+) -> dict[str, float]:
+    """The carried sums of a graph after one pass over the rows: of each batch in float32, of all in float64."""
+    description = manifest.graph(name)
+    zeros = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in description.from_source("zeros")}
+    loop = StepLoop(executable, carry=description.carry, constants=_constants(description, sources), state=zeros)
     feeds = {tensor.key: tensor.name for tensor in description.from_source("batch")}
+    total = dict.fromkeys(zeros, 0.0)
     for batch in Batches(arrays, batch_size=manifest.training.batch_size, shuffle=False):
-        loop.load(sums)
+        loop.load(zeros)
         loop.step({name: batch[key] for key, name in feeds.items()})
         state = loop.state()
-        total = total.add({name: float(state[f"metric/{name}"][0]) for name in manifest.metrics})
+        total = {name: value + float(state[name][0]) for name, value in total.items()}
     return total
+
+
+def _loaded(graph: bytes | Executable, threads: int) -> Executable:
+    return graph if isinstance(graph, Executable) else Executable(graph, threads=threads)
 
 
 def check_metrics(manifest: Manifest, sums: MetricSums, *, weight_cap: int) -> MetricSums:
@@ -65,14 +90,14 @@ def check_metrics(manifest: Manifest, sums: MetricSums, *, weight_cap: int) -> M
     return MetricSums({name: value * scale for name, value in sums.sums.items()})
 
 
-def _constants(graph: GraphManifest, weights: Arrays, frozen: Arrays) -> dict[str, npt.NDArray[Any]]:
-    sources = {"model": weights, "frozen": frozen}
+def _constants(graph: GraphManifest, sources: Mapping[str, Arrays]) -> dict[str, npt.NDArray[Any]]:
     constants: dict[str, npt.NDArray[Any]] = {}
     for tensor in graph.inputs:
-        if tensor.source in sources:
-            if tensor.key not in sources[tensor.source]:
-                raise errors.InputError(
-                    f"Tensor {tensor.key!r} is absent from the {tensor.source}.", code="layout_mismatch"
-                )
-            constants[tensor.name] = sources[tensor.source][tensor.key]
+        if tensor.source not in ("model", "frozen", "probe"):
+            continue
+        if tensor.key not in sources.get(tensor.source, {}):
+            raise errors.InputError(
+                f"Tensor {tensor.key!r} is absent from the {tensor.source}.", code="layout_mismatch"
+            )
+        constants[tensor.name] = sources[tensor.source][tensor.key]
     return constants

@@ -2,16 +2,19 @@
 functions. Neither the SDK nor the engine knows any method by name.
 
 The client functions run once, while a plan is compiled, on traced arrays; they need nothing but arithmetic on them. A
-device then runs graphs. What a method keeps on a device (``client_state``), gets from the server beside the model
-(``round_inputs``), holds constant during training (``begin``) or uploads beside the delta (``sections``) is declared
-here and is data to everybody else.
+device then runs graphs. What a method keeps on a device (``client_state``), sends beside or instead of the model
+(``version``), learns of a device's rows before it trains (``probe``), holds constant during training (``begin``) or
+uploads beside the delta (``sections``) is declared here and is data to everybody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
@@ -20,26 +23,69 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
     from coterie.compute.array import Array
+    from coterie.compute.optim.optimizer import Optimizer
 
     Arrays = Mapping[str, Array]
+    Loss = Callable[[Arrays], Array]
+    Represent = Callable[[Arrays], Array]
 
 Shape = tuple[int, ...]
+Tensors: TypeAlias = Mapping[str, npt.NDArray[Any]]
+Rules: TypeAlias = Sequence[tuple[bool, str]]
+"""What must hold, and what is said when it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """What a method may know of a model. tensors: shapes of all that is federated, in order; trained: of those that
+    the optimizer moves. The others are running statistics, which coterie averages as they are whatever the method.
+    """
+
+    tensors: Mapping[str, Shape]
+    trained: Mapping[str, Shape]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What there is in the pass over the training rows before training. version: the round's model version.
+    loss(params): the loss of each example of the batch, ``[B]``, without dropout.
+    """
+
+    version: Arrays
+    loss: Loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begin:
-    """What is there before the first step: the round's model, this device's state, the server's round inputs."""
+    """What there is before the first step: the round's version, this device's state, the probe's sums (``[1]`` each,
+    ``examples`` among them; empty for a method without a probe).
+    """
 
     base: Arrays
     client_state: Arrays
-    round_inputs: Arrays
+    probe: Arrays
     hyper: Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What there is while the loss of a batch is formed. params: the weights, of which the gradient is taken.
+    represent(params): what the model makes of the batch before its last layer, ``[B, …]``, without dropout.
+    constants: what ``begin`` returned.
+    """
+
+    params: Arrays
+    base: Arrays
+    constants: Arrays
+    hyper: Arrays
+    represent: Represent
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
-    """What is there within a step. constants: what ``begin`` returned."""
+    """What there is within a step. constants: what ``begin`` returned."""
 
     params: Arrays
     base: Arrays
@@ -49,13 +95,16 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """What is there after the last step. steps, weight: ``[1]``, how many steps ran and how many examples count."""
+    """What there is after the last step. end: the model's tensors; optimizer: the optimizer's state; steps, weight:
+    ``[1]``, how many steps ran and how many examples count.
+    """
 
     base: Arrays
     end: Arrays
+    optimizer: Arrays
     constants: Arrays
     client_state: Arrays
-    round_inputs: Arrays
+    probe: Arrays
     hyper: Arrays
     steps: Array
     weight: Array
@@ -71,45 +120,97 @@ class Finished:
     client_state: Arrays
 
 
-def _no_tensors(layout: Layout) -> Mapping[str, Shape]:
+def _no_tensors(shapes: Shapes) -> Mapping[str, Shape]:
     return {}
+
+
+def _the_model(shapes: Shapes) -> Mapping[str, Shape]:
+    return shapes.tensors
+
+
+def _first_weights(draw: Callable[[int], Tensors]) -> Tensors:
+    return draw(0)
 
 
 def _no_constants(context: Begin) -> Arrays:
     return {}
 
 
+def _from_the_version(context: Begin) -> Arrays:
+    return context.base
+
+
+def _same_losses(losses: Array, context: Objective) -> Array:
+    return losses
+
+
 def _same_gradient(gradient: Arrays, context: Step) -> Arrays:
     return gradient
 
 
-def whole_delta(layout: Layout) -> tuple[SectionSpec, ...]:
-    """One section, the change of every weight."""
+def _same_optimizer(optimizer: Optimizer) -> Optimizer:
+    return optimizer
+
+
+def _one_model(version: Arrays) -> tuple[Arrays, ...]:
+    return (version,)
+
+
+def _as_it_is(version: Arrays, probe: Arrays) -> Arrays:
+    return version
+
+
+def whole_delta(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
+    """One section, the change of every tensor of the version."""
     return (SectionSpec.over(DELTA, layout),)
+
+
+def delta(context: Finish) -> Arrays:
+    """How the model's tensors changed."""
+    return {name: value - context.base[name] for name, value in context.end.items()}
 
 
 def delta_only(context: Finish) -> Finished:
     """Upload the change of every weight; keep nothing."""
-    return Finished(
-        sections={DELTA: {name: context.end[name] - context.base[name] for name in context.base}}, client_state={}
-    )
+    return Finished(sections={DELTA: delta(context)}, client_state={})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPart:
-    """hyper: defaults of the scalars that the method adds. client_state, round_inputs: layout → shapes by name
-    (float32).
-    begin: tensors held constant during training. gradient: what the optimizer gets instead of the data gradient.
-    sections, finish: what leaves the device, and the new client state. The section ``metrics`` is always added.
+    """What a method does on a device. Every field has FedAvg's meaning when it is left out.
+
+    hyper: defaults of the scalars that the method adds. client_state: shapes by name of what stays on a device between
+    rounds (float32, zeros at first).
+    version: shapes by name of what a model version holds: the model's own tensors, and whatever the server tells the
+    clients beside them; or several models under other names. initial: the first version, drawn from ``draw(j)``: the
+    model's first weights for the j-th seed (0: the experiment's); what it leaves out is zeros.
+    probe: by name a value per example, ``[B]``, at the round's version; their sums over the device's rows are known to
+    ``begin`` and ``finish``.
+    begin: tensors held constant during training. start: the model's tensors that training starts from.
+    objective: the losses ``[B]`` that are minimised instead of the data's; the metric ``loss`` stays the data's.
+    gradient: what the optimizer gets instead of the gradient. optimizer: what takes the place of the experiment's.
+    sections, finish: what leaves the device, and the new client state; the section ``metrics`` is always added, and the
+    part of running statistics in the section ``delta`` is always their change.
+    evaluated: the model that is measured, from a version and the probe's sums over the rows that it is measured on.
+    deployed: the models that the exported graph holds; with more than one it returns their outputs stacked, ``[models,
+    …]``. statistics: whether models with running statistics can be trained.
     """
 
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
-    client_state: Callable[[Layout], Mapping[str, Shape]] = _no_tensors
-    round_inputs: Callable[[Layout], Mapping[str, Shape]] = _no_tensors
+    client_state: Callable[[Shapes], Mapping[str, Shape]] = _no_tensors
+    version: Callable[[Shapes], Mapping[str, Shape]] = _the_model
+    initial: Callable[[Callable[[int], Tensors]], Tensors] = _first_weights
+    probe: Mapping[str, Callable[[Probe], Array]] = field(default_factory=dict[str, "Callable[[Probe], Array]"])
     begin: Callable[[Begin], Arrays] = _no_constants
+    start: Callable[[Begin], Arrays] = _from_the_version
+    objective: Callable[[Array, Objective], Array] = _same_losses
     gradient: Callable[[Arrays, Step], Arrays] = _same_gradient
-    sections: Callable[[Layout], tuple[SectionSpec, ...]] = whole_delta
+    optimizer: Callable[[Optimizer], Optimizer] = _same_optimizer
+    sections: Callable[[Shapes, Layout], tuple[SectionSpec, ...]] = whole_delta
     finish: Callable[[Finish], Finished] = delta_only
+    evaluated: Callable[[Arrays, Arrays], Arrays] = _as_it_is
+    deployed: Callable[[Arrays], tuple[Arrays, ...]] = _one_model
+    statistics: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,21 +240,42 @@ def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tup
 @dataclass(frozen=True, kw_only=True)
 class ServerPart:
     """init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state),
-    and the model becomes ``weights + step``; ``optimize`` may be called once.
+    and the version becomes ``version + step``; ``optimize`` may be called once. Running statistics move by their mean
+    change, whatever the step says.
     """
 
     init: Callable[[Layout], State] = _no_state
     apply: Callable[[Aggregates, State, Optimize], tuple[Vector, State]] = _delta_step
 
 
+def _anything(experiment: Experiment) -> Rules:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A method by its name and numbers, with its two parts."""
+    """A method by its name and numbers, with its two parts. needs(experiment): what it requires of the rest of an
+    experiment, and what is said when that does not hold.
+    """
 
     name: str
     parameters: Mapping[str, float] = field(default_factory=dict[str, float])
     client: ClientPart = field(default_factory=ClientPart, compare=False, repr=False)
     server: ServerPart = field(default_factory=ServerPart, compare=False, repr=False)
+    needs: Callable[[Experiment], Rules] = field(default=_anything, compare=False, repr=False)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether devices keep state between rounds, so that a population must let them."""
+        return bool(self.client.client_state(_SOME_MODEL))
+
+
+_SOME_MODEL = Shapes(tensors={"weight": (1,)}, trained={"weight": (1,)})
+
+
+def zeros(shapes: Mapping[str, Shape]) -> dict[str, npt.NDArray[np.float32]]:
+    """Zero tensors of these shapes."""
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
 
 
 __all__ = [
@@ -163,8 +285,14 @@ __all__ = [
     "ClientPart",
     "Finish",
     "Finished",
+    "Objective",
+    "Probe",
+    "Rules",
     "ServerPart",
+    "Shapes",
     "Step",
+    "delta",
     "delta_only",
     "whole_delta",
+    "zeros",
 ]

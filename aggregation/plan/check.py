@@ -23,7 +23,17 @@ from dataclasses import dataclass, field
 
 from coterie import errors
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.graph import GRAPHS, NEXT, GraphInput, GraphManifest, GraphName, Role, Source, role_of
+from coterie.aggregation.plan.graph import (
+    CARRYING,
+    GRAPHS,
+    NEXT,
+    GraphInput,
+    GraphManifest,
+    GraphName,
+    Role,
+    Source,
+    role_of,
+)
 from coterie.aggregation.plan.manifest import DELTA, MANIFEST_BYTES, METRIC_RANGE, METRICS, SAMPLE_WEIGHT, Manifest
 from coterie.compute.onnx.checker import GraphLimits, check_graph
 from coterie.compute.runtime.tensors import TensorInfo
@@ -56,12 +66,11 @@ REQUIRED: Mapping[str, frozenset[GraphName]] = {
 
 # Where the inputs of each graph may come from.
 ALLOWED_SOURCES: Mapping[GraphName, frozenset[Source]] = {
-    "begin": frozenset(("model", "frozen", "client_state", "round", "hyper")),
-    "train": frozenset(
-        ("model", "frozen", "client_state", "round", "hyper", "active", "random", "batch", "state", "zeros")
-    ),
-    "finish": frozenset(("model", "frozen", "client_state", "round", "hyper", "state", "counter")),
-    "eval": frozenset(("model", "frozen", "batch", "zeros")),
+    "probe": frozenset(("model", "frozen", "batch", "zeros")),
+    "begin": frozenset(("model", "frozen", "client_state", "probe", "hyper")),
+    "train": frozenset(("model", "frozen", "client_state", "hyper", "active", "random", "batch", "state", "zeros")),
+    "finish": frozenset(("model", "frozen", "client_state", "probe", "hyper", "state", "counter")),
+    "eval": frozenset(("model", "frozen", "probe", "batch", "zeros")),
     "infer": frozenset(("model", "frozen", "batch")),
 }
 
@@ -70,13 +79,13 @@ SOURCE_ROLES: Mapping[Source, frozenset[Role]] = {
     "model": frozenset(("shared", "buffer", "round_input")),
     "frozen": frozenset(("frozen",)),
     "client_state": frozenset(("client_state",)),
-    "round": frozenset(("round_input",)),
+    "probe": frozenset(("probe",)),
     "hyper": frozenset(("hyper",)),
     "active": frozenset(("hyper",)),
     "random": frozenset(("random",)),
     "batch": frozenset(("batch",)),
     "state": frozenset(("shared", "buffer", "optimizer", "round_input", "client_state", "metric")),
-    "zeros": frozenset(("metric", "optimizer")),
+    "zeros": frozenset(("metric", "optimizer", "probe")),
     "counter": frozenset(("counter",)),
 }
 
@@ -180,8 +189,11 @@ def _check_sections(manifest: Manifest) -> None:
         (all(a[1] <= b[0] for a, b in zip(covered, covered[1:], strict=False)), "two sections cover the same slice"),
         (not covered or covered[-1][1] <= layout.size, f"a section leaves the layout of {layout.size} elements"),
         (
-            all(spec.is_extra or spec.segments == layout.segments(spec.slices) for spec in sections),
-            "a section's segments are not the runs of its tensors",
+            all(
+                spec.is_extra or (spec.segments, spec.rows) == (layout.segments(spec.slices), layout.rows(spec.slices))
+                for spec in sections
+            ),
+            "a section's segments and rows are not the runs of its tensors",
         ),
         (
             all(spec.name != METRICS or _fits_metrics(spec, len(metrics)) for spec in sections),
@@ -191,7 +203,6 @@ def _check_sections(manifest: Manifest) -> None:
         (bool(manifest.codecs), "no codec is listed"),
         (not frozen & set(layout.names), "a tensor is both frozen and in the layout"),
         (_distinct(manifest.client_state), "a tensor of the client state is named twice"),
-        (_distinct(manifest.round_inputs), "a round input is named twice"),
     )
     for holds, message in rules:
         if not holds:
@@ -224,7 +235,7 @@ def _check_outputs(name: str, graph: GraphManifest) -> None:
             raise _refused("wiring", f"Output {tensor.name!r} of {name} cannot have the role {tensor.role!r}.")
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     outputs = {tensor.name: tensor for tensor in graph.outputs}
-    carries = name in ("train", "eval")
+    carries = name in CARRYING
     wanted = {output: output.removeprefix(NEXT) for output in outputs} if carries else {}
     if dict(graph.carry) != wanted:
         raise _refused("wiring", f"The carry map of {name} must lead each 'next/<name>' to '<name>', and nothing else.")
@@ -257,6 +268,10 @@ def _check_flow(manifest: Manifest) -> None:
     kept = {f"{NEXT}client_state/{t.name}": ("float32", t.shape) for t in manifest.client_state}
     if {t.name: (t.dtype, t.shape) for t in finish.outputs} != uploads | kept:
         raise _refused("wiring", "The outputs of finish are not the manifest's sections and client state.")
+    if "probe" in manifest.graphs:
+        found = [(t.role, t.dtype, t.shape) for t in manifest.graph("probe").outputs]
+        if any(output != ("probe", "float32", (1,)) for output in found):
+            raise _refused("wiring", "The outputs of probe are not single sums of the role 'probe'.")
     sums = {f"metric/{name}" for name in manifest.metrics}
     for name in ("train", "eval"):
         graph = manifest.graph(name)
@@ -275,9 +290,10 @@ def _check_kinds(manifest: Manifest) -> None:
         for tensor in graph.inputs:
             if tensor.role in ("shared", "buffer") and kinds.setdefault(tensor.key, tensor.role) != tensor.role:
                 raise _refused("wiring", f"Tensor {tensor.key!r} is both a weight and a buffer (in {name}).")
-    unknown = sorted(set(kinds) - set(manifest.layout.names))
+    # Weights may be trained under names that no version has, as when a version holds several models.
+    unknown = sorted(key for key, role in kinds.items() if role == "buffer" and key not in manifest.layout.names)
     if unknown:
-        raise _refused("wiring", f"Tensor {unknown[0]!r} is a weight or a buffer, but not in the layout.")
+        raise _refused("wiring", f"Tensor {unknown[0]!r} is a buffer, but not in the layout.")
 
 
 def _check_graph(name: str, graph: GraphManifest, data: bytes, limits: GraphLimits) -> None:
@@ -316,6 +332,12 @@ def _batch(manifest: Manifest, name: GraphName, tensor: GraphInput) -> tuple[str
     return None if feature is None else (feature.dtype, (rows, *feature.shape))
 
 
+def _probed(manifest: Manifest) -> Collection[str]:
+    """Names of the sums that the plan's probe graph leaves."""
+    probe = manifest.graphs.get("probe")
+    return {tensor.name.removeprefix(f"{NEXT}probe/") for tensor in probe.outputs} if probe else ()
+
+
 def _as_stated(manifest: Manifest, name: GraphName, tensor: GraphInput) -> tuple[str, Shape] | None:
     return tensor.dtype, tensor.shape
 
@@ -326,7 +348,7 @@ _EXPECTED: Mapping[Source, Callable[[Manifest, GraphName, GraphInput], tuple[str
         manifest.frozen.layout if manifest.frozen else None, tensor.key
     ),
     "client_state": lambda manifest, name, tensor: _among(manifest.client_state, tensor.key),
-    "round": lambda manifest, name, tensor: _among(manifest.round_inputs, tensor.key),
+    "probe": lambda manifest, name, tensor: ("float32", (1,)) if tensor.key in _probed(manifest) else None,
     "hyper": lambda manifest, name, tensor: ("float32", (1,)) if tensor.key in manifest.hyper else None,
     "active": lambda manifest, name, tensor: ("float32", (1,)),
     "random": lambda manifest, name, tensor: ("float32", tensor.shape),

@@ -6,6 +6,7 @@ machine gets into a plan.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, ExternalModel, initial_tensors
+from coterie.aggregation.horizontal.algorithm import zeros
 from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.graph import (
+    CARRYING,
     NEXT,
     GraphInput,
     GraphManifest,
@@ -82,29 +85,32 @@ def _external(experiment: Experiment) -> CompiledPlan:
 def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
     layout, client = builder.layout, experiment.algorithm.client
-    shapes = {name: spec.shape for name, spec in builder.specs.items()}
-    first = experiment.initial
-    if first is None:
-        seed = experiment.seed
-        first = researcher.ask(
-            "The model's init", builder.model.init, seed, given=f"seed {seed}", code="model_mismatch"
-        )
-    tensors = initial_tensors(first, shapes)
-    frozen = {name: tensors[name] for name in builder.frozen}
+    drawn = partial(_first, experiment, builder)
+    frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}
+    version = {**zeros(layout.shapes), **client.initial(drawn)}
+    initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
     graphs = builder.build()
     files = {name: _write(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
     manifest = replace(
-        _manifest(experiment, layout, sections=client.sections(layout)),
+        _manifest(experiment, layout, sections=client.sections(builder.shapes, layout)),
         frozen=_frozen(frozen),
-        client_state=_tensors(client.client_state(layout)),
-        round_inputs=_tensors(client.round_inputs(layout)),
+        client_state=_tensors(client.client_state(builder.shapes)),
         hyper=builder.hyper,
         optimizer=Named(builder.optimizer.name, _floats(builder.optimizer.hyper)),
         graphs={name: _describe(name, graph, files[name], builder.zeroed) for name, graph in graphs.items()},
     )
     _check(manifest)
-    return CompiledPlan(Plan(manifest, files), {name: tensors[name] for name in layout.names}, frozen)
+    return CompiledPlan(Plan(manifest, files), initial, frozen)
+
+
+def _first(experiment: Experiment, builder: GraphBuilder, number: int) -> Tensors:
+    """First values of every parameter of the model, frozen ones included, for the number-th seed."""
+    seed, first = experiment.seed + number, experiment.initial
+    if first is None or number:
+        init = builder.calls.model.init
+        first = researcher.ask("The model's init", init, seed, given=f"seed {seed}", code="model_mismatch")
+    return initial_tensors(first, {name: spec.shape for name, spec in builder.specs.items()})
 
 
 def _require_the_same_again(builder: GraphBuilder, files: Mapping[str, bytes]) -> None:
@@ -182,7 +188,7 @@ def _describe(name: GraphName, graph: Graph, data: bytes, zeroed: frozenset[str]
         GraphOutput(name=output, role=_role(output), dtype=value.type.dtype, shape=value.type.shape or (1,))
         for output, value in graph.outputs.items()
     )
-    carries = name in ("train", "eval")
+    carries = name in CARRYING
     return GraphManifest(
         sha256=sha256_hex(data),
         size=len(data),
@@ -214,6 +220,7 @@ _SOURCES: Mapping[str, Source] = {
     "random": "random",
     "batch": "batch",
     "counter": "counter",
+    "round_input": "state",
 }
 
 
@@ -221,8 +228,8 @@ def _source(graph: GraphName, prefix: str, key: str, zeroed: bool) -> Source:
     """Where a graph takes an input from."""
     if prefix in ("shared", "buffer"):
         return "state" if graph in ("train", "finish") else "model"
-    if prefix == "round_input":
-        return "state" if key.startswith("begin/") else "round"
+    if prefix == "probe":
+        return "zeros" if graph == "probe" else "probe"
     if prefix in ("metric", "optimizer"):
         return "state" if graph == "finish" or (prefix == "optimizer" and not zeroed) else "zeros"
     return "active" if (prefix, key) == ("hyper", "active") else _SOURCES[prefix]

@@ -6,17 +6,19 @@ from typing import Any, Literal, cast, get_args
 
 from coterie.aggregation.plan.reading import Fields
 
-GraphName = Literal["begin", "train", "finish", "eval", "infer"]
+GraphName = Literal["probe", "begin", "train", "finish", "eval", "infer"]
 GRAPHS: tuple[GraphName, ...] = get_args(GraphName)
+# Those that are stepped over batches: each output is the new value of an input.
+CARRYING: tuple[GraphName, ...] = ("probe", "train", "eval")
 
 Role = Literal[
     "shared", "frozen", "buffer", "optimizer", "client_state", "round_input", "hyper", "random", "batch", "upload",
-    "metric", "counter", "output",
+    "metric", "counter", "probe", "output",
 ]  # fmt: skip
 ROLES: tuple[Role, ...] = get_args(Role)
 
 Source = Literal[
-    "model", "frozen", "client_state", "round", "hyper", "active", "random", "batch", "state", "zeros", "counter"
+    "model", "frozen", "client_state", "probe", "hyper", "active", "random", "batch", "state", "zeros", "counter"
 ]
 SOURCES: tuple[Source, ...] = get_args(Source)
 
@@ -36,6 +38,7 @@ PREFIXES: Mapping[str, Role] = {
     "upload": "upload",
     "metric": "metric",
     "counter": "counter",
+    "probe": "probe",
     "output": "output",
 }
 NEXT = "next/"
@@ -58,7 +61,7 @@ class GraphInput:
     model         tensor ``key`` of the model version that the task names
     frozen        tensor ``key`` of the frozen blob
     client_state  tensor ``key`` of this device's committed client state; zeros before the first
-    round         tensor ``key`` of the round's own inputs
+    probe         ``[1]``: what the probe's outputs ``next/probe/<key>`` sum to over the rows, batch by batch
     hyper         ``[1]``: hyper-parameter ``key`` of the task, else the manifest's default
     active        ``[1]``: 1 for a real step, 0 for one that must leave the state as it is
     random        uniform float32 in [0, 1) from the host's generator, fresh at every step

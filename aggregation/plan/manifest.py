@@ -87,9 +87,9 @@ class Frozen:
 class Manifest:
     """What a plan is. ``from_bytes`` accepts canonical bytes only, so a plan has one byte string and one id.
 
-    layout: the tensors of a model version, in order. client_state: tensors that stay on a device between rounds,
-    zeros at first. round_inputs: tensors that the server adds to a round. sections: what an update holds; ``metrics``
-    is the last.
+    layout: the tensors of a model version, in order: those of the model, and what the method sends beside them.
+    client_state: tensors that stay on a device between rounds, zeros at first. sections: what an update holds;
+    ``metrics`` is the last.
     codecs: for sections over the layout, by preference. metrics: names of the sums, ``examples`` first. hyper:
     defaults of the hyper-parameters that a task may set. algorithm, optimizer: for people and for the server; a
     device ignores them.
@@ -101,7 +101,6 @@ class Manifest:
     layout: Layout
     frozen: Frozen | None = None
     client_state: tuple[Tensor, ...] = ()
-    round_inputs: tuple[Tensor, ...] = ()
     sections: tuple[SectionSpec, ...]
     codecs: tuple[str, ...] = ("float32",)
     metrics: tuple[str, ...] = (EXAMPLES, "loss")
@@ -156,7 +155,6 @@ class Manifest:
             "layout": self.layout.to_json(),
             "frozen": None if self.frozen is None else self.frozen.to_json(),
             "client_state": [_tensor_json(tensor) for tensor in self.client_state],
-            "round_inputs": [_tensor_json(tensor) for tensor in self.round_inputs],
             "sections": [spec.to_json() for spec in self.sections],
             "codecs": list(self.codecs),
             "metrics": list(self.metrics),
@@ -192,7 +190,6 @@ class Manifest:
             layout=fields.part("layout", Layout.from_json),
             frozen=Frozen.read(fields.raw("frozen"), "manifest.frozen"),
             client_state=fields.items("client_state", _read_tensor),
-            round_inputs=fields.items("round_inputs", _read_tensor),
             sections=fields.items("sections", _read_section),
             codecs=fields.texts("codecs"),
             metrics=fields.texts("metrics"),
@@ -217,7 +214,7 @@ class Manifest:
 
 
 _FIELDS = (
-    "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "round_inputs", "sections", "codecs",
+    "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "sections", "codecs",
     "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
 )  # fmt: skip
 

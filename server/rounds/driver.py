@@ -237,6 +237,7 @@ class Driver:
         arguments = {
             "manifest": str(blobs.path("blobs", row.plan)),
             "graph": str(blobs.path("blobs", manifest.graph("eval").sha256)),
+            "probe": str(blobs.path("blobs", manifest.graph("probe").sha256)) if "probe" in manifest.graphs else None,
             "weights": str(blobs.path("blobs", found.value.version or "")),
             "frozen": str(blobs.path("blobs", request.frozen.sha256)) if request.frozen else None,
             "data": str(blobs.path("blobs", request.evaluation.sha256)) if request.evaluation else None,

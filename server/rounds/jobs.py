@@ -36,13 +36,14 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a version on the coordinator's own rows."""
     manifest = Manifest.from_bytes(Path(arguments["manifest"]).read_bytes())
-    frozen = arguments["frozen"]
+    frozen, probe = arguments["frozen"], arguments["probe"]
     sums = evaluate(
         Path(arguments["graph"]).read_bytes(),
         manifest,
         read_file(Path(arguments["weights"])),
         read_file(Path(arguments["data"])),
         frozen=read_file(Path(frozen)) if frozen else None,
+        probe=Path(probe).read_bytes() if probe else None,
     )
     return {"metrics": dict(sums.sums)}
 

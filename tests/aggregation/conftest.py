@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from coterie.aggregation.evaluate import run_probe
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.graph import GraphManifest
@@ -32,6 +33,16 @@ class Driven:
     steps: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list[dict[str, npt.NDArray[Any]]])
 
 
+def rows(batches: Sequence[Arrays]) -> Arrays:
+    """The rows of the batches that count."""
+    real = [batch["sample_weight"] > 0 for batch in batches]
+    names = [name for name in batches[0] if name != "sample_weight"]
+    return {
+        name: np.concatenate([batch[name][counts] for batch, counts in zip(batches, real, strict=True)])
+        for name in names
+    }
+
+
 def drive(
     plan: Plan,
     weights: Arrays,
@@ -39,14 +50,13 @@ def drive(
     *,
     hyper: Mapping[str, float] | None = None,
     client_state: Arrays | None = None,
-    round_inputs: Arrays | None = None,
     active: Sequence[float] | None = None,
     weight: float = 1.0,
     seed: int = 0,
     start: Arrays | None = None,
     frozen: Arrays | None = None,
 ) -> Driven:
-    """Run begin, train and finish by the manifest alone: no name of a method, model or optimizer occurs here."""
+    """Run probe, begin, train and finish by the manifest alone: no name of a method, model or optimizer occurs here."""
     manifest = plan.manifest
     random = np.random.default_rng(seed)
     kept = client_state or {t.name: np.zeros(t.shape, np.float32) for t in manifest.client_state}
@@ -62,8 +72,8 @@ def drive(
                     given[tensor.name] = (frozen or {})[tensor.key]
                 case "client_state":
                     given[tensor.name] = kept[tensor.key]
-                case "round":
-                    given[tensor.name] = (round_inputs or {})[tensor.key]
+                case "probe":
+                    given[tensor.name] = probed[tensor.key]
                 case "hyper":
                     value = (hyper or {}).get(tensor.key, manifest.hyper[tensor.key])
                     given[tensor.name] = np.array([value], np.float32)
@@ -85,7 +95,11 @@ def drive(
         graph = manifest.graph(name)
         return dict(executables[name].run(feeds(graph, state, batch, on)))
 
-    executables = {name: Executable(plan.graphs[name]) for name in ("begin", "train", "finish")}
+    executables = {name: Executable(data) for name, data in plan.graphs.items() if name not in ("eval", "infer")}
+    probed = {}
+    if "probe" in executables:
+        found = run_probe(executables["probe"], manifest, weights, rows(batches), frozen=frozen)
+        probed = dict(found)
     state = {name.removeprefix("next/"): value for name, value in run("begin", {}, {}, 1.0).items()}
     state |= dict(start or {})
     driven = Driven(state, {}, {})

@@ -7,7 +7,16 @@ import pytest
 
 from coterie import errors
 from coterie.aggregation.horizontal import ALGORITHMS, FedAvg, FedProx, algorithm
-from coterie.aggregation.horizontal.algorithm import Algorithm, Begin, ClientPart, Finish, Finished, Step, whole_delta
+from coterie.aggregation.horizontal.algorithm import (
+    Algorithm,
+    Begin,
+    ClientPart,
+    Finish,
+    Finished,
+    Shapes,
+    Step,
+    delta,
+)
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.optim import sgd
@@ -75,15 +84,19 @@ def test_an_unknown_method_is_refused() -> None:
 
 
 # A stateful method in the manner of SCAFFOLD, for this test alone: a variate c_i stays on the device, the server
-# sends c, and a second section uploads how c_i changed.
+# sends c beside the model, and a second section uploads how c_i changed.
 
 
-def variates(layout: Layout) -> dict[str, tuple[int, ...]]:
-    return {tensor.name: tensor.shape for tensor in layout.tensors}
+def variates(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    return dict(shapes.trained)
+
+
+def version(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    return {**shapes.tensors, **{f"c/{name}": shape for name, shape in shapes.trained.items()}}
 
 
 def begin(context: Begin) -> dict[str, Any]:
-    return {name: context.round_inputs[name] - context.client_state[name] for name in context.base}
+    return {name: context.base[f"c/{name}"] - context.client_state[name] for name in context.client_state}
 
 
 def gradient(data: Any, step: Step) -> dict[str, Any]:
@@ -93,22 +106,23 @@ def gradient(data: Any, step: Step) -> dict[str, Any]:
 def finish(context: Finish) -> Finished:
     """c_i⁺ = c_i − c + (x − y_i) / (K · lr), option II of the paper."""
     scale = 1.0 / (context.steps * context.hyper["lr"])
-    delta = {name: context.end[name] - context.base[name] for name in context.base}
+    moved = delta(context)
     after = {
-        name: context.client_state[name] - context.round_inputs[name] - delta[name] * scale for name in context.base
+        name: value - context.base[f"c/{name}"] - moved[name] * scale for name, value in context.client_state.items()
     }
-    change = {name: after[name] - context.client_state[name] for name in context.base}
-    return Finished(sections={"delta": delta, "variate": change}, client_state=after)
+    change = {f"c/{name}": after[name] - value for name, value in context.client_state.items()}
+    return Finished(sections={"delta": moved, "variate": change}, client_state=after)
 
 
-def sections(layout: Layout) -> tuple[SectionSpec, ...]:
-    return (*whole_delta(layout), SectionSpec.extra("variate", layout.size))
+def sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
+    size = Layout.of(shapes.tensors).size
+    return SectionSpec.over("delta", layout, [(0, size)]), SectionSpec.over("variate", layout, [(size, layout.size)])
 
 
 TOY = Algorithm(
     name="toy",
     client=ClientPart(
-        client_state=variates, round_inputs=variates, begin=begin, gradient=gradient, sections=sections, finish=finish
+        client_state=variates, version=version, begin=begin, gradient=gradient, sections=sections, finish=finish
     ),
 )
 
@@ -122,27 +136,29 @@ def test_a_stateful_method_is_data_to_the_device(make_experiment: Any, make_batc
     )
     assert [spec.name for spec in manifest.sections] == ["delta", "variate", "metrics"]
     assert {t.name for t in manifest.graph("train").inputs if t.source == "state"} >= {"round_input/begin/0.weight"}
+    assert not [t for graph in ("eval", "infer") for t in manifest.graph(graph).inputs if t.key.startswith("c/")]
 
-    names = manifest.layout.names
-    server = {t.name: np.full(t.shape, 0.5, np.float32) for t in manifest.round_inputs}
+    names = [name for name in manifest.layout.names if not name.startswith("c/")]
+    half = {
+        name: np.full_like(value, 0.5) if name.startswith("c/") else value for name, value in compiled.initial.items()
+    }
+    assert not any(compiled.initial[f"c/{name}"].any() for name in names)
     batches = [make_batch(seed=seed) for seed in range(3)]
-    first = drive(compiled.plan, compiled.initial, batches, round_inputs=server)
+    first = drive(compiled.plan, half, batches)
     assert set(first.client_state) == set(names)
-    delta = {name: first.state[f"shared/{name}"] - compiled.initial[name] for name in names}
+    moved = {name: first.state[f"shared/{name}"] - compiled.initial[name] for name in names}
     for name in names:
-        np.testing.assert_allclose(first.client_state[name], -0.5 - delta[name] / (3 * 0.25), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        first.upload["variate"], manifest.layout.flatten(first.client_state), rtol=1e-5, atol=1e-6
-    )
+        np.testing.assert_allclose(first.client_state[name], -0.5 - moved[name] / (3 * 0.25), rtol=1e-4, atol=1e-5)
+    kept = np.concatenate([first.client_state[name].reshape(-1) for name in names])
+    np.testing.assert_allclose(first.upload["variate"], kept, rtol=1e-5, atol=1e-6)
 
     # In the next round the kept state comes back, and it matters.
-    again = drive(compiled.plan, compiled.initial, batches, round_inputs=server, client_state=first.client_state)
+    again = drive(compiled.plan, half, batches, client_state=first.client_state)
     assert not np.allclose(again.upload["delta"], first.upload["delta"])
     # Where the server's variate equals the device's, the correction vanishes.
     plain = compile_plan(make_experiment(optimizer=sgd(0.25)))
-    zeroed = {name: np.zeros_like(value) for name, value in server.items()}
     np.testing.assert_allclose(
-        drive(compiled.plan, compiled.initial, batches, round_inputs=zeroed).upload["delta"],
+        drive(compiled.plan, compiled.initial, batches).upload["delta"],
         drive(plain.plan, plain.initial, batches).upload["delta"],
         rtol=1e-5,
         atol=1e-6,
@@ -159,9 +175,7 @@ def test_a_method_that_forgets_a_section_or_a_state_is_refused(make_experiment: 
     for broken, code in ((forgetful, "algorithm_sections"), (stateless, "plan_inconsistent")):
         rule = Algorithm(
             name="toy",
-            client=ClientPart(
-                client_state=variates, round_inputs=variates, begin=begin, sections=sections, finish=broken
-            ),
+            client=ClientPart(client_state=variates, version=version, begin=begin, sections=sections, finish=broken),
         )
         with pytest.raises(errors.ExperimentError) as caught:
             compile_plan(make_experiment(algorithm=rule))

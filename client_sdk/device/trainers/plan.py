@@ -1,21 +1,21 @@
 """The plan trainer: runs a plan's graphs, and knows no algorithm.
 
-begin fills the state, train is stepped over batches, finish yields the sections and the new client state. Which input
-takes what is said by the manifest (``source`` and ``key`` of every input); the table ``_FILL`` is all that this module
-adds.
+probe, where there is one, sums over the rows; begin fills the state, train is stepped over batches, finish yields the
+sections and the new client state. Which input takes what is said by the manifest (``source`` and ``key`` of every
+input); the table ``_FILL`` is all that this module adds.
 """
 
 import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.evaluate import evaluate
+from coterie.aggregation.evaluate import evaluate, run_probe
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphManifest, GraphName, Source
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
@@ -39,6 +39,7 @@ class Supply:
     frozen: Tensors
     client_state: Tensors
     hyper: Mapping[str, float]
+    probe: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
     state: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -56,6 +57,7 @@ _FILL: Mapping[Source, Callable[[Supply, GraphInput], NDArray[Any]]] = {
     "model": lambda supply, tensor: supply.weights[tensor.key],
     "frozen": lambda supply, tensor: supply.frozen[tensor.key],
     "client_state": _client_state,
+    "probe": lambda supply, tensor: supply.probe[tensor.key],
     "hyper": lambda supply, tensor: np.array([supply.hyper[tensor.key]], np.float32),
     "active": lambda supply, tensor: np.ones(1, np.float32),
     "state": _state,
@@ -91,22 +93,23 @@ class PlanTrainer:
         client_state: Tensors,
         options: TrainOptions,
     ) -> LocalResult:
-        """begin, steps, finish. The weight is the number of rows, at most the task's cap.
+        """The probe if there is one, begin, steps, finish. The weight is the number of rows, at most the task's cap.
 
         Guarantees: a function of its arguments, bit for bit, for a given number of threads and ONNX Runtime version.
         """
         manifest = plan.manifest
         weight = min(len(next(iter(rows.values()))), task.weight_cap)
-        supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper})
+        probe: Tensors = {}
+        if "probe" in manifest.graphs:
+            probe = run_probe(self._executable(plan, "probe", options.threads), manifest, weights, rows, frozen=frozen)
+        supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper}, probe)
         begun = self._run(supply, "begin", options.threads)
         state = {name.removeprefix(NEXT): value for name, value in begun.items()}
-        with self._loop(Supply(plan, weights, frozen, client_state, supply.hyper, state), options.threads) as loop:
+        with self._loop(replace(supply, state=state), options.threads) as loop:
             steps = _steps(loop, manifest.graph("train"), plan, task, rows, options)
             ended = loop.state()
         counters = {"steps": float(steps), "weight": float(weight)}
-        finished = self._run(
-            Supply(plan, weights, frozen, client_state, supply.hyper, ended, counters), "finish", options.threads
-        )
+        finished = self._run(replace(supply, state=ended, counters=counters), "finish", options.threads)
         kept = f"{NEXT}client_state/"
         return LocalResult(
             sections={spec.name: finished[f"upload/{spec.name}"] for spec in manifest.sections},
@@ -125,6 +128,7 @@ class PlanTrainer:
             weights,
             rows,
             frozen=frozen,
+            probe=self._executable(plan, "probe", options.threads) if "probe" in plan.manifest.graphs else None,
             threads=options.threads,
         )
 

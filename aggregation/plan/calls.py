@@ -1,0 +1,189 @@
+"""A researcher's model, loss and metrics on the rows of a batch, as every graph of a plan calls them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import floor
+from typing import Any
+
+from coterie import errors
+from coterie.aggregation.experiment import Experiment, PerExample
+from coterie.aggregation.plan import researcher
+from coterie.aggregation.plan.graph import NEXT
+from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.nn import mode as modes
+from coterie.compute.nn.calling import forward
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.module import Module, ParameterSpec
+from coterie.compute.nn.sequential import Sequential
+from coterie.compute.trace import GraphInputs, TensorSpec
+from coterie.protocol.schema import Label
+
+Arrays = Mapping[str, Array]
+Outputs = dict[str, Array]
+
+
+class Requested(Mapping[str, Array]):
+    """Tensors that become inputs of the graph only when they are read, so that a graph has no input that it ignores.
+    places: full names of those that are not ``<prefix>/<name>``.
+    """
+
+    def __init__(
+        self,
+        inputs: GraphInputs,
+        prefix: str,
+        shapes: Mapping[str, tuple[int, ...]],
+        places: Mapping[str, str] | None = None,
+    ) -> None:
+        self._inputs, self._prefix, self._shapes, self._places = inputs, prefix, shapes, places or {}
+
+    def __getitem__(self, name: str) -> Array:
+        shape = self._shapes[name]
+        full = self._places.get(name, f"{self._prefix}/{name}")
+        return self._inputs[full] if full in self._inputs else self._inputs.request(full, TensorSpec(shape))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCalls:
+    """The calls of one experiment. Each takes the inputs of the graph that is being traced, whose batch it reads."""
+
+    experiment: Experiment
+    model: Module
+    loss: PerExample
+    specs: Mapping[str, ParameterSpec]
+
+    def rows(self, rows: int) -> dict[str, TensorSpec]:
+        """The inputs of a batch with labels and weights."""
+        label = self.experiment.schema.label
+        return {
+            **self.features(rows),
+            f"batch/{label.name}": TensorSpec((rows,), label.dtype),
+            f"batch/{SAMPLE_WEIGHT}": TensorSpec((rows,)),
+        }
+
+    def features(self, rows: int) -> dict[str, TensorSpec]:
+        """The inputs of a batch without labels."""
+        return {f"batch/{f.name}": TensorSpec((rows, *f.shape), f.dtype) for f in self.experiment.schema.features}
+
+    def predict(self, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> tuple[Array, Arrays]:
+        """The model's output for the batch, normalised as the schema says, and its buffers after it."""
+        return self._call(self.model, "The model", inputs, weights, mode)
+
+    def represent(self, inputs: GraphInputs, weights: Arrays) -> Array:
+        """What the model makes of the batch before its last layer, ``[B, …]``: the output of all layers but the last
+        of a Sequential, else of the module that the model's ``encoder`` is. Raises errors.ExperimentError.
+        """
+        layers = self.model.layers[:-1] if isinstance(self.model, Sequential) else ()
+        encoder = Sequential(*layers) if layers else getattr(self.model, "encoder", None)
+        if not isinstance(encoder, Module):
+            raise errors.ExperimentError(
+                f"Algorithm {self.experiment.algorithm.name!r} needs what the model makes of a row before its last "
+                f"layer, and {type(self.model).__name__} does not say what that is.",
+                hint="Use nn.Sequential(...) with two layers or more, or give the model an attribute `encoder`: a "
+                "module that takes the model's own parameters.",
+                code="model_mismatch",
+            )
+        mine = {name: weights[name] for name in encoder.specs() if name in weights}
+        return self._call(encoder, "The model's encoder", inputs, mine, modes.EVAL)[0]
+
+    def losses(self, inputs: GraphInputs, prediction: Array) -> Array:
+        """The loss of each example, ``[B]``."""
+        highest = _highest_class(self.experiment.schema.label)
+        if self.loss is softmax_cross_entropy and prediction.ndim == 2 and highest >= prediction.shape[1]:
+            # A label without a logit would train without a word, on the wrong loss.
+            raise errors.ExperimentError(
+                f"The schema's label goes up to class {highest}, but the model gives {prediction.shape[1]} logits: "
+                f"class 0 to {prediction.shape[1] - 1}.",
+                hint=f"Let the last layer have {highest + 1} outputs, or correct the label's classes or range.",
+                code="loss_mismatch",
+            )
+        return self._per_example("loss", self.loss, prediction, self._label(inputs))
+
+    def sums(
+        self, inputs: GraphInputs, losses: Array, prediction: Array, weight: Array, active: Array | None
+    ) -> Outputs:
+        """The metric sums after this batch."""
+        label = self._label(inputs)
+        values = {"loss": losses} | {
+            name: self._per_example(name, function, prediction, label)
+            for name, function in self.experiment.metrics.items()
+        }
+        totals = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
+        if active is None:
+            added = {name: xp.reshape(total, (1,)) for name, total in totals.items()}
+        else:
+            added = {name: active * total for name, total in totals.items()}
+        return {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + value for name, value in added.items()}
+
+    def _label(self, inputs: GraphInputs) -> Array:
+        return inputs[f"batch/{self.experiment.schema.label.name}"]
+
+    def _call(
+        self, module: Module, what: str, inputs: GraphInputs, weights: Arrays, mode: modes.Mode
+    ) -> tuple[Array, Arrays]:
+        features = {f.name: inputs[f"batch/{f.name}"] for f in self.experiment.schema.features}
+        frozen = {name: spec.shape for name, spec in module.specs().items() if spec.role == "frozen"}
+        held = Requested(inputs, "frozen", frozen)
+        x = {f.name: _normalised(features[f.name], f) for f in self.experiment.schema.features}
+        taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
+        prediction, buffers = researcher.ask(
+            what,
+            partial(forward, module),
+            researcher.Named("parameter", {**weights, **{name: held[name] for name in held}}),
+            researcher.Named("feature", x) if len(x) > 1 else next(iter(x.values())),
+            mode,
+            given=f"the schema's features ({taken})",
+            hint="Make the schema's shapes and dtypes those of the model's first layer.",
+            code="model_mismatch",
+        )
+        return researcher.array(what, prediction, code="model_mismatch"), buffers
+
+    def _per_example(self, name: str, function: PerExample, prediction: Array, label: Array) -> Array:
+        """One float32 value per example, or a refusal that names what came instead."""
+        kind = "loss" if name == "loss" else "metric"
+        given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
+        what = f"The {kind} {name!r}"
+        result = researcher.ask(what, function, prediction, label, given=given, code=f"{kind}_mismatch")
+        values = researcher.array(what, result, code=f"{kind}_shape")
+        if values.shape != label.shape[:1]:
+            raise errors.ExperimentError(
+                f"{what} must return one value per example, [{label.shape[0]}]; it returned "
+                f"{list(values.shape)} for {given}.",
+                hint="Leave out the mean over the batch: coterie weighs and averages." if not values.shape else None,
+                code=f"{kind}_shape",
+            )
+        if values.dtype.name != "float32":
+            raise errors.ExperimentError(
+                f"{what} must return float32; it returned {values.dtype}.",
+                hint='Convert it with astype(x, "float32"); random numbers of NumPy are float64 unless told otherwise.',
+                code=f"{kind}_dtype",
+            )
+        return values
+
+
+def _normalised(x: Array, feature: Any) -> Array:
+    """(x - offset) * scale in float32. An int32 feature without normalisation stays as it is: it holds ids."""
+    if not feature.is_normalised:
+        return xp.astype(x, xp.float32) if feature.dtype == "uint8" else x
+    offset, scale = feature.normalisation()
+    values = x if feature.dtype == "float32" else xp.astype(x, xp.float32)
+    values = values - offset if offset.any() else values
+    return values * scale if (scale != 1).any() else values
+
+
+def _highest_class(label: Label) -> int:
+    """The greatest class index that the schema lets pass; -1 where it sets no bound."""
+    if label.classes is not None:
+        return len(label.classes) - 1
+    return -1 if label.high is None or label.dtype != "int32" else floor(label.high)
