@@ -31,7 +31,7 @@ from coterie.protocol.device import Abort, Progress, Task
 MOST_FAILURES: Final = 3
 HEARTBEATS_PER_LEASE: Final = 3
 # Answers after which nothing more can come of a task.
-_OVER: Final = frozenset(("task_unknown", "task_finished", "lease_expired", "round_closed"))
+_OVER: Final = frozenset(("task_unknown", "task_finished", "lease_expired", "round_closed", "stale_update"))
 
 
 class Emit(Protocol):

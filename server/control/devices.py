@@ -5,14 +5,13 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from coterie.aggregation.engine import EvaluationFailed, TaskFailed
 from coterie.errors import NotFound
 from coterie.protocol.control import DeviceView, Page
 from coterie.server.auth.gate import Admin, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.paging import Cursor, Limit, after, instant, page
 from coterie.server.coordinator import Coordinator
-from coterie.server.store import audit, devices, events, experiments, tasks
+from coterie.server.store import audit, devices, events, tasks
 from coterie.server.store.tables import DeviceRow
 
 router = gated_router("devices")
@@ -60,11 +59,7 @@ async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin:
             if held is not None:
                 changes = {"code": "device_revoked", "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
                 await tasks.leave(session, held.id, tasks.ABORTED, changes)
-                opened = await experiments.open_round(session, held.experiment)
-                if opened is not None and opened.row.number == held.round:
-                    await here.rounds.apply(
-                        session, opened, TaskFailed() if held.kind == "train" else EvaluationFailed()
-                    )
+                await here.rounds.lost(session, held)
             await session.refresh(row)
         accepted = await devices.accepted(session, [device])
     here.devices.forget(device)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import EvaluationAccepted, EvaluationFailed, Event, TaskFailed, UpdateAccepted
+from coterie.aggregation.engine import EvaluationAccepted, UpdateAccepted, counted_in
 from coterie.aggregation.evaluate import check_metrics
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.errors import CoterieError, UpdateRefused
@@ -18,6 +18,7 @@ from coterie.server.auth.gate import SignedDevice
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.task_states import own, refusal
+from coterie.server.rounds.transitions import awaits
 from coterie.server.store import events, experiments, nonces, tasks
 from coterie.server.store.tables import TaskRow
 
@@ -101,7 +102,7 @@ async def accept(
             if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
                 return _twice(await own(session, row.id, device.id), sha256)
             events.append(session, "update.accepted", data, row.experiment)
-            await _tell(here, session, row, EvaluationAccepted(sums.sums) if sums else UpdateAccepted())
+            await _count(here, session, row, sums)
     except CoterieError:
         await _drop_unmentioned(here, device, row, sha256)
         raise
@@ -139,12 +140,19 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
             raise refusal((await own(session, row.id, device.id)).state)
         data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "code": error.reason}
         events.append(session, "update.refused", data, row.experiment)
-        await _tell(here, session, row, TaskFailed() if row.kind == "train" else EvaluationFailed())
+        await here.rounds.lost(session, row)
 
 
-async def _tell(here: Coordinator, session: AsyncSession, row: TaskRow, event: Event) -> None:
-    """Step the round of a task that has just left ``leased``: rows and engine change together or not at all."""
+async def _count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: MetricSums | None) -> None:
+    """Step the round of a task that has just left ``leased``: rows and engine change together or not at all.
+
+    An update that comes while a buffered round is made into a version counts in the next one.
+    """
     opened = await experiments.open_round(session, row.experiment)
-    if opened is None or opened.row.number != row.round:
+    if opened is None or not awaits(opened, row):
         raise refusal(tasks.CLOSED)
-    await here.rounds.apply(session, opened, event)
+    if sums is not None:
+        await here.rounds.apply(session, opened, EvaluationAccepted(sums.sums))
+        return
+    await tasks.put_in_buffer(session, row.id, counted_in(opened.value))
+    await here.rounds.apply(session, opened, UpdateAccepted(row.place))

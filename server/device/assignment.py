@@ -58,6 +58,10 @@ async def _may_take(
     states = await tasks.tried(session, opened.row.experiment, opened.row.number, kind, asker.id)
     if tasks.ACCEPTED in states or tasks.REFUSED in states or len(states) >= ATTEMPTS:
         return False
+    # One device has one say in a buffer, and trains on what it keeps only when that is settled.
+    buffered = opened.value.config.buffered and kind == "train"
+    if buffered and await tasks.waits(session, opened.row.experiment, asker.id):
+        return False
     experiment = await experiments.find(session, opened.row.experiment)
     if experiment is None:
         return False
@@ -112,6 +116,7 @@ async def _make(
             id=task.id,
             experiment=experiment.id,
             round=task.round,
+            place=opened.value.place,
             kind=kind,
             device=asker.id,
             state=tasks.LEASED,

@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import BaseModel
 
-from coterie.aggregation.engine import EvaluationFailed, TaskFailed
 from coterie.errors import Gone
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Abort, Progress
@@ -58,7 +57,5 @@ async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None
             "code": body.code,
         }
         events.append(session, "task.aborted", data, row.experiment)
-        opened = await experiments.open_round(session, row.experiment)
-        if opened is not None and opened.row.number == row.round:
-            await here.rounds.apply(session, opened, TaskFailed() if row.kind == "train" else EvaluationFailed())
+        await here.rounds.lost(session, row)
     here.blobs.scratch_file(task).unlink(missing_ok=True)

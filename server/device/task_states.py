@@ -14,6 +14,7 @@ REFUSALS: Final[Mapping[str, tuple[type[CoterieError], str, str]]] = {
     tasks.REFUSED: (Conflict, "task_finished", "The update of this task was refused; the task is over."),
     tasks.ABORTED: (Conflict, "task_finished", "The device gave this task up."),
     tasks.EXPIRED: (Gone, "lease_expired", "The lease of this task ran out before its update was complete."),
+    tasks.STALE: (Gone, "stale_update", "The model of this task is older than its experiment's staleness cap allows."),
     tasks.CLOSED: (Gone, "round_closed", "The round of this task is over."),
 }
 

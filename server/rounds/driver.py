@@ -22,10 +22,8 @@ from coterie.aggregation.engine import (
     Committed,
     DeadlinePassed,
     Evaluated,
-    EvaluationFailed,
     Event,
     Phase,
-    TaskFailed,
 )
 from coterie.errors import CoterieError
 from coterie.protocol.control import ExperimentCreate
@@ -123,10 +121,7 @@ class Driver:
     async def _report_lost(self, session: AsyncSession, task: TaskRow) -> None:
         data = {"round": task.round, "task": task.id, "device": task.device, "kind": task.kind}
         events.append(session, "task.expired", data, task.experiment)
-        opened = await experiments.open_round(session, task.experiment)
-        if opened is not None and opened.row.number == task.round:
-            event = TaskFailed() if task.kind == "train" else EvaluationFailed()
-            await self._parts.rounds.apply(session, opened, event)
+        await self._parts.rounds.lost(session, task)
 
     async def _deadline(self, found: OpenRound) -> None:
         async with self._parts.database.write("deadline") as session:
@@ -203,6 +198,8 @@ class Driver:
             "server": request.server.model_dump(mode="json"),
             "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
             "weight_cap": request.rounds.weight_cap,
+            "staleness": {task.id: found.value.place - task.place for task in accepted},
+            "staleness_exponent": request.rounds.staleness_exponent,
             "out": str(out),
         }
 
@@ -261,8 +258,8 @@ class Driver:
         """Delete the update blobs of a round that has ended; a crash in between only means doing it again."""
         async with self._parts.database.read() as session:
             digests = await tasks.uploads(session, experiment, number)
-            everybody = await tasks.of_round(session, experiment, number)
-        for task in everybody:
+            over = await tasks.over(session, experiment, number)
+        for task in over:
             self._parts.blobs.scratch_file(task).unlink(missing_ok=True)
         await self._parts.blobs.delete_updates(list(digests))
         async with self._parts.database.write("cleanup") as session:

@@ -12,7 +12,20 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import CloseTasks, Effects, Event, Phase, Round, SetDeadline, start, step
+from coterie.aggregation.engine import (
+    CloseStale,
+    CloseTasks,
+    Effects,
+    EvaluationFailed,
+    Event,
+    PassOn,
+    Phase,
+    Round,
+    SetDeadline,
+    TaskFailed,
+    start,
+    step,
+)
 from coterie.aggregation.progress import (
     Finish,
     Progress,
@@ -29,7 +42,7 @@ from coterie.server.clock import now_ms
 from coterie.server.rounds.record import round_record
 from coterie.server.store import blob_rows, events, experiments, tasks
 from coterie.server.store.experiments import OpenRound
-from coterie.server.store.tables import ExperimentRow, RoundRow
+from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from coterie.server.traffic import Traffic
 
 
@@ -44,6 +57,14 @@ class Rounds:
         progress, action = first_round(Progress.from_json(experiment.progress), _policy(experiment))
         experiment.progress = progress.to_json()
         await self._begin(session, experiment, action)
+
+    async def lost(self, session: AsyncSession, task: TaskRow) -> None:
+        """Tell the round that a task, which was leased until just now, comes to nothing; a round that does not wait for
+        it is not told.
+        """
+        opened = await experiments.open_round(session, task.experiment)
+        if opened is not None and awaits(opened, task):
+            await self.apply(session, opened, TaskFailed(task.place) if task.kind == "train" else EvaluationFailed())
 
     async def apply(
         self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None
@@ -72,6 +93,12 @@ class Rounds:
             match effect:
                 case CloseTasks(kind):
                     await tasks.close(session, row.experiment, row.number, kind, now_ms())
+                case CloseStale(oldest):
+                    for task in await tasks.close_stale(session, row.experiment, oldest, now_ms()):
+                        data = {"round": row.number, "task": task.id, "device": task.device, "code": task.code}
+                        events.append(session, "task.stale", data, row.experiment)
+                case PassOn():
+                    await tasks.pass_on(session, row.experiment, row.number)
                 case SetDeadline(kind, seconds) if row.deadline_kind != kind:
                     changes |= {"deadline_kind": kind, "deadline_at": now_ms() + round(seconds * 1000)}
                 case _:
@@ -79,10 +106,12 @@ class Rounds:
                     continue
         return changes
 
-    async def _begin(self, session: AsyncSession, experiment: ExperimentRow, action: StartRound) -> None:
+    async def _begin(
+        self, session: AsyncSession, experiment: ExperimentRow, action: StartRound, before: Round | None = None
+    ) -> None:
         request = ExperimentCreate.model_validate_json(experiment.request)
         config = configure(request.rounds, action.number, central=request.evaluation is not None)
-        value, effects = start(action.number, action.base, config)
+        value, effects = start(action.number, action.base, config, place=action.place, before=before)
         row = RoundRow(
             experiment=experiment.id,
             number=value.number,
@@ -102,6 +131,7 @@ class Rounds:
     async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
         experiment = await experiments.locked(session, row.experiment)
         committed = value.phase is Phase.COMMITTED
+        # In buffered mode the tasks that are out go on; what was passed on is not this round's any more.
         await tasks.settle(session, row.experiment, row.number, tasks.COUNTED if committed else tasks.ROLLED_BACK)
         row.finished_at = ended = now_ms()
         row.cause = value.cause.value if value.cause else None
@@ -137,8 +167,9 @@ class Rounds:
         experiment.progress, experiment.best = progress.to_json(), progress.best
         match action:
             case StartRound():
-                await self._begin(session, experiment, action)
+                await self._begin(session, experiment, action, value)
             case Finish(reason, _):
+                await tasks.end_all(session, experiment.id, value.number, now_ms())
                 experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
                 experiment.reason, experiment.finished_at = reason.value, now_ms()
                 ended = {
@@ -150,6 +181,13 @@ class Rounds:
                     "rounds": progress.committed,
                 }
                 events.append(session, "experiment.finished", ended, experiment.id)
+
+
+def awaits(opened: OpenRound, task: TaskRow) -> bool:
+    """Whether this open round is the one that a leased task's outcome concerns: the round that handed it out, or in
+    buffered mode any later one.
+    """
+    return opened.row.number == task.round or (opened.value.config.buffered and task.kind == "train")
 
 
 def _policy(experiment: ExperimentRow) -> RoundPolicy:

@@ -4,7 +4,10 @@ leased ──► accepted        the update is durable and counted once
        ├─► refused         the update may not enter an aggregate
        ├─► aborted         the device gave it up
        ├─► expired         the lease ran out
+       ├─► stale           its base lags behind by more than the staleness cap
        └─► closed          the round no longer needs it
+
+An accepted update belongs to a buffer: the round that counts it. What waits for the next round becomes stale with it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +24,7 @@ REFUSED: Final = "refused"
 ABORTED: Final = "aborted"
 EXPIRED: Final = "expired"
 CLOSED: Final = "closed"
+STALE: Final = "stale"
 COUNTED: Final = "counted"
 ROLLED_BACK: Final = "rolled_back"
 
@@ -56,30 +60,85 @@ async def extend(session: AsyncSession, task: str, until: int) -> bool:
 
 
 async def close(session: AsyncSession, experiment: str, round: int, kind: str, now: int) -> None:
-    """Take back every leased task of this kind."""
+    """Take back every leased task of this kind that was handed out by this round or, in buffered mode, before it."""
     await session.execute(
         update(TaskRow)
-        .where(TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.kind == kind, TaskRow.state == LEASED)
+        .where(TaskRow.experiment == experiment, TaskRow.round <= round, TaskRow.kind == kind, TaskRow.state == LEASED)
         .values(state=CLOSED, verdict=ROLLED_BACK, finished_at=now)
     )
 
 
+async def put_in_buffer(session: AsyncSession, task: str, round: int) -> None:
+    """Say which round counts an accepted update."""
+    await session.execute(update(TaskRow).where(TaskRow.id == task).values(buffer=round))
+
+
 async def settle(session: AsyncSession, experiment: str, round: int, verdict: str) -> None:
-    """Say what became of the accepted training updates of an ended round."""
+    """Say what became of the training updates that an ended round had accepted."""
     await session.execute(
         update(TaskRow)
-        .where(
-            TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.state == ACCEPTED, TaskRow.kind == "train"
-        )
+        .where(TaskRow.experiment == experiment, TaskRow.buffer == round, TaskRow.state == ACCEPTED)
         .values(verdict=verdict)
     )
 
 
-async def accepted(session: AsyncSession, experiment: str, round: int) -> Sequence[TaskRow]:
-    """The accepted training tasks of a round, in the order of their ids: the order in which they are summed."""
-    query = select(TaskRow).where(
-        TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.state == ACCEPTED, TaskRow.kind == "train"
+async def pass_on(session: AsyncSession, experiment: str, round: int) -> None:
+    """Let the next round count what this one had accepted."""
+    await session.execute(
+        update(TaskRow)
+        .where(TaskRow.experiment == experiment, TaskRow.buffer == round, TaskRow.state == ACCEPTED)
+        .values(buffer=round + 1)
     )
+
+
+async def close_stale(session: AsyncSession, experiment: str, oldest: int, now: int) -> Sequence[TaskRow]:
+    """Take back the training tasks, and drop the updates that wait, whose place is older than this. Returns them."""
+    query = select(TaskRow).where(
+        TaskRow.experiment == experiment,
+        TaskRow.kind == "train",
+        TaskRow.place < oldest,
+        (TaskRow.state == LEASED) | ((TaskRow.state == ACCEPTED) & TaskRow.verdict.is_(None)),
+    )
+    rows = (await session.execute(query.order_by(TaskRow.id))).scalars().all()
+    for row in rows:
+        row.state, row.verdict, row.finished_at = STALE, ROLLED_BACK, now
+        row.code = "stale_update"
+    await session.flush()
+    return rows
+
+
+async def end_all(session: AsyncSession, experiment: str, round: int, now: int) -> None:
+    """Leave nothing open of an experiment whose last round has ended: tasks that are out are closed, and updates that
+    wait are dropped with that round.
+    """
+    for kind in ("train", "evaluate"):
+        await session.execute(
+            update(TaskRow)
+            .where(TaskRow.experiment == experiment, TaskRow.kind == kind, TaskRow.state == LEASED)
+            .values(state=CLOSED, verdict=ROLLED_BACK, finished_at=now)
+        )
+    await session.execute(
+        update(TaskRow)
+        .where(TaskRow.experiment == experiment, TaskRow.buffer > round)
+        .values(buffer=round, verdict=ROLLED_BACK)
+    )
+
+
+async def waits(session: AsyncSession, experiment: str, device: str) -> bool:
+    """Whether an update of this device is accepted and not settled yet."""
+    query = select(TaskRow.id).where(
+        TaskRow.device == device,
+        TaskRow.experiment == experiment,
+        TaskRow.kind == "train",
+        TaskRow.state == ACCEPTED,
+        TaskRow.verdict.is_(None),
+    )
+    return (await session.execute(query.limit(1))).first() is not None
+
+
+async def accepted(session: AsyncSession, experiment: str, round: int) -> Sequence[TaskRow]:
+    """The tasks whose updates a round counts, in the order of their ids: the order in which they are summed."""
+    query = select(TaskRow).where(TaskRow.experiment == experiment, TaskRow.buffer == round, TaskRow.state == ACCEPTED)
     return (await session.execute(query.order_by(TaskRow.id))).scalars().all()
 
 
@@ -122,9 +181,11 @@ async def verdicts(session: AsyncSession, device: str, tasks: Sequence[str]) -> 
 
 
 async def bytes_up(session: AsyncSession, experiment: str, round: int) -> int:
-    """The bytes of upload bodies that the tasks of a round have sent."""
+    """The bytes of upload bodies that the tasks of a round have sent: those it counts, and of those it handed out the
+    ones that no round counts.
+    """
     query = select(func.coalesce(func.sum(TaskRow.bytes_up), 0)).where(
-        TaskRow.experiment == experiment, TaskRow.round == round
+        TaskRow.experiment == experiment, func.coalesce(TaskRow.buffer, TaskRow.round) == round
     )
     return int((await session.execute(query)).scalar_one())
 
@@ -142,16 +203,18 @@ async def expire(session: AsyncSession, task: str, now: int, changes: Mapping[st
 
 
 async def uploads(session: AsyncSession, experiment: str, round: int) -> Sequence[str]:
-    """The digests of the update files of a round."""
-    query = select(TaskRow.upload).where(
-        TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.kind == "train"
-    )
+    """The digests of the update files that a round counted, or was to count."""
+    query = select(TaskRow.upload).where(TaskRow.experiment == experiment, TaskRow.buffer == round)
     return [digest for digest in (await session.execute(query)).scalars() if digest is not None]
 
 
-async def of_round(session: AsyncSession, experiment: str, round: int) -> Sequence[str]:
-    """The ids of all tasks of a round."""
-    query = select(TaskRow.id).where(TaskRow.experiment == experiment, TaskRow.round == round)
+async def over(session: AsyncSession, experiment: str, round: int) -> Sequence[str]:
+    """The ids of the tasks up to a round that are not out any more and were handed out by it, or counted in it."""
+    query = select(TaskRow.id).where(
+        TaskRow.experiment == experiment,
+        (TaskRow.round == round) | (TaskRow.buffer == round),
+        TaskRow.state != LEASED,
+    )
     return (await session.execute(query)).scalars().all()
 
 
@@ -161,11 +224,13 @@ async def leased(session: AsyncSession) -> frozenset[str]:
 
 
 async def live_uploads(session: AsyncSession) -> frozenset[str]:
-    """The digests of the update files that are still needed: accepted, and their round not over."""
+    """The digests of the update files that are still needed: accepted, and the round that counts them not over; it may
+    not have begun yet.
+    """
     query = (
         select(TaskRow.upload)
-        .join(RoundRow, (RoundRow.experiment == TaskRow.experiment) & (RoundRow.number == TaskRow.round))
-        .where(TaskRow.state == ACCEPTED, RoundRow.cleaned.is_(False))
+        .outerjoin(RoundRow, (RoundRow.experiment == TaskRow.experiment) & (RoundRow.number == TaskRow.buffer))
+        .where(TaskRow.state == ACCEPTED, TaskRow.buffer.is_not(None), RoundRow.cleaned.is_not(True))
     )
     return frozenset(digest for digest in (await session.execute(query)).scalars() if digest is not None)
 
