@@ -11,24 +11,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from coterie import errors
-from coterie.aggregation.horizontal import algorithm
-from coterie.aggregation.horizontal.algorithm import Aggregates
-from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
+from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Vector, reducer
-from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.aggregation.server_optimizers import ServerOptimizer
+from coterie.aggregation.version import next_version
 from coterie.protocol.files import make_folder, storage_error
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
 from coterie.protocol.update import read_update
 
 WEIGHTS_FILE = "weights.safetensors"
 STATE_FILE = "state.safetensors"
 _REDUCERS = {"weighted_mean": "mean", "sum": "sum"}
-_OPTIMIZER, _METHOD = "optimizer/", "method/"
 
 
 @dataclass(frozen=True)
@@ -88,30 +83,28 @@ def aggregate_updates(
         why = f"; the first: {rejected[0].message}" if rejected else "."
         raise errors.UpdateRefused(f"None of the {len(updates)} updates can be used{why}", code="nothing_usable")
     sections = _reduce(manifest, usable)
-    state = {} if server_state is None else read_file(server_state)
-    step, kept = _step(manifest, sections, usable, server, state)
-    weights = layout.flatten(read_file(base, _limits(manifest)))
-    with np.errstate(over="ignore"):
-        new = (weights + step).astype(np.float32)
-    if not np.isfinite(new).all():
-        raise errors.UpdateRefused(
-            f"The new weights are not finite at element {int(np.argmin(np.isfinite(new)))}.",
-            hint="The training diverged: lower the clients' or the server's learning rate.",
-            code="not_finite",
-        )
+    after = next_version(
+        manifest,
+        base=layout.flatten(read_file(base, _limits(manifest))),
+        sections=sections,
+        clients=len(usable),
+        weight=sum(entry.weight for entry in usable),
+        server=server,
+        state={} if server_state is None else read_file(server_state),
+    )
     make_folder(out)
-    write_file(out / WEIGHTS_FILE, layout.unflatten(new))
-    if kept:
-        write_file(out / STATE_FILE, kept)
+    write_file(out / WEIGHTS_FILE, layout.unflatten(after.weights))
+    if after.state:
+        write_file(out / STATE_FILE, after.state)
     return AggregateResult(
         version=_digest(out / WEIGHTS_FILE),
         weights=str(out / WEIGHTS_FILE),
-        state=str(out / STATE_FILE) if kept else None,
+        state=str(out / STATE_FILE) if after.state else None,
         accepted=tuple(entry.task for entry in usable),
         rejected=rejected,
         weight=sum(entry.weight for entry in usable),
         metrics=MetricSums.from_vector(manifest.metrics, sections[METRICS]).sums,
-        step_norm=float(np.linalg.norm(step)),
+        step_norm=after.step_norm,
     )
 
 
@@ -154,59 +147,6 @@ def _reduce(manifest: Manifest, usable: Sequence[_Usable]) -> Mapping[str, Vecto
         for name, rule in rules.items():
             sums[name] = rule.add(sums[name], update.chunks(name), entry.weight)
     return {name: rule.result(sums[name]) for name, rule in rules.items()}
-
-
-def _step(
-    manifest: Manifest,
-    sections: Mapping[str, Vector],
-    usable: Sequence[_Usable],
-    server: ServerOptimizer,
-    state: State,
-) -> tuple[Vector, State]:
-    """The change of the weights and the state to keep; nothing changes where no section covers the layout."""
-    layout = manifest.layout
-    method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters).server
-    uncovered = np.ones(layout.size, np.bool_)
-    placed = dict(sections)
-    for spec in manifest.sections:
-        if spec.slices:
-            placed[spec.name] = _place(spec, sections[spec.name], layout.size)
-            for start, stop in spec.slices:
-                uncovered[start:stop] = False
-    statistics = np.zeros(layout.size, np.bool_)
-    for name in manifest.buffers:
-        start, stop = layout.slices[name]
-        statistics[start:stop] = True
-    kept = dict(_part(state, _OPTIMIZER) or server.init(layout.size))
-
-    def optimize(delta: Vector) -> Vector:
-        change, after = server.update(delta, kept)
-        # State that is not one number for each weight, such as a count of steps, is the whole model's.
-        stays = {name: uncovered if value.shape == uncovered.shape else False for name, value in after.items()}
-        kept.update({name: np.where(stays[name], kept[name], value) for name, value in after.items()})
-        return change
-
-    # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
-    change = placed.get(DELTA, np.zeros(layout.size))
-    told = {**placed, DELTA: np.where(statistics, 0.0, change)}
-    aggregates = Aggregates(sections=told, clients=len(usable), weight=sum(entry.weight for entry in usable))
-    step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
-    step = np.where(statistics, change, step)
-    named = {_OPTIMIZER + name: value for name, value in kept.items()}
-    return np.where(uncovered, 0.0, step), named | {_METHOD + name: value for name, value in own.items()}
-
-
-def _place(spec: SectionSpec, section: Vector, size: int) -> Vector:
-    """A section's elements where they belong in the whole vector; zeros elsewhere."""
-    vector, at = np.zeros(size, np.float64), 0
-    for start, stop in spec.slices:
-        vector[start:stop] = section[at : at + stop - start]
-        at += stop - start
-    return vector
-
-
-def _part(state: State, prefix: str) -> State:
-    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
 def _limits(manifest: Manifest) -> TensorLimits:

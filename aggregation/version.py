@@ -1,0 +1,115 @@
+"""From the aggregate of a round's updates to the next model version: the method's server part and the server optimizer.
+
+Pure: vectors in, vectors out. Update files (`aggregate`) and simulation, whose updates are never files, both end here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.horizontal import algorithm
+from coterie.aggregation.horizontal.algorithm import Aggregates
+from coterie.aggregation.plan.manifest import DELTA, Manifest
+from coterie.aggregation.reducers import Vector
+from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.protocol.sections import SectionSpec
+
+_OPTIMIZER, _METHOD = "optimizer/", "method/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextVersion:
+    """weights: the new version, float32, flat as the layout orders it. state: the server's state for the next round,
+    empty when the rules keep none. step_norm: Euclidean length of the change.
+    """
+
+    weights: npt.NDArray[np.float32] = field(repr=False)
+    state: State = field(repr=False)
+    step_norm: float
+
+
+def next_version(
+    manifest: Manifest,
+    *,
+    base: npt.NDArray[np.float32],
+    sections: Mapping[str, Vector],
+    clients: int,
+    weight: float,
+    server: ServerOptimizer,
+    state: State,
+) -> NextVersion:
+    """The version after ``base``.
+
+    base: the weights that the round began with, flat. sections: the aggregate of every section, float64. clients,
+    weight: how many updates it is of, and the sum of their weights. state: what the round before returned, empty at
+    first.
+    Guarantees: a slice that no section covers keeps its weights and the optimizer's state; buffers move by the mean of
+    their changes. Raises errors.UpdateRefused (``not_finite``) when the new weights overflow.
+    """
+    step, kept = _step(manifest, sections, clients, weight, server, state)
+    with np.errstate(over="ignore"):
+        new = (base + step).astype(np.float32)
+    if not np.isfinite(new).all():
+        raise errors.UpdateRefused(
+            f"The new weights are not finite at element {int(np.argmin(np.isfinite(new)))}.",
+            hint="The training diverged: lower the clients' or the server's learning rate.",
+            code="not_finite",
+        )
+    return NextVersion(weights=new, state=kept, step_norm=float(np.linalg.norm(step)))
+
+
+def _step(
+    manifest: Manifest,
+    sections: Mapping[str, Vector],
+    clients: int,
+    weight: float,
+    server: ServerOptimizer,
+    state: State,
+) -> tuple[Vector, State]:
+    """The change of the weights and the state to keep; nothing changes where no section covers the layout."""
+    layout = manifest.layout
+    method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters).server
+    uncovered = np.ones(layout.size, np.bool_)
+    placed = dict(sections)
+    for spec in manifest.sections:
+        if spec.slices:
+            placed[spec.name] = _place(spec, sections[spec.name], layout.size)
+            for start, stop in spec.slices:
+                uncovered[start:stop] = False
+    statistics = np.zeros(layout.size, np.bool_)
+    for name in manifest.buffers:
+        start, stop = layout.slices[name]
+        statistics[start:stop] = True
+    kept = dict(_part(state, _OPTIMIZER) or server.init(layout.size))
+
+    def optimize(delta: Vector) -> Vector:
+        change, after = server.update(delta, kept)
+        # State that is not one number for each weight, such as a count of steps, is the whole model's.
+        stays = {name: uncovered if value.shape == uncovered.shape else False for name, value in after.items()}
+        kept.update({name: np.where(stays[name], kept[name], value) for name, value in after.items()})
+        return change
+
+    # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
+    change = placed.get(DELTA, np.zeros(layout.size))
+    told = {**placed, DELTA: np.where(statistics, 0.0, change)}
+    aggregates = Aggregates(sections=told, clients=clients, weight=weight)
+    step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
+    step = np.where(statistics, change, step)
+    named = {_OPTIMIZER + name: value for name, value in kept.items()}
+    return np.where(uncovered, 0.0, step), named | {_METHOD + name: value for name, value in own.items()}
+
+
+def _place(spec: SectionSpec, section: Vector, size: int) -> Vector:
+    """A section's elements where they belong in the whole vector; zeros elsewhere."""
+    vector, at = np.zeros(size, np.float64), 0
+    for start, stop in spec.slices:
+        vector[start:stop] = section[at : at + stop - start]
+        at += stop - start
+    return vector
+
+
+def _part(state: State, prefix: str) -> State:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
