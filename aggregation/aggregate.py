@@ -11,10 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from coterie import errors
+from coterie.aggregation.horizontal import algorithm
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer
+from coterie.aggregation.staleness import NO_LAG, Lags
 from coterie.aggregation.version import next_version
 from coterie.protocol.files import make_folder, storage_error
 from coterie.protocol.metrics import MetricSums
@@ -65,12 +70,14 @@ def aggregate_updates(
     server_state: Path | None,
     out: Path,
     weight_cap: int | None = None,
+    lags: Lags = NO_LAG,
 ) -> AggregateResult:
     """Aggregate the updates and write the next model version into the folder ``out``.
 
     base: the version's file that the round began with. server_state: the state file of the round before, None at
     first.
-    weight_cap: the most that one update may weigh; a larger claim counts as the cap.
+    weight_cap: the most that one update may weigh; a larger claim counts as the cap. lags: of the updates that were
+    trained on an older version.
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
     a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
     by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
@@ -78,19 +85,23 @@ def aggregate_updates(
     errors.StorageError.
     """
     layout = manifest.layout
-    usable, rejected = _check(manifest, _digest(base), updates, weight_cap)
+    usable, rejected = _check(manifest, base, updates, weight_cap, lags)
     if not usable:
         why = f"; the first: {rejected[0].message}" if rejected else "."
         raise errors.UpdateRefused(f"None of the {len(updates)} updates can be used{why}", code="nothing_usable")
     sections = _reduce(manifest, usable)
+    weights = layout.flatten(read_file(base, _limits(manifest)))
+    whole = sum(entry.weight for entry in usable)
     after = next_version(
         manifest,
-        base=layout.flatten(read_file(base, _limits(manifest))),
+        base=weights,
         sections=sections,
         clients=len(usable),
-        weight=sum(entry.weight for entry in usable),
+        weight=whole,
         server=server,
         state={} if server_state is None else read_file(server_state),
+        freshness=sum(entry.effective for entry in usable) / whole if whole else 1.0,
+        drift=_drift(manifest, usable, weights, lags),
     )
     make_folder(out)
     write_file(out / WEIGHTS_FILE, layout.unflatten(after.weights))
@@ -102,7 +113,7 @@ def aggregate_updates(
         state=str(out / STATE_FILE) if after.state else None,
         accepted=tuple(entry.task for entry in usable),
         rejected=rejected,
-        weight=sum(entry.weight for entry in usable),
+        weight=whole,
         metrics=MetricSums.from_vector(manifest.metrics, sections[METRICS]).sums,
         step_norm=after.step_norm,
     )
@@ -110,29 +121,34 @@ def aggregate_updates(
 
 @dataclass(frozen=True)
 class _Usable:
-    """An update that passed. Only this is kept of it, so that memory does not grow with the number of updates."""
+    """An update that passed. Only this is kept of it, so that memory does not grow with the number of updates.
+
+    effective: its weight times its freshness.
+    """
 
     task: str
     path: Path
     weight: float
+    effective: float
 
 
 def _check(
-    manifest: Manifest, base: str, paths: Sequence[Path], cap: int | None
+    manifest: Manifest, base: Path, paths: Sequence[Path], cap: int | None, lags: Lags
 ) -> tuple[tuple[_Usable, ...], tuple[Rejection, ...]]:
     """The updates that can be used, by task, and why the others cannot."""
+    digests = {path: _digest(path) for path in {base, *lags.bases.values()}}
     usable: dict[str, _Usable] = {}
     rejected: list[Rejection] = []
     for path in sorted(paths):
         task = path.name
         try:
-            update = read_update(path, manifest.sections, plan=manifest.id, base=base)
-            task = update.header.task
+            task = read_update(path, manifest.sections, plan=manifest.id).header.task
+            update = read_update(path, manifest.sections, base=digests[lags.bases.get(task, base)])
             update.check_finite()
             if task in usable:
                 raise errors.UpdateRefused(f"Task {task} has more than one update.", code="duplicate_task")
             weight = update.header.weight if cap is None else min(update.header.weight, cap)
-            usable[task] = _Usable(task, path, float(weight))
+            usable[task] = _Usable(task, path, float(weight), weight * lags.freshness(task))
         except (errors.UpdateRefused, errors.StorageError) as error:
             rejected.append(Rejection(task, error.reason, error.message))
     return tuple(usable[task] for task in sorted(usable)), tuple(rejected)
@@ -145,8 +161,23 @@ def _reduce(manifest: Manifest, usable: Sequence[_Usable]) -> Mapping[str, Vecto
     for entry in usable:
         update = read_update(entry.path, manifest.sections)
         for name, rule in rules.items():
-            sums[name] = rule.add(sums[name], update.chunks(name), entry.weight)
+            sums[name] = rule.add(sums[name], update.chunks(name), entry.effective)
     return {name: rule.result(sums[name]) for name, rule in rules.items()}
+
+
+def _drift(
+    manifest: Manifest, usable: Sequence[_Usable], weights: npt.NDArray[np.float32], lags: Lags
+) -> Vector | None:
+    """The mean of base − weights by effective weight, where a base is what an update was trained on."""
+    method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters)
+    if not method.server.reads_drift or not any(entry.task in lags.bases for entry in usable):
+        return None
+    drift, whole = np.zeros(manifest.layout.size, np.float64), sum(entry.effective for entry in usable)
+    for entry in usable:
+        if entry.task in lags.bases:
+            older = manifest.layout.flatten(read_file(lags.bases[entry.task], _limits(manifest)))
+            drift += (entry.effective / whole) * (older.astype(np.float64) - weights)
+    return drift
 
 
 def _limits(manifest: Manifest) -> TensorLimits:

@@ -4,7 +4,7 @@ Pure: vectors in, vectors out. Update files (`aggregate`) and simulation, whose 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +40,19 @@ def next_version(
     weight: float,
     server: ServerOptimizer,
     state: State,
+    freshness: float = 1.0,
+    drift: Vector | None = None,
 ) -> NextVersion:
     """The version after ``base``.
 
     base: the weights that the round began with, flat. sections: the aggregate of every section, float64. clients,
     weight: how many updates it is of, and the sum of their weights. state: what the round before returned, empty at
-    first.
+    first. freshness, drift: see `Aggregates`.
     Guarantees: a slice that no section covers keeps its weights and the optimizer's state; buffers move by the mean of
     their changes. Raises errors.UpdateRefused (``not_finite``) when the new weights overflow.
     """
-    step, kept = _step(manifest, sections, clients, weight, server, state)
+    together = Aggregates(sections=sections, clients=clients, weight=weight, freshness=freshness, drift=drift)
+    step, kept = _step(manifest, together, server, state)
     with np.errstate(over="ignore"):
         new = (base + step).astype(np.float32)
     if not np.isfinite(new).all():
@@ -61,22 +64,15 @@ def next_version(
     return NextVersion(weights=new, state=kept, step_norm=float(np.linalg.norm(step)))
 
 
-def _step(
-    manifest: Manifest,
-    sections: Mapping[str, Vector],
-    clients: int,
-    weight: float,
-    server: ServerOptimizer,
-    state: State,
-) -> tuple[Vector, State]:
+def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, state: State) -> tuple[Vector, State]:
     """The change of the weights and the state to keep; nothing changes where no section covers the layout."""
     layout = manifest.layout
     method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters).server
     uncovered = np.ones(layout.size, np.bool_)
-    placed = dict(sections)
+    placed = dict(together.sections)
     for spec in manifest.sections:
         if spec.slices:
-            placed[spec.name] = _place(spec, sections[spec.name], layout.size)
+            placed[spec.name] = _place(spec, together.sections[spec.name], layout.size)
             for start, stop in spec.slices:
                 uncovered[start:stop] = False
     statistics = np.zeros(layout.size, np.bool_)
@@ -95,7 +91,7 @@ def _step(
     # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
     change = placed.get(DELTA, np.zeros(layout.size))
     told = {**placed, DELTA: np.where(statistics, 0.0, change)}
-    aggregates = Aggregates(sections=told, clients=clients, weight=weight)
+    aggregates = replace(together, sections=told)
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
     step = np.where(statistics, change, step)
     named = {_OPTIMIZER + name: value for name, value in kept.items()}

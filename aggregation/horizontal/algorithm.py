@@ -9,7 +9,7 @@ uploads beside the delta (``sections``) is declared here and is data to everybod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -59,11 +59,12 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Begin:
-    """What there is before the first step: the round's version, this device's state, the probe's sums (``[1]`` each,
-    ``examples`` among them; empty for a method without a probe).
+    """What there is before the first step: the round's version, the names of the tensors that are trained, this
+    device's state, the probe's sums (``[1]`` each, ``examples`` among them; empty for a method without a probe).
     """
 
     base: Arrays
+    trained: tuple[str, ...]
     client_state: Arrays
     probe: Arrays
     hyper: Arrays
@@ -95,12 +96,13 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """What there is after the last step. end: the model's tensors; optimizer: the optimizer's state; steps, weight:
-    ``[1]``, how many steps ran and how many examples count.
+    """What there is after the last step. end: the model's tensors; trained: those that the optimizer moves;
+    optimizer: its state; steps, weight: ``[1]``, how many steps ran and how many examples count.
     """
 
     base: Arrays
     end: Arrays
+    trained: tuple[str, ...]
     optimizer: Arrays
     constants: Arrays
     client_state: Arrays
@@ -170,6 +172,16 @@ def delta(context: Finish) -> Arrays:
     return {name: value - context.base[name] for name, value in context.end.items()}
 
 
+def squared_norm(arrays: Arrays, names: Iterable[str]) -> Array:
+    """``[1]``: the sum of the squares of all elements of the named tensors."""
+    from coterie.compute import numpy as xp
+
+    total = xp.zeros((1,))
+    for name in names:
+        total = total + xp.sum(arrays[name] * arrays[name])
+    return total
+
+
 def delta_only(context: Finish) -> Finished:
     """Upload the change of every weight; keep nothing."""
     return Finished(sections={DELTA: delta(context)}, client_state={})
@@ -218,11 +230,17 @@ class Aggregates:
     """What the clients of a round sent together. sections: the aggregate of each, float64; one over the layout is
     placed in a vector of the layout's size, zero where nothing covers it. clients: how many; weight: the sum of their
     weights.
+
+    In buffered rounds updates lag (`coterie.aggregation.staleness`). freshness: the weighted mean of what their weights
+    were multiplied by, 1 when none lags. drift: the weighted mean of base − version over the updates, where base is
+    what each was trained on; None when none lags, or the method does not read it.
     """
 
     sections: Mapping[str, Vector]
     clients: int
     weight: float
+    freshness: float = 1.0
+    drift: Vector | None = None
 
 
 Optimize = Callable[[Vector], Vector]
@@ -241,11 +259,12 @@ def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tup
 class ServerPart:
     """init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state),
     and the version becomes ``version + step``; ``optimize`` may be called once. Running statistics move by their mean
-    change, whatever the step says.
+    change, whatever the step says. reads_drift: whether ``apply`` reads `Aggregates.drift`.
     """
 
     init: Callable[[Layout], State] = _no_state
     apply: Callable[[Aggregates, State, Optimize], tuple[Vector, State]] = _delta_step
+    reads_drift: bool = False
 
 
 def _anything(experiment: Experiment) -> Rules:
@@ -293,6 +312,7 @@ __all__ = [
     "Step",
     "delta",
     "delta_only",
+    "squared_norm",
     "whole_delta",
     "zeros",
 ]

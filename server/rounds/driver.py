@@ -27,6 +27,7 @@ from coterie.aggregation.engine import (
 )
 from coterie.errors import CoterieError
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import Task
 from coterie.server.bell import Bell, wait
 from coterie.server.clock import now_ms
 from coterie.server.plans import Plans
@@ -198,9 +199,18 @@ class Driver:
             "server": request.server.model_dump(mode="json"),
             "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
             "weight_cap": request.rounds.weight_cap,
-            "staleness": {task.id: found.value.place - task.place for task in accepted},
-            "staleness_exponent": request.rounds.staleness_exponent,
+            "lags": self._lags(found, accepted, request.rounds.staleness_exponent),
             "out": str(out),
+        }
+
+    def _lags(self, found: OpenRound, accepted: Sequence[TaskRow], exponent: float) -> dict[str, Any]:
+        """How far the updates of older versions lag, and where those versions lie."""
+        late = [task for task in accepted if task.place != found.value.place]
+        bases = {task.id: Task.model_validate_json(task.message).model.sha256 for task in late}
+        return {
+            "versions": {task.id: found.value.place - task.place for task in late},
+            "bases": {task: str(self._parts.blobs.path("blobs", sha256)) for task, sha256 in bases.items()},
+            "exponent": exponent,
         }
 
     async def _keep_result(self, found: OpenRound, result: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.server_optimizers import server_optimizer
+from coterie.aggregation.staleness import Lags
 from coterie.protocol.tensors import read_file
 
 
@@ -23,6 +24,7 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         server_state=Path(state) if state else None,
         out=Path(arguments["out"]),
         weight_cap=arguments["weight_cap"],
+        lags=_lags(arguments["lags"]),
     )
     return {
         "weights": _file(Path(result.weights)),
@@ -46,6 +48,11 @@ def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         probe=Path(probe).read_bytes() if probe else None,
     )
     return {"metrics": dict(sums.sums)}
+
+
+def _lags(value: Mapping[str, Any]) -> Lags:
+    bases = {task: Path(path) for task, path in value["bases"].items()}
+    return Lags(versions=value["versions"], bases=bases, exponent=value["exponent"])
 
 
 def _file(path: Path) -> dict[str, Any]:
