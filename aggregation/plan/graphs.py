@@ -178,6 +178,7 @@ class GraphBuilder:
             Finish(
                 base=base,
                 end=end,
+                trained=tuple(self.shapes.trained),
                 optimizer=Requested(inputs, "optimizer", self.optimizer_state),
                 constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
                 client_state=Requested(inputs, "client_state", self.client.client_state(self.shapes)),
@@ -276,6 +277,7 @@ def _probed(client: ClientPart) -> tuple[str, ...]:
 def _begin_context(inputs: GraphInputs, client: ClientPart, shapes: Shapes, version: Arrays, hyper: Arrays) -> Begin:
     return Begin(
         base=version,
+        trained=tuple(shapes.trained),
         client_state=Requested(inputs, "client_state", client.client_state(shapes)),
         probe=Requested(inputs, "probe", dict.fromkeys(_probed(client), (1,))),
         hyper=hyper,

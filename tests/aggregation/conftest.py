@@ -1,7 +1,9 @@
 """A small experiment, and the device recipe of the manifest in its plainest form, as tests need them."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from coterie.compute.optim import sgd
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

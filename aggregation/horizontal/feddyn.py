@@ -1,0 +1,88 @@
+"""FedDyn: a regulariser on each client, changed from round to round so that local optima agree with the global one.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: "Federated Learning Based on Dynamic Regularization" (2021),
+algorithm 1. Client k keeps h_k, an estimate of its gradient at the optimum, and minimises
+
+    L_k(θ) − ⟨h_k, θ⟩ + alpha/2 · ‖θ − θ_before‖²;    then h_k ← h_k − alpha (θ_k − θ_before).
+
+With a cohort P of m clients the server keeps h ← h − alpha · |P|/m · mean(θ_k − θ_before) and sets the model to
+mean(θ_k) − h / alpha. Means are weighted by numbers of examples, so all is for the objective that FedAvg has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.aggregation.horizontal.algorithm import (
+    Aggregates,
+    Algorithm,
+    Begin,
+    ClientPart,
+    Finish,
+    Finished,
+    Optimize,
+    Rules,
+    ServerPart,
+    Shapes,
+    Step,
+    delta,
+)
+from coterie.aggregation.horizontal.needs import check_number, plain_server
+from coterie.aggregation.plan.manifest import DELTA
+from coterie.aggregation.reducers import Vector
+from coterie.aggregation.server_optimizers import State
+from coterie.protocol.layout import Layout
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+    from coterie.aggregation.horizontal.algorithm import Arrays
+
+
+def _client_state(shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    return dict(shapes.trained)
+
+
+def _begin(context: Begin) -> Arrays:
+    return dict(context.client_state)
+
+
+def _needs(experiment: Experiment) -> Rules:
+    return plain_server(experiment, "FedDyn", "the method says itself where the model goes")
+
+
+def FedDyn(clients: int, alpha: float = 0.01) -> Algorithm:
+    """Dynamic regularisation. clients: m, how many there are in all; alpha > 0: how strong the regulariser is.
+
+    Raises errors.ExperimentError for a number out of range.
+    """
+    total = check_number("FedDyn", "clients", clients, least=1, whole=True)
+    strength = check_number("FedDyn", "alpha", alpha, least=1e-8)
+
+    def gradient(gradient: Arrays, step: Step) -> Arrays:
+        return {
+            name: value - step.constants[name] + strength * (step.params[name] - step.base[name])
+            for name, value in gradient.items()
+        }
+
+    def finish(context: Finish) -> Finished:
+        moved = delta(context)
+        after = {name: kept - strength * moved[name] for name, kept in context.client_state.items()}
+        return Finished(sections={DELTA: moved}, client_state=after)
+
+    def init(layout: Layout) -> State:
+        return {"h": np.zeros(layout.size, np.float64)}
+
+    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+        mean, share = aggregates.sections[DELTA], min(1.0, aggregates.clients / total)
+        h = state["h"] - strength * share * mean
+        return optimize(mean - h / strength), {"h": h}
+
+    return Algorithm(
+        name="feddyn",
+        parameters={"clients": total, "alpha": strength},
+        client=ClientPart(client_state=_client_state, begin=_begin, gradient=gradient, finish=finish),
+        server=ServerPart(init=init, apply=apply),
+        needs=_needs,
+    )

@@ -1,0 +1,94 @@
+"""FedNova: FedAvg that is fair to clients with fewer steps.
+
+Wang, Liu, Liang, Joshi, Poor: "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization"
+(2020), sections 4 and 5. What a client's tau_i steps add up to is its gradients weighted by a vector a_i; a client
+uploads its change divided by ‖a_i‖₁, and the server takes the mean of these directions times the mean of the ‖a_i‖₁:
+
+    x ← x + (Σ p_i ‖a_i‖₁) · Σ p_i (y_i − x) / ‖a_i‖₁.
+
+For gradient descent ‖a‖₁ = tau; with momentum rho it is (tau − rho (1 − rho^tau) / (1 − rho)) / (1 − rho).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coterie.aggregation.horizontal.algorithm import (
+    Aggregates,
+    Algorithm,
+    ClientPart,
+    Finish,
+    Finished,
+    Optimize,
+    Rules,
+    ServerPart,
+    Shapes,
+    delta,
+    whole_delta,
+)
+from coterie.aggregation.plan.manifest import DELTA
+from coterie.aggregation.reducers import Vector
+from coterie.aggregation.server_optimizers import State
+from coterie.protocol.layout import Layout
+from coterie.protocol.sections import SectionSpec
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+    from coterie.compute.array import Array
+    from coterie.compute.optim.optimizer import Optimizer
+
+LENGTH = "length"
+"""The section that holds ‖a‖₁."""
+
+
+def _length(context: Finish) -> Array:
+    if "momentum" not in context.hyper:
+        return context.steps
+    # Computed here, where coterie.compute is loaded anyway; the server's part needs none of it.
+    from coterie.compute import numpy as xp
+
+    rho = context.hyper["momentum"]
+    return (context.steps - rho * (1 - xp.pow(rho, context.steps)) / (1 - rho)) / (1 - rho)
+
+
+def _finish(context: Finish) -> Finished:
+    length = _length(context)
+    direction = {name: value / length for name, value in delta(context).items()}
+    return Finished(sections={DELTA: direction, LENGTH: length}, client_state={})
+
+
+def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
+    return (*whole_delta(shapes, layout), SectionSpec(name=LENGTH, length=1))
+
+
+def _apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    return optimize(aggregates.sections[LENGTH] * aggregates.sections[DELTA]), state
+
+
+def _accumulates(optimizer: Optimizer) -> bool:
+    """Whether two steps along a gradient of 1 go as far as the formula of ‖a‖₁ says: Nesterov's go further."""
+    from coterie.compute import numpy as xp
+
+    hyper = {name: xp.asarray([value], dtype="float32") for name, value in optimizer.hyper.items()}
+    hyper |= {"lr": xp.ones((1,))} | ({"weight_decay": xp.zeros((1,))} if "weight_decay" in hyper else {})
+    params, one = {"x": xp.zeros((1,))}, xp.ones((1,))
+    state = optimizer.init(params)
+    for _ in range(2):
+        params, state = optimizer.update({"x": one}, state, params, hyper, one)
+    return abs(float(params["x"][0]) + 2 + optimizer.hyper.get("momentum", 0.0)) < 1e-5
+
+
+def _needs(experiment: Experiment) -> Rules:
+    rule = experiment.optimizer
+    holds = rule is None or (rule.name == "sgd" and _accumulates(rule))
+    return ((holds, "FedNova needs optim.sgd on the clients, with or without momentum but not Nesterov's"),)
+
+
+def FedNova() -> Algorithm:
+    """Normalised averaging."""
+    return Algorithm(
+        name="fednova",
+        client=ClientPart(sections=_sections, finish=_finish),
+        server=ServerPart(apply=_apply),
+        needs=_needs,
+    )

@@ -1,0 +1,42 @@
+"""What methods require of the rest of an experiment, as rules for `Algorithm.needs`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from coterie import errors
+from coterie.aggregation.horizontal.algorithm import Rules
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+
+
+def plain_descent(experiment: Experiment, method: str, why: str) -> Rules:
+    """The clients' optimizer is gradient descent without momentum."""
+    rule = experiment.optimizer
+    holds = rule is None or (rule.name == "sgd" and "momentum" not in rule.hyper)
+    return ((holds, f"{method} needs optim.sgd(lr) without momentum on the clients: {why}"),)
+
+
+def plain_server(experiment: Experiment, method: str, why: str) -> Rules:
+    """The server optimizer adds the step as it is."""
+    rule = experiment.server_optimizer
+    holds = rule.name == "sgd" and rule.parameters == {"lr": 1.0, "momentum": 0.0}
+    return ((holds, f"{method} needs server_sgd() as it is: {why}"),)
+
+
+def check_number(
+    method: str, name: str, value: float, *, least: float, below: float = math.inf, whole: bool = False
+) -> float:
+    """The number as a float, if least ≤ value < below, and whole where it must be.
+
+    Raises errors.ExperimentError (``algorithm_parameter``) naming it.
+    """
+    if not least <= value < below or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a finite number"
+        bound = "" if below == math.inf else f" and below {below:g}"
+        raise errors.ExperimentError(
+            f"{method} needs {name} to be {kind} of at least {least:g}{bound}, not {value}.", code="algorithm_parameter"
+        )
+    return float(value)

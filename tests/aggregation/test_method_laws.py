@@ -1,0 +1,289 @@
+"""What holds for every method: one client is central training, the order of clients does not matter, a job or a
+training that is done again gives the same bytes, and what a method cannot work with is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from methods_kit import Batch, Federation
+
+from coterie import errors
+from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.horizontal import (
+    ALGORITHMS,
+    IFCA,
+    Algorithm,
+    FedAvg,
+    FedDyn,
+    FedExP,
+    FedNova,
+    FedProx,
+    FedSGD,
+    Moon,
+    QFedAvg,
+    Scaffold,
+    algorithm,
+)
+from coterie.aggregation.plan.check import check_plan
+from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.server_optimizers import server_sgd
+from coterie.compute import nn
+from coterie.compute.optim import adam, sgd
+from coterie.protocol.signing import SigningKey
+
+METHODS: Mapping[str, Algorithm] = {
+    rule.name: rule
+    for rule in (
+        FedAvg(),
+        FedSGD(),
+        FedProx(0.3),
+        Scaffold(4),
+        FedNova(),
+        FedDyn(4, 0.2),
+        FedExP(),
+        Moon(),
+        QFedAvg(1.0),
+        IFCA(2),
+    )
+}
+STATEFUL = {"scaffold", "feddyn", "moon"}
+# One client with several steps is central training by definition: nothing pulls, contrasts or stretches it. FedSGD
+# is so with one step, q-FedAvg with q = 0 and IFCA with one model.
+CENTRAL: Mapping[str, Algorithm] = {
+    "fedavg": FedAvg(),
+    "fedprox": FedProx(0.0),
+    "scaffold": Scaffold(1),
+    "fednova": FedNova(),
+    "fedexp": FedExP(),
+    "moon": Moon(0.0),
+    "qfedavg": QFedAvg(0.0),
+    "ifca": IFCA(1),
+}
+
+Start = Callable[..., Federation]
+
+
+@pytest.fixture(name="start")
+def start_fixture(make_experiment: Any, drive: Any, tmp_path: Path) -> Start:
+    def start(algorithm: Algorithm, folder: str = "run", **changes: Any) -> Federation:
+        return Federation(make_experiment(algorithm=algorithm, **changes), drive, tmp_path / folder)
+
+    return start
+
+
+@pytest.fixture(name="data")
+def data_fixture(make_batch: Any) -> Mapping[int, Sequence[Batch]]:
+    return {number: [make_batch(seed=9 * number + step) for step in range(number + 1)] for number in range(3)}
+
+
+def test_the_table_is_whole() -> None:
+    """Methods that only change how rounds are run, or how stale updates count, are tested where those are."""
+    assert set(ALGORITHMS) - set(METHODS) <= {"fedbuff", "fedasync", "cyclic"}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_is_rebuilt_from_its_name_and_numbers(name: str) -> None:
+    rule = METHODS[name]
+    assert algorithm(rule.name, rule.parameters) == rule
+    for wrong in ({**rule.parameters, "another": 1.0}, dict(list(rule.parameters.items())[1:])):
+        if wrong != rule.parameters:
+            with pytest.raises(errors.ExperimentError) as caught:
+                algorithm(rule.name, wrong)
+            assert caught.value.reason == "unknown_algorithm"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_says_whether_it_keeps_state(make_experiment: Any, name: str) -> None:
+    manifest = compile_plan(make_experiment(algorithm=METHODS[name])).plan.manifest
+    assert METHODS[name].stateful == bool(manifest.client_state) == (name in STATEFUL)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_its_plan_passes_the_check_and_comes_out_the_same_twice(make_experiment: Any, name: str) -> None:
+    first, second = (compile_plan(make_experiment(algorithm=METHODS[name])).plan for _ in range(2))
+    assert first.id == second.id and dict(first.graphs) == dict(second.graphs)
+    plan = first.sign(key := SigningKey.generate())
+    check_plan(
+        plan.manifest.data, plan.graphs, signature=plan.signature, signer=plan.signer, allowed_signers={key.public}
+    )
+
+
+@pytest.mark.parametrize("name", sorted(CENTRAL))
+def test_one_client_is_central_training(start: Start, drive: Any, make_batch: Any, name: str) -> None:
+    """Three rounds of one client, against one training over all of their batches."""
+    rounds = [[make_batch(seed=3 * number + step) for step in range(2)] for number in range(3)]
+    federation = start(CENTRAL[name])
+    # Plain descent has no memory, so it may be cut anywhere.
+    plain = start(FedAvg(), "plain").compiled
+    first = {tensor: federation.version[f"0/{tensor}" if name == "ifca" else tensor] for tensor in plain.initial}
+    central = drive(plain.plan, first, [batch for batches in rounds for batch in batches])
+    for batches in rounds:
+        federation.round({0: batches})
+    for tensor in plain.initial:
+        found = federation.version[f"0/{tensor}" if name == "ifca" else tensor]
+        np.testing.assert_allclose(found, central.state[f"shared/{tensor}"], rtol=1e-4, atol=1e-5)
+
+
+def test_fedsgd_with_one_client_is_descent_on_whole_gradients(start: Start, drive: Any, make_batch: Any) -> None:
+    whole = make_batch(seed=5, rows=12)
+    halves = [{name: array[half] for name, array in whole.items()} for half in (slice(0, 6), slice(6, 12))]
+    federation, plain = start(FedSGD()), start(FedAvg(), "plain", batch_size=12).compiled
+    central = drive(plain.plan, plain.initial, [whole] * 3)
+    for _ in range(3):
+        federation.round({0: halves})
+    for tensor, value in federation.version.items():
+        np.testing.assert_allclose(value, central.state[f"shared/{tensor}"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_permuting_clients_changes_nothing(start: Start, data: Mapping[int, Sequence[Batch]], name: str) -> None:
+    """Under other names the updates are added in another order."""
+    straight, turned = start(METHODS[name]), start(METHODS[name], "turned")
+    for _ in range(2):
+        straight.round(data)
+        turned.round(data, names={0: 2, 1: 0, 2: 1})
+    for tensor, value in straight.version.items():
+        np.testing.assert_allclose(turned.version[tensor], value, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_restart_in_mid_round_changes_nothing(
+    start: Start, drive: Any, data: Mapping[int, Sequence[Batch]], name: str, tmp_path: Path
+) -> None:
+    """What a restart does again, a client's training from its committed state or the round's job, gives the same
+    bytes.
+    """
+    federation = start(METHODS[name], server_optimizer=server_sgd())
+    federation.round(data)
+    kept, before, state = dict(federation.kept), dict(federation.version), federation.server_state
+    federation.round(data)
+    for client, batches in data.items():
+        rows = float(sum(batch["sample_weight"].sum() for batch in batches))
+        again = drive(federation.compiled.plan, before, batches, client_state=kept[client] or None, weight=rows)
+        for found, expected in (
+            (again.upload, federation.answers[client].upload),
+            (again.client_state, federation.kept[client]),
+        ):
+            assert {key: value.tobytes() for key, value in found.items()} == {
+                key: value.tobytes() for key, value in expected.items()
+            }
+    folder = tmp_path / "run" / "round2"
+    result = aggregate_updates(
+        federation.compiled.plan.manifest,
+        base=folder / "base",
+        updates=sorted(folder.glob("update*"), reverse=True),
+        server=federation.experiment.server_optimizer,
+        server_state=state,
+        out=tmp_path / "again",
+    )
+    assert Path(result.weights).read_bytes() == (folder / "out" / "weights.safetensors").read_bytes()
+    if result.state is not None:
+        assert federation.server_state is not None
+        assert Path(result.state).read_bytes() == federation.server_state.read_bytes()
+
+
+WITH_STATISTICS = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"ifca"}))
+def test_running_statistics_move_by_their_mean_change_whatever_the_method(
+    start: Start, data: Mapping[int, Sequence[Batch]], name: str
+) -> None:
+    federation = start(METHODS[name], model=WITH_STATISTICS)
+    before = dict(federation.version)
+    federation.round(data)
+    rows = {client: sum(batch["sample_weight"].sum() for batch in batches) for client, batches in data.items()}
+    for tensor in federation.compiled.plan.manifest.buffers:
+        changes = [federation.answers[client].state[f"buffer/{tensor}"] - before[tensor] for client in data]
+        expected = before[tensor] + np.average(changes, axis=0, weights=list(rows.values()))
+        np.testing.assert_allclose(federation.version[tensor], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_several_models_have_no_running_statistics(make_experiment: Any) -> None:
+    with pytest.raises(errors.ExperimentError, match="running statistics") as caught:
+        compile_plan(make_experiment(algorithm=IFCA(2), model=WITH_STATISTICS))
+    assert caught.value.reason == "model_mismatch"
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "scaffold with Adam": ({"algorithm": Scaffold(4), "optimizer": adam()}, "SCAFFOLD needs optim.sgd"),
+    "scaffold with momentum": ({"algorithm": Scaffold(4), "optimizer": sgd(0.1, momentum=0.5)}, "without momentum"),
+    "fednova with Nesterov": (
+        {"algorithm": FedNova(), "optimizer": sgd(0.1, momentum=0.5, nesterov=True)},
+        "not Nesterov's",
+    ),
+    "fednova with Adam": ({"algorithm": FedNova(), "optimizer": adam()}, "FedNova needs optim.sgd"),
+    "feddyn with a server rate": ({"algorithm": FedDyn(4), "server_optimizer": server_sgd(0.5)}, "FedDyn needs"),
+    "fedexp with momentum": ({"algorithm": FedExP(), "server_optimizer": server_sgd(1, 0.9)}, "FedExP needs"),
+    "q-fedavg with a server rate": ({"algorithm": QFedAvg(), "server_optimizer": server_sgd(2)}, "q-FedAvg needs"),
+    "fedsgd with momentum": ({"algorithm": FedSGD(), "optimizer": sgd(0.1, momentum=0.5)}, "FedSGD needs"),
+    "fedsgd with decay": ({"algorithm": FedSGD(), "optimizer": sgd(0.1, weight_decay=0.5)}, "no weight decay"),
+    "fedsgd with epochs": ({"algorithm": FedSGD(), "epochs": 2}, "epochs=1"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED))
+def test_what_a_method_cannot_work_with_is_refused(make_experiment: Any, kind: str) -> None:
+    changes, message = REFUSED[kind]
+    with pytest.raises(errors.ExperimentError, match=message) as caught:
+        make_experiment(**changes)
+    assert caught.value.reason == "experiment_combination"
+
+
+NUMBERS: Mapping[str, Callable[[], Algorithm]] = {
+    "no clients": lambda: Scaffold(0),
+    "half a client": lambda: FedDyn(1.5),  # pyright: ignore[reportArgumentType]
+    "no regulariser": lambda: FedDyn(4, 0.0),
+    "negative": lambda: QFedAvg(-1.0),
+    "not a number": lambda: FedExP(float("nan")),
+    "no heat": lambda: Moon(1.0, 0.0),
+    "infinite": lambda: Moon(float("inf")),
+    "no cluster": lambda: IFCA(0),
+    "too many clusters": lambda: IFCA(65),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(NUMBERS))
+def test_a_number_out_of_range_is_refused(kind: str) -> None:
+    with pytest.raises(errors.ExperimentError) as caught:
+        NUMBERS[kind]()
+    assert caught.value.reason == "algorithm_parameter"
+
+
+def test_moon_needs_a_representation(make_experiment: Any) -> None:
+    with pytest.raises(errors.ExperimentError, match="before its last layer"):
+        compile_plan(make_experiment(algorithm=Moon(), model=nn.Sequential(nn.Linear(4, 3)).layers[0]))
+
+
+def test_the_clusters_are_evaluated_by_the_model_that_fits(start: Start, make_batch: Any) -> None:
+    """Two kinds of clients with opposite labels: one model cannot fit both, two can."""
+    rows = make_batch(seed=1, rows=6)
+    opposite = {**rows, "y": (2 - rows["y"]).astype(np.int32)}
+    federation = start(IFCA(2), epochs=1)
+    for _ in range(40):
+        federation.round({0: [rows] * 3, 1: [opposite] * 3})
+    choices = [tuple(federation.answers[client].upload["choice"]) for client in (0, 1)]
+    assert sorted(choices) == [(0.0, 1.0), (1.0, 0.0)]
+    from coterie.aggregation.evaluate import evaluate
+
+    plan = federation.compiled.plan
+    for batch in (rows, opposite):
+        data = {name: batch[name] for name in ("x", "y")}
+        sums = evaluate(plan.graphs["eval"], plan.manifest, federation.version, data, probe=plan.graphs["probe"])
+        assert sums.means()["accuracy"] > 0.8
+    with pytest.raises(errors.InputError, match="absent from the probe"):
+        evaluate(plan.graphs["eval"], plan.manifest, federation.version, {"x": rows["x"], "y": rows["y"]})
+
+
+def test_the_export_of_several_models_returns_all_their_outputs(start: Start, make_batch: Any) -> None:
+    from coterie.compute.runtime.executable import Executable
+
+    federation = start(IFCA(3), infer_batch=6)
+    graph = federation.compiled.plan.manifest.graph("infer")
+    feeds = {t.name: federation.version[t.key] for t in graph.from_source("model")}
+    output = Executable(federation.compiled.plan.graphs["infer"]).run(feeds | {"batch/x": make_batch()["x"]})["output"]
+    assert output.shape == (3, 6, 3)
+    assert not np.allclose(output[0], output[1])
