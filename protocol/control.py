@@ -53,7 +53,7 @@ __all__ = [
 
 ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"]
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
-TokenKind = Literal["admin", "researcher", "enrol"]
+TokenKind = Literal["admin", "researcher", "enrol", "edge"]
 ClientState = Literal["kept", "none"]
 Means = Annotated[dict[Token, Number], Field(max_length=256)]
 
@@ -93,13 +93,17 @@ class PopulationView(Response):
 class TokenCreate(Request):
     """A token to make.
 
-    Enrolment tokens name their population; uses: how many devices may enrol with it (None: any number).
+    Tokens to enrol with name their population; uses: how many may enrol with it (None: any number). ``edge`` enrols
+    edge aggregators: max_clients: for how many clients one may speak in an update, at most; min_clients: and at least
+    (2 when not given, so that no update of a single client can be told from its accumulator).
     """
 
     kind: TokenKind
     name: Label = "token"
     population: Slug | None = None
     uses: Positive | None = None
+    min_clients: Positive | None = None
+    max_clients: Positive | None = None
     expires_s: Annotated[int, Field(strict=True, ge=1, le=10 * 365 * 24 * 3600)] | None = None
 
 
@@ -111,6 +115,8 @@ class TokenView(Response):
     name: str
     population: Slug | None = None
     uses_left: Whole | None = None
+    min_clients: Positive | None = None
+    max_clients: Positive | None = None
     created_at: datetime
     expires_at: datetime | None = None
     revoked: bool = False
@@ -177,7 +183,8 @@ class ExperimentView(Response):
 class RoundView(Response):
     """One round.
 
-    metrics: means over examples; evaluation: where they were measured; model: the version it committed.
+    metrics: means over examples; evaluation: where they were measured; fairness: how each differs between the clients
+    that evaluated, by the fields of `coterie.protocol.spread.Spread`; model: the version it committed.
     """
 
     experiment: ExperimentId
@@ -189,6 +196,7 @@ class RoundView(Response):
     failed: Whole = 0
     evaluated: Whole = 0
     metrics: Means = {}
+    fairness: dict[str, Means] = {}
     evaluation: Literal["central", "federated"] | None = None
     bytes_up: Whole = 0
     bytes_down: Whole = 0
@@ -210,12 +218,14 @@ class ModelView(Response):
 
 
 class DeviceView(Response):
-    """A device as the coordinator knows it."""
+    """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak."""
 
     id: DeviceId
     population: Slug
     name: str | None = None
     public_key: PublicKey
+    kind: Literal["device", "edge"] = "device"
+    max_clients: Positive | None = None
     state: Literal["active", "revoked"] = "active"
     enrolled_at: datetime
     last_seen_at: datetime | None = None

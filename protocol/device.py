@@ -108,9 +108,12 @@ class EnrolResponse(Response):
 
 
 class CheckIn(Request):
-    """A device asks for a task. pending: tasks whose client state waits to be settled."""
+    """A device asks for a task. pending: tasks whose client state waits to be settled. experiments: those of which an
+    edge aggregator would know whether they are over.
+    """
 
     pending: Annotated[tuple[TaskId, ...], Field(max_length=64)] = ()
+    experiments: Annotated[tuple[ExperimentId, ...], Field(max_length=64)] = ()
     capabilities: Capabilities = Capabilities()
     protocol: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1, max_length=16)] = PROTOCOL_VERSIONS
 
@@ -130,12 +133,26 @@ class PlanRef(Signed):
         verify_plan(self.signer, self.id, self.signature)
 
 
+class EdgeTerms(Signed):
+    """What a task asks of an edge aggregator beside what it asks of its devices.
+
+    reducer: the rule whose accumulator it sends. min_clients, max_clients: of how many clients the accumulator is, at
+    least and at most. deadline_ms: what is left of the round when the task is handed out.
+    """
+
+    reducer: Detail
+    min_clients: Positive
+    max_clients: Positive
+    deadline_ms: Milliseconds
+
+
 class Task(Signed):
     """What one device is assigned, signed by the coordinator.
 
     device: the only device it is for. hyper: runtime scalars by name. codecs: by preference. lease_ms: time left when
     it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the update may
-    have. seed: of shuffling and dropout. Every field is given a value when a task is made; a reader keeps unknown
+    have. seed: of shuffling and dropout. edge: for an edge aggregator only, which holds its devices to the rest, so
+    `weight_cap` is that of each of its clients. Every field is given a value when a task is made; a reader keeps unknown
     ones, since the signature covers them.
     """
 
@@ -153,6 +170,7 @@ class Task(Signed):
     weight_cap: Positive
     upload_limit: Size
     seed: Whole
+    edge: EdgeTerms | None
     signature: Signature | Literal[""] = ""
 
     def signed_bytes(self) -> bytes:
@@ -174,13 +192,14 @@ class CheckInResponse(Response):
     """A task or none.
 
     When to come back if the task's upload is accepted, and if it is not (or there is no task); what became of
-    `pending`.
+    `pending`; which of `CheckIn.experiments` are over.
     """
 
     task: Task | None = None
     retry_if_accepted: RetryWindow
     retry_if_rejected: RetryWindow
     settled: Annotated[dict[TaskId, Settlement], Field(max_length=64)] = {}
+    ended: Annotated[tuple[ExperimentId, ...], Field(max_length=64)] = ()
     protocol: ProtocolVersion = 1
 
 

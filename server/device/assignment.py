@@ -109,6 +109,7 @@ async def _make(
         weight_cap=request.rounds.weight_cap,
         upload_limit=min(upload_limit(manifest.sections_for(kind), request.codecs), coordinator.settings.update_limit),
         seed=_seed(request.seed, experiment.id, opened.value.number, asker.id),
+        edge=None,
     )
     now = now_ms()
     session.add(

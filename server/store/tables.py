@@ -68,13 +68,17 @@ class TokenRow(Base):
     population: Mapped[str | None] = mapped_column(ForeignKey("populations.name"))
     uses: Mapped[int] = mapped_column(default=0)
     max_uses: Mapped[int | None]
+    min_clients: Mapped[int | None]
+    max_clients: Mapped[int | None]
     expires_at: Mapped[int | None]
     revoked_at: Mapped[int | None]
     created_at: Mapped[int]
 
 
 class DeviceRow(Base):
-    """An enrolled device; its public key is its identity."""
+    """An enrolled device; its public key is its identity. ``min_clients``, ``max_clients``: of how many clients an
+    update of an edge aggregator must and may be; null for a device, which is one client.
+    """
 
     __tablename__ = "devices"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -82,6 +86,8 @@ class DeviceRow(Base):
     public: Mapped[str] = mapped_column(String(64), unique=True)
     token: Mapped[str] = mapped_column(String(64))
     details: Mapped[str] = mapped_column(Text, default="{}")
+    min_clients: Mapped[int | None]
+    max_clients: Mapped[int | None]
     created_at: Mapped[int]
     seen_at: Mapped[int]
     revoked_at: Mapped[int | None]
@@ -121,7 +127,8 @@ class RoundRow(Base):
     """A round: the engine's state as JSON, and beside it what queries and conditions need.
 
     ``version`` counts its changes (optimistic concurrency). ``reserved``: the devices, as a JSON list, for which its
-    training tasks are kept until ``reserved_until``.
+    training tasks are kept until ``reserved_until``. ``upstream``: the task of the coordinator above that an edge
+    aggregator's round answers.
     """
 
     __tablename__ = "rounds"
@@ -140,6 +147,7 @@ class RoundRow(Base):
     cleaned: Mapped[bool] = mapped_column(server_default=false(), default=False)
     reserved: Mapped[str | None] = mapped_column(Text)
     reserved_until: Mapped[int | None]
+    upstream: Mapped[str | None] = mapped_column(String(64))
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int]
     finished_at: Mapped[int | None]
@@ -152,7 +160,8 @@ class TaskRow(Base):
     """What one device of a cohort is assigned, its lease, and what came of it.
 
     ``round``: the one that handed it out. ``place``: how many versions had been committed then. ``buffer``: the round
-    that counts its update, once it is accepted; in synchronous mode the same round.
+    that counts its update, once it is accepted; in synchronous mode the same round. ``clients``: of how many clients
+    the update is; while it is leased, of how many at most.
     """
 
     __tablename__ = "tasks"
@@ -177,6 +186,7 @@ class TaskRow(Base):
     upload: Mapped[str | None] = mapped_column(String(64))
     size: Mapped[int | None]
     weight: Mapped[int | None]
+    clients: Mapped[int] = mapped_column(server_default="1", default=1)
     steps: Mapped[int | None]
     sums: Mapped[str] = mapped_column(Text, default="{}")
     code: Mapped[str | None] = mapped_column(String(64))
@@ -198,6 +208,36 @@ class ParticipationRow(Base):
     loss: Mapped[float | None] = mapped_column(Float)
     seconds: Mapped[float] = mapped_column(Float)
     at: Mapped[int]
+
+
+class MembershipRow(Base):
+    """What an edge aggregator pinned when it joined the coordinator above it: one row, or none."""
+
+    __tablename__ = "memberships"
+    url: Mapped[str] = mapped_column(String(400), primary_key=True)
+    device: Mapped[str] = mapped_column(String(64))
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"))
+    coordinator_key: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[int]
+
+
+class UpstreamTaskRow(Base):
+    """A task that an edge aggregator has of the coordinator above, answered by its round ``number`` of ``experiment``.
+
+    ``upload``: the accumulator's file; ``answer``: what it is made of where there is no file, as JSON.
+    """
+
+    __tablename__ = "upstream_tasks"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"), index=True)
+    number: Mapped[int]
+    message: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    upload: Mapped[str | None] = mapped_column(String(64))
+    answer: Mapped[str | None] = mapped_column(Text)
+    detail: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[int]
+    finished_at: Mapped[int | None]
 
 
 class ModelRow(Base):

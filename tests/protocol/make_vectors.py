@@ -299,6 +299,7 @@ def signatures() -> Json:
         weight_cap=500,
         upload_limit=10_000,
         seed=7,
+        edge=None,
     )
     newer = Task.model_validate({**task.model_dump(mode="json"), "attempt": {"number": 1.0, "name": "\u20ac"}})
     requests: list[tuple[str, str, bytes, str]] = [

@@ -36,6 +36,7 @@ TASK = Task(
     weight_cap=500,
     upload_limit=10_000,
     seed=7,
+    edge=None,
 )
 EXPERIMENT: dict[str, Any] = {
     "name": "digits",
@@ -115,6 +116,7 @@ CHANGES: dict[str, Any] = {
     "weight_cap": 501,
     "upload_limit": 10_001,
     "seed": 8,
+    "edge": {"reducer": "mean", "min_clients": 2, "max_clients": 9, "deadline_ms": 1000},
 }
 
 
