@@ -8,11 +8,13 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.plan.graph import GraphManifest, GraphName
-from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
+from coterie.protocol import spread
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.update import Update
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -74,6 +76,23 @@ def _pass(
 
 def _loaded(graph: bytes | Executable, threads: int) -> Executable:
     return graph if isinstance(graph, Executable) else Executable(graph, threads=threads)
+
+
+def evaluation_sections(manifest: Manifest, sums: MetricSums) -> dict[str, npt.NDArray[Any]]:
+    """What the update of an evaluation holds: the client's metric sums, and where its means lie among the clients'."""
+    return {METRICS: sums.to_vector(manifest.metrics), spread.SECTION: spread.histogram(manifest.metrics, sums)}
+
+
+def read_evaluation(manifest: Manifest, update: Update, *, weight_cap: int) -> MetricSums:
+    """The sums of an evaluation's update, with a bounded say: metrics as `check_metrics` bounds them, counts of clients
+    under names of their own (see `coterie.protocol.spread`). An accumulator may say as much as its clients together.
+
+    Raises errors.UpdateRefused (``metric_invalid``).
+    """
+    clients = update.header.clients
+    sums = MetricSums.from_vector(manifest.metrics, np.asarray(update.decode(METRICS), np.float64))
+    bounded = check_metrics(manifest, sums, weight_cap=weight_cap * clients)
+    return bounded.merge(spread.counted(manifest.metrics, update.decode(spread.SECTION), clients=clients))
 
 
 def check_metrics(manifest: Manifest, sums: MetricSums, *, weight_cap: int) -> MetricSums:

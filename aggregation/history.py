@@ -3,13 +3,14 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from coterie.aggregation.progress import measured
 from coterie.aggregation.round import Round
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.spread import Spread, spreads
 
 Evaluation = Literal["central", "federated"]
 _LISTED = ("loss", "accuracy")
@@ -21,7 +22,7 @@ _COLUMNS = (
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
     """One round. metrics: evaluation means (``loss``, ``accuracy``, …); training: the means that clients saw while
-    training.
+    training. fairness: how each metric differs between the clients that evaluated.
     model: SHA-256 of the version that it committed.
     """
 
@@ -32,6 +33,7 @@ class RoundRecord:
     failed: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     training: Mapping[str, float] = field(default_factory=dict[str, float])
+    fairness: Mapping[str, Spread] = field(default_factory=dict[str, Spread])
     evaluation: Evaluation | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -50,6 +52,7 @@ class RoundRecord:
             failed=round.failed,
             metrics=means,
             training=MetricSums(round.training).means(),
+            fairness=spreads(round.federated),
             evaluation=None if not means else "central" if round.central else "federated",
             bytes_up=bytes_up,
             bytes_down=bytes_down,
@@ -70,6 +73,7 @@ class RoundRecord:
             "accuracy": _finite(self.metrics.get("accuracy")),
             "metrics": {name: _finite(value) for name, value in self.metrics.items()},
             "training": {name: _finite(value) for name, value in self.training.items()},
+            "fairness": {name: found.to_dict() for name, found in self.fairness.items()},
             "evaluation": self.evaluation,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
@@ -90,6 +94,7 @@ class RoundRecord:
             failed=int(value.get("failed") or 0),
             metrics=_numbers(metrics),
             training=_numbers(value.get("training") or {}),
+            fairness=_spreads(value.get("fairness") or {}),
             evaluation=cast("Evaluation | None", value.get("evaluation")),
             bytes_up=int(value.get("bytes_up") or 0),
             bytes_down=int(value.get("bytes_down") or 0),
@@ -123,9 +128,12 @@ class History:
         return self.committed[-1] if self.committed else None
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """(round, value) wherever the metric was measured; ``training.<name>`` for what clients saw while training."""
-        name = metric.removeprefix("training.")
-        tables = [(record.round, record.training if name != metric else record.metrics) for record in self.rounds]
+        """(round, value) wherever the metric was measured; ``training.<name>`` for what clients saw while training,
+        ``fairness.<name>`` for the mean over the worst decile of clients.
+        """
+        kind, _, name = metric.rpartition(".")
+        read = _CURVES.get(kind)
+        tables = [] if read is None else [(record.round, read(record)) for record in self.rounds]
         return [(round, values[name]) for round, values in tables if name in values]
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -140,16 +148,29 @@ class History:
         return History(tuple(RoundRecord.from_dict(value) for value in values), reason, best)
 
     def to_csv(self) -> str:
-        """A table with one line per round; one column per metric."""
+        """A table with one line per round; one column per metric, and one for its mean over the worst decile."""
         names = sorted({name for record in self.rounds for name in record.metrics})
+        spread = sorted({name for record in self.rounds for name in record.fairness})
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow((*_COLUMNS, *names))
+        writer.writerow((*_COLUMNS, *names, *(f"{name}_worst_decile" for name in spread)))
         for record in self.rounds:
-            writer.writerow(
-                (*(getattr(record, name) for name in _COLUMNS), *(record.metrics.get(name) for name in names))
-            )
+            worst = {name: found.worst_decile for name, found in record.fairness.items()}
+            cells = (getattr(record, name) for name in _COLUMNS)
+            means = (record.metrics.get(name) for name in names)
+            writer.writerow((*cells, *means, *(worst.get(name) for name in spread)))
         return text.getvalue()
+
+
+def _worst(record: RoundRecord) -> Mapping[str, float]:
+    return {name: found.worst_decile for name, found in record.fairness.items()}
+
+
+_CURVES: Mapping[str, Callable[[RoundRecord], Mapping[str, float]]] = {
+    "": lambda record: record.metrics,
+    "training": lambda record: record.training,
+    "fairness": _worst,
+}
 
 
 def _finite(value: float | None) -> float | None:
@@ -158,3 +179,7 @@ def _finite(value: float | None) -> float | None:
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def _spreads(values: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
+    return {name: Spread.from_dict(value) for name, value in values.items()}

@@ -10,6 +10,8 @@ import numpy.typing as npt
 from coterie import errors
 
 EXAMPLES = "examples"
+CLIENTS = "clients/"
+"""Names that begin so count clients (see `coterie.protocol.spread`); they are no sums over examples."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,11 @@ class MetricSums:
         return self.add(other.sums)
 
     def means(self) -> dict[str, float]:
-        """Each sum but ``examples`` divided by ``examples``; empty when there were none, never NaN."""
+        """Each sum over examples divided by their number; empty when there were none, never NaN."""
         if self.examples <= 0:
             return {}
-        return {name: value / self.examples for name, value in self.sums.items() if name != EXAMPLES}
+        means = {name: value / self.examples for name, value in self.sums.items() if name != EXAMPLES}
+        return {name: value for name, value in means.items() if not name.startswith(CLIENTS)}
 
     def to_vector(self, names: Sequence[str]) -> npt.NDArray[np.float64]:
         """The sums as float64 `[len(names)]` in the order of `names`; an absent name is 0."""

@@ -8,17 +8,16 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.manifest import METRICS
 from coterie.client_sdk.device.data import DataSource, load_data
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
 from coterie.errors import CoterieError, ExperimentError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.codecs.table import choose
-from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema
-from coterie.protocol.update import encode_update, of_plan, read_update
+from coterie.protocol.update import Update, encode_update, of_plan, read_update
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -118,8 +117,8 @@ def train(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: Assig
     return Answer(path=path, size=len(update), state={**result.client_state, **codec_state})
 
 
-def evaluate(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: Assignment) -> tuple[MetricSums, int]:
-    """Metric sums over the held-out rows, through an update file like a device's, and that file's bytes."""
+def evaluate(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: Assignment) -> tuple[Update, int]:
+    """What the client reports of its held-out rows, in an update file like a device's, and that file's bytes."""
     manifest = plan.manifest
     options = TrainOptions(threads=assignment.threads)
     sums = trainer.evaluate(
@@ -138,10 +137,9 @@ def evaluate(client: VirtualClient, plan: Plan, trainer: Trainer, assignment: As
         weight=min(int(sums.examples), assignment.weight_cap),
         steps=0,
         specs=specs,
-        sections={METRICS: sums.to_vector(manifest.metrics)},
+        sections=evaluation_sections(manifest, sums),
     )
-    received = read_update(update, specs).decode(METRICS)
-    return MetricSums.from_vector(manifest.metrics, np.asarray(received, np.float64)), len(update)
+    return read_update(update, specs), len(update)
 
 
 def _local(client: VirtualClient, assignment: Assignment, kind: Literal["train", "evaluate"]) -> LocalTask:

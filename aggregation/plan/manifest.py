@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from coterie import errors
 from coterie.aggregation.plan.graph import GRAPHS, GraphManifest, GraphName
 from coterie.aggregation.plan.reading import Fields, refused
+from coterie.protocol import spread
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.metrics import EXAMPLES
@@ -130,8 +131,12 @@ class Manifest:
         return tuple(tensor.key for tensor in train.inputs if tensor.role == "buffer") if train else ()
 
     def sections_for(self, kind: Literal["train", "evaluate"]) -> tuple[SectionSpec, ...]:
-        """What the update of a task of this kind must hold: everything, or the metric sums alone."""
-        return self.sections if kind == "train" else tuple(spec for spec in self.sections if spec.name == METRICS)
+        """What the update of a task of this kind must hold: everything, or the metric sums and where the client's
+        means lie (see `coterie.protocol.spread`).
+        """
+        if kind == "train":
+            return self.sections
+        return (*(spec for spec in self.sections if spec.name == METRICS), spread.section(self.metrics))
 
     def graph(self, name: GraphName) -> GraphManifest:
         """The graph of this name. Raises errors.PlanRefused (``plan_graph_absent``) when the plan has none."""

@@ -31,6 +31,7 @@ from coterie.protocol.control import (
     TokenCreated,
 )
 from coterie.protocol.schema import DataSchema
+from coterie.protocol.spread import Spread
 from coterie.protocol.wire import BlobRef, read_message
 
 View = TypeVar("View", bound=BaseModel)
@@ -252,6 +253,7 @@ def _record(row: RoundView) -> RoundRecord:
         accepted=row.accepted,
         failed=row.failed,
         metrics=row.metrics,
+        fairness={name: Spread.from_dict(found) for name, found in row.fairness.items()},
         evaluation=row.evaluation,
         bytes_up=row.bytes_up,
         bytes_down=row.bytes_down,

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
-from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.membership import Membership
@@ -149,7 +150,7 @@ def work(
         sums = trainer.evaluate(plan, prepared.weights, prepared.frozen, local, held_out, options)
         if not sums.examples:
             raise PolicyRefused("This device's trainer reports no metrics.", code="no_metrics")
-        sections, steps = {METRICS: sums.to_vector(plan.manifest.metrics)}, 0
+        sections, steps = evaluation_sections(plan.manifest, sums), 0
         weight, means = min(int(sums.examples), local.weight_cap), sums.means()
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)

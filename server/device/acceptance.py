@@ -8,8 +8,8 @@ from typing import Literal
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import EvaluationAccepted, UpdateAccepted, counted_in
-from coterie.aggregation.evaluate import check_metrics
-from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.evaluate import read_evaluation
+from coterie.aggregation.plan.manifest import Manifest
 from coterie.errors import CoterieError, UpdateRefused
 from coterie.protocol.device import Task
 from coterie.protocol.metrics import MetricSums
@@ -46,8 +46,7 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
 
 def metric_sums(update: Update, manifest: Manifest, message: Task) -> MetricSums:
     """The sums that an evaluation reports, with a bounded say."""
-    sums = MetricSums.from_vector(manifest.metrics, update.decode(METRICS))
-    return check_metrics(manifest, sums, weight_cap=message.weight_cap)
+    return read_evaluation(manifest, update, weight_cap=message.weight_cap)
 
 
 async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:

@@ -93,7 +93,7 @@ def test_every_tensor_has_a_role_and_a_source(make_experiment: Make) -> None:
     assert train["random/0"].shape == (6, 8)
     assert dict(manifest.hyper) == {"lr": 0.1, "momentum": 0.9, "mu": 0.01}
     assert [spec.name for spec in manifest.sections_for("train")] == ["delta", "metrics"]
-    assert [spec.name for spec in manifest.sections_for("evaluate")] == ["metrics"]
+    assert [spec.name for spec in manifest.sections_for("evaluate")] == ["metrics", "clients"]
 
 
 def test_a_plan_updates_small_tensors_together(make_experiment: Make, make_batch: Any, drive: Any) -> None:

@@ -13,8 +13,15 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.round import Cause, Phase, Round, RoundConfig
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.spread import counted, histogram
 
 CONFIG = RoundConfig(cohort=1)
+NAMES = ("examples", "loss", "accuracy")
+COUNTS = (
+    counted(NAMES, histogram(NAMES, MetricSums({"examples": 1, "loss": 1, "accuracy": 0.25})))
+    .merge(counted(NAMES, histogram(NAMES, MetricSums({"examples": 1, "loss": 3, "accuracy": 0.75}))))
+    .sums
+)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 6, 7, 25])
@@ -62,8 +69,8 @@ def rounds() -> list[Round]:
             config=CONFIG,
             phase=Phase.COMMITTED,
             version="v1",
-            accepted=2,
-            federated={"loss": 4.0, "accuracy": 1.0, "auc": 1.5, "examples": 2.0},
+            buffer={0: 2},
+            federated={"loss": 4.0, "accuracy": 1.0, "auc": 1.5, "examples": 2.0, **COUNTS},
             training={"loss": 9.0, "examples": 3.0},
         ),
         Round(number=2, base="v1", config=CONFIG, phase=Phase.ABANDONED, cause=Cause.DEADLINE, version=None, failed=3),
@@ -73,7 +80,7 @@ def rounds() -> list[Round]:
             config=CONFIG,
             phase=Phase.COMMITTED,
             version="v3",
-            accepted=1,
+            buffer={0: 1},
             central={"loss": 0.5, "accuracy": 1.0, "examples": 1.0},
         ),
     ]
@@ -92,6 +99,10 @@ def test_a_round_becomes_one_event_line() -> None:
     assert {name: line[name] for name in expected} == expected
     assert json.loads(json.dumps(line, allow_nan=False)) == line
     assert line["training"] == {"loss": 3.0} and line["metrics"]["auc"] == 0.75
+    assert line["fairness"]["accuracy"] == {
+        "clients": 2, "worst_decile": 0.25, "median": 0.5, "best_decile": 0.75, "deviation": 0.25
+    }  # fmt: skip
+    assert line["fairness"]["loss"]["worst_decile"] == 3.0
 
 
 def test_an_abandoned_round_names_its_cause_and_has_no_model() -> None:
@@ -108,7 +119,8 @@ def test_curves_and_the_last_version() -> None:
     run = history()
     assert run.curve("accuracy") == [(1, 0.5), (3, 1.0)]
     assert run.curve("training.loss") == [(1, 3.0)]
-    assert run.curve("nothing") == []
+    assert run.curve("fairness.accuracy") == [(1, 0.25)]
+    assert run.curve("nothing") == run.curve("fairness.auc") == run.curve("other.loss") == []
     assert len(run) == 3 and [record.round for record in run] == [1, 2, 3]
     assert run.final is not None and run.final.model == "v3"
     assert History().final is None
@@ -117,6 +129,8 @@ def test_curves_and_the_last_version() -> None:
 def test_a_table_for_spreadsheets() -> None:
     lines = history().to_csv().splitlines()
     assert (
-        lines[0] == "round,state,cause,accepted,failed,evaluation,bytes_up,bytes_down,seconds,model,accuracy,auc,loss"
+        lines[0] == "round,state,cause,accepted,failed,evaluation,bytes_up,bytes_down,seconds,model,accuracy,auc,loss,"
+        "accuracy_worst_decile,loss_worst_decile"
     )
-    assert lines[2] == "2,abandoned,deadline,0,3,,5,7,0.5,,,,"
+    assert lines[1].endswith("v1,0.5,0.75,2.0,0.25,3.0")
+    assert lines[2] == "2,abandoned,deadline,0,3,,5,7,0.5,,,,,,"

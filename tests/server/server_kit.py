@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
@@ -29,6 +30,7 @@ from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey, sign_plan, sign_request
 from coterie.protocol.tensors import encode_tensors
@@ -319,7 +321,8 @@ def update(
     vector = np.full(plan_of.layout.size, value, np.float32) if delta is None else delta
     metrics = np.array(sums or (weight, 0.5 * weight, 0.75 * weight), np.float64)
     specs = plan_of.sections_for(task.kind)
-    sections = {DELTA: vector, METRICS: metrics} if task.kind == "train" else {METRICS: metrics}
+    told = MetricSums.from_vector(plan_of.metrics, metrics)
+    sections = {DELTA: vector, METRICS: metrics} if task.kind == "train" else evaluation_sections(plan_of, told)
     return encode_update(
         task=named or task.id,
         plan=plan or task.plan.id,

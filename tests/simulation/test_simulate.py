@@ -230,10 +230,18 @@ def test_a_round_that_diverges_is_abandoned_with_its_cause_and_changes_nothing()
 
 
 def test_int8_updates_take_a_quarter_of_the_bytes_and_still_learn() -> None:
-    wide = experiment(model=mlp((4, 256, 3)))
+    wide = experiment(model=mlp((4, 4096, 3)))
     full, small = simulate(wide, CLIENTS), simulate(replace(wide, codecs=("int8",)), CLIENTS)
     assert small.rounds[0].bytes_up < 0.4 * full.rounds[0].bytes_up
     assert small.curve("accuracy")[-1][1] > 0.9
+
+
+def test_every_round_tells_how_the_clients_differ() -> None:
+    flipped = {**CLIENTS[0], "y": ((CLIENTS[0]["y"] + 1) % 3).astype(np.int32)}
+    history = simulate(experiment(rounds=RoundPolicy(rounds=4, cohort=6)), [flipped, *CLIENTS[1:]])
+    found = history.rounds[-1].fairness["accuracy"]
+    assert found.clients == 6 and found.worst_decile < 0.2 and found.median > 0.9 and found.deviation > 0.2
+    assert [value for _, value in history.curve("fairness.accuracy")][-1] == found.worst_decile
 
 
 def test_a_folder_keeps_every_version_and_nothing_else(tmp_path: Path) -> None:
