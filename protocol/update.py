@@ -25,6 +25,8 @@ from coterie.protocol.tensors import TensorFile, TensorLimits, encode_tensors, o
 
 METADATA_KEY = "coterie"
 CHUNK = 1 << 18
+SUMS = "float64"
+"""The codec of whatever is a sum over clients."""
 CODEC_STATE = "codec/"
 """What the names of the codecs' part of a client state begin with: ``codec/<section>/<name>``."""
 
@@ -42,9 +44,9 @@ REFUSALS: Mapping[str, str] = {
     "malformed": "a payload holds bytes that no encoder writes",
     "not_finite": "a value is NaN or infinite",
     "out_of_range": "a value is outside the section's range or the codec's",
-    "bad_weight": "the weight is no whole number from 0 to the cap",
-    "bad_steps": "the number of steps is no whole number from 0 to the cap",
-    "bad_clients": "the number of clients is not 1 for an update, or not from 1 to the cap for an accumulator",
+    "bad_weight": "the weight is no whole number from 0 to the cap of each client",
+    "bad_steps": "the number of steps is no whole number from 0 to the cap of each client",
+    "bad_clients": "the number of clients is not 1 for an update, or not within the bounds for an accumulator",
     "wrong_kind": "an accumulator came where an update must, or the other way round",
 }
 
@@ -52,8 +54,9 @@ REFUSALS: Mapping[str, str] = {
 @dataclass(frozen=True, kw_only=True)
 class UpdateLimits:
     """What an update may be. codecs: those allowed for slices of the layout (every codec there is when None); float32
-    always is, and extra vectors may also use float64. kinds: what it may be an update of: one client, or an edge
-    aggregator's ``accumulator`` over at most `max_clients`.
+    always is, and extra vectors may also use float64. kinds: what it may be: the ``update`` of one client, or an edge
+    aggregator's ``accumulator`` over min_clients to max_clients, which is all in float64. max_weight, max_steps: of
+    each client.
     """
 
     max_bytes: int = 1 << 32
@@ -62,6 +65,7 @@ class UpdateLimits:
     max_steps: int = 1 << 31
     codecs: frozenset[str] | None = None
     kinds: frozenset[Kind] = frozenset({"update"})
+    min_clients: int = 1
     max_clients: int = 1 << 31
 
 
@@ -167,8 +171,8 @@ def encode_update(
         if spec.name not in sections:
             raise _refused("missing_section", f"Section {spec.name!r} is absent")
         vector = sections[spec.name]
-        sums = spec.is_extra or kind == "accumulator"
-        default = "float64" if sums and vector.dtype == np.float64 else MANDATORY
+        sums = spec.is_extra and vector.dtype == np.float64
+        default = SUMS if sums or kind == "accumulator" else MANDATORY
         name = (codecs or {}).get(spec.name, default)
         codec = _codec(name, spec, None, kind)
         prefix = f"{CODEC_STATE}{spec.name}/"
@@ -227,14 +231,17 @@ def read_update(
     for code, expected, got in (("task", task, header.task), ("plan", plan, header.plan), ("base", base, header.base)):
         if expected is not None and got != expected:
             raise _refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
-    if not 0 <= header.weight <= bounds.max_weight:
-        raise _refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {bounds.max_weight}")
-    if not 0 <= header.steps <= bounds.max_steps:
-        raise _refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {bounds.max_steps}")
     if header.kind not in bounds.kinds:
         raise _refused("wrong_kind", f"This is an {header.kind}; expected an {' or '.join(sorted(bounds.kinds))}")
-    if header.clients > bounds.max_clients:
-        raise _refused("bad_clients", f"It is of {header.clients} clients; at most {bounds.max_clients} are allowed")
+    fewest = bounds.min_clients if header.kind == "accumulator" else 1
+    if not fewest <= header.clients <= bounds.max_clients:
+        allowed = f"{fewest} to {bounds.max_clients} are allowed"
+        raise _refused("bad_clients", f"It is of {header.clients} clients; {allowed}")
+    weight, steps = bounds.max_weight * header.clients, bounds.max_steps * header.clients
+    if not 0 <= header.weight <= weight:
+        raise _refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {weight}")
+    if not 0 <= header.steps <= steps:
+        raise _refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {steps}")
     by_name = {spec.name: spec for spec in specs}
     _check_names(by_name, header, file)
     for entry in header.sections:
@@ -296,8 +303,12 @@ def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, lim
 
 
 def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: Kind) -> Codec:
-    sums = spec.is_extra or kind == "accumulator"
-    fits = sums if name in EXTRA_ONLY else name == MANDATORY or allowed is None or name in allowed
+    if kind == "accumulator":
+        fits = name == SUMS
+    elif name in EXTRA_ONLY:
+        fits = spec.is_extra
+    else:
+        fits = name == MANDATORY or allowed is None or name in allowed
     try:
         if fits:
             return parse(name)

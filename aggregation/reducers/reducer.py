@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,8 @@ import numpy.typing as npt
 from coterie import errors
 
 Vector = npt.NDArray[np.float64]
+Needs = Literal["sums", "updates"]
+"""What a rule must see: sums over updates, which a tree of aggregators can form, or every single update."""
 Chunks = Iterable[tuple[int, npt.NDArray[np.float32] | npt.NDArray[np.float64]]]
 
 
@@ -38,6 +41,7 @@ class Reducer:
     add: Callable[[Accumulator, Chunks, float], Accumulator]
     merge: Callable[[Accumulator, Accumulator], Accumulator]
     result: Callable[[Accumulator], Vector]
+    needs: Needs = "sums"
 
 
 def check_length(left: Accumulator, right: Accumulator) -> None:
