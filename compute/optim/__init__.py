@@ -1,5 +1,6 @@
 """Optimizers as pairs of pure functions, and schedules as functions of an integer."""
 
+from coterie.compute.optim.adagrad import adagrad
 from coterie.compute.optim.adam import adam, adamw
 from coterie.compute.optim.lbfgs import Minimum, lbfgs, minimise
 from coterie.compute.optim.optimizer import Arrays, Optimizer
@@ -14,6 +15,7 @@ from coterie.compute.optim.subspace import (
     dimension_reduction,
     principal_subspace,
 )
+from coterie.compute.optim.yogi import yogi
 
 __all__ = [
     "DimensionReduction",
@@ -25,6 +27,7 @@ __all__ = [
     "Minimum",
     "Optimizer",
     "Schedule",
+    "adagrad",
     "adam",
     "adamw",
     "constant",
@@ -36,4 +39,5 @@ __all__ = [
     "shampoo",
     "step_decay",
     "warmup",
+    "yogi",
 ]

@@ -31,7 +31,13 @@ from coterie.aggregation.horizontal import (
     QFedAvg,
     Scaffold,
 )
-from coterie.aggregation.server_optimizers import server_sgd
+from coterie.aggregation.server_optimizers import (
+    ServerOptimizer,
+    server_adagrad,
+    server_adam,
+    server_sgd,
+    server_yogi,
+)
 from coterie.compute import nn
 from coterie.compute.optim import sgd
 
@@ -99,6 +105,30 @@ def test_fedavg_with_momentum_on_the_server(start: Start, data: Data) -> None:
         return x + 0.5 * velocity
 
     run(start(FedAvg(), server_optimizer=server_sgd(0.5, 0.9)), data, round)
+
+
+Adaptive = Callable[[Vector, Vector], Vector]
+TAU = 0.01
+ADAPTIVE: Mapping[str, tuple[ServerOptimizer, float, Adaptive]] = {
+    "adagrad": (server_adagrad(0.3, TAU), 0.0, lambda v, d: v + d * d),
+    "adam": (server_adam(0.3, 0.9, 0.95, TAU), 0.9, lambda v, d: 0.95 * v + 0.05 * d * d),
+    "yogi": (server_yogi(0.3, 0.9, 0.95, TAU), 0.9, lambda v, d: v - 0.05 * d * d * np.sign(v - d * d)),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_server_optimizers(start: Start, data: Data, name: str) -> None:
+    """Algorithm 2 of Reddi et al., with v = tau² at first."""
+    rule, beta1, second = ADAPTIVE[name]
+    m, v = np.zeros(15), np.full(15, TAU**2)
+
+    def round(x: Vector, cohort: Sequence[int]) -> Vector:
+        nonlocal m, v
+        change = mean(data, {client: descend(x, data[client], RATE) - x for client in cohort})
+        m, v = beta1 * m + (1 - beta1) * change, second(v, change)
+        return x + 0.3 * m / (np.sqrt(v) + TAU)
+
+    run(start(FedAvg(), server_optimizer=rule), data, round)
 
 
 def test_fedsgd(start: Start, data: Data) -> None:

@@ -55,6 +55,34 @@ def known_adam(
     return run
 
 
+def known_adagrad(lr: float, initial: float = 0, eps: float = 1e-10, l2: float = 0) -> Known:
+    """torch.optim.Adagrad, as its documentation states it."""
+
+    def run(p: NDArray, gradients: list[NDArray]) -> Iterator[NDArray]:
+        square = np.full_like(p, initial)
+        for g in gradients:
+            g = g + l2 * p
+            square = square + g * g
+            p = p - lr * g / (np.sqrt(square) + eps)
+            yield p
+
+    return run
+
+
+def known_yogi(lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-3, initial: float = 1e-6) -> Known:
+    """Algorithm 2 of the paper."""
+
+    def run(p: NDArray, gradients: list[NDArray]) -> Iterator[NDArray]:
+        m, v = np.zeros_like(p), np.full_like(p, initial)
+        for g in gradients:
+            m = betas[0] * m + (1 - betas[0]) * g
+            v = v - (1 - betas[1]) * np.sign(v - g * g) * g * g
+            p = p - lr * m / (np.sqrt(v) + eps)
+            yield p
+
+    return run
+
+
 def known_shampoo(lr: float, decay: float = 1.0, epsilon: float = 1e-4) -> Known:
     """Shampoo as its paper states it, its roots by eigenvalues."""
 
@@ -87,6 +115,11 @@ OPTIMIZERS: dict[str, tuple[optim.Optimizer, Known]] = {
     "adam betas": (optim.adam(0.01, beta1=0.5, beta2=0.9, epsilon=1e-3), known_adam(0.01, (0.5, 0.9), 1e-3)),
     "adam l2": (optim.adam(0.01, weight_decay=0.1), known_adam(0.01, l2=0.1)),
     "adamw": (optim.adamw(0.01, weight_decay=0.1), known_adam(0.01, decay=0.1)),
+    "adagrad": (optim.adagrad(0.05), known_adagrad(0.05)),
+    "adagrad l2": (optim.adagrad(0.05, initial=0.3, weight_decay=0.1), known_adagrad(0.05, 0.3, l2=0.1)),
+    "yogi": (optim.yogi(0.01), known_yogi(0.01)),
+    "yogi betas": (optim.yogi(0.01, beta1=0.5, beta2=0.9, initial=0.04), known_yogi(0.01, (0.5, 0.9), initial=0.04)),
+    "yogi packed": (optim.packed(optim.yogi(0.01)), known_yogi(0.01)),
     "adam packed": (optim.packed(optim.adam(0.01)), known_adam(0.01)),
     "adamw packed": (optim.packed(optim.adamw(0.01, weight_decay=0.1)), known_adam(0.01, decay=0.1)),
 }
@@ -207,6 +240,9 @@ MISTAKES = [
     (lambda: optim.sgd(0.1, nesterov=True), "nesterov needs momentum"),
     (lambda: optim.adam(beta2=1.0), "adam: beta2 must be"),
     (lambda: cast(Any, optim).sgd("0.1"), "sgd: lr must be at least 0 and below inf in float32, got '0.1'"),
+    (lambda: optim.yogi(beta2=1.0), "yogi: beta2 must be"),
+    (lambda: optim.yogi(initial=-1.0), "yogi: initial must be"),
+    (lambda: optim.adagrad(epsilon=0.0), "adagrad: epsilon must be at least 1e-30"),
     (lambda: optim.adamw(epsilon=0.0), "adamw: epsilon must be at least 1e-30"),
     (lambda: optim.shampoo(decay=0.0), "shampoo: decay must be above 0 and at most 1"),
     (lambda: optim.shampoo(epsilon=0.0), "shampoo: epsilon must be at least 1e-07"),
