@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from coterie import errors
 from coterie.aggregation.horizontal.algorithm import Algorithm
+from coterie.aggregation.horizontal.cyclic import Cyclic
 from coterie.aggregation.horizontal.fedasync import FedAsync
 from coterie.aggregation.horizontal.fedavg import FedAvg
 from coterie.aggregation.horizontal.fedbuff import FedBuff
@@ -23,6 +24,7 @@ __all__ = [
     "ALGORITHMS",
     "IFCA",
     "Algorithm",
+    "Cyclic",
     "FedAsync",
     "FedAvg",
     "FedBuff",
@@ -49,6 +51,7 @@ ALGORITHMS: Mapping[str, Callable[..., Algorithm]] = MappingProxyType(
         "moon": Moon,
         "qfedavg": QFedAvg,
         "ifca": IFCA,
+        "cyclic": Cyclic,
         "fedbuff": FedBuff,
         "fedasync": FedAsync,
     }

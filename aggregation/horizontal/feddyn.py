@@ -29,7 +29,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Step,
     delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, plain_server
+from coterie.aggregation.horizontal.needs import check_number, one_version, plain_server
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -49,7 +49,8 @@ def _begin(context: Begin) -> Arrays:
 
 
 def _needs(experiment: Experiment) -> Rules:
-    return plain_server(experiment, "FedDyn", "the method says itself where the model goes")
+    why = "the method says itself where the model goes"
+    return (*plain_server(experiment, "FedDyn", why), *one_version(experiment, "FedDyn"))
 
 
 def FedDyn(clients: int, alpha: float = 0.01) -> Algorithm:

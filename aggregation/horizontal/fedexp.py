@@ -27,7 +27,7 @@ from coterie.aggregation.horizontal.algorithm import (
     squared_norm,
     whole_delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, plain_server
+from coterie.aggregation.horizontal.needs import check_number, one_version, plain_server
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -51,7 +51,8 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
 
 
 def _needs(experiment: Experiment) -> Rules:
-    return plain_server(experiment, "FedExP", "the method says itself how long the step is")
+    why = "the method says itself how long the step is"
+    return (*plain_server(experiment, "FedExP", why), *one_version(experiment, "FedExP"))
 
 
 def FedExP(epsilon: float = 1e-3) -> Algorithm:

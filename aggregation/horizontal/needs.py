@@ -11,6 +11,8 @@ from coterie.aggregation.horizontal.algorithm import Rules
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
 
+BUFFERED = "buffered"
+
 
 def plain_descent(experiment: Experiment, method: str, why: str) -> Rules:
     """The clients' optimizer is gradient descent without momentum."""
@@ -40,3 +42,8 @@ def check_number(
             f"{method} needs {name} to be {kind} of at least {least:g}{bound}, not {value}.", code="algorithm_parameter"
         )
     return float(value)
+
+
+def one_version(experiment: Experiment, method: str) -> Rules:
+    """All updates of a round were trained on the same version."""
+    return ((not experiment.rounds.buffered, f"{method} needs updates of one version; leave out mode={BUFFERED!r}"),)

@@ -29,7 +29,7 @@ from coterie.aggregation.horizontal.algorithm import (
     squared_norm,
     whole_delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, plain_server
+from coterie.aggregation.horizontal.needs import check_number, one_version, plain_server
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -77,6 +77,7 @@ def _needs(experiment: Experiment) -> Rules:
     return (
         (rule is None or "lr" in rule.hyper, "q-FedAvg needs a clients' optimizer with a learning rate `lr`"),
         *plain_server(experiment, "q-FedAvg", "the method says itself how long the step is"),
+        *one_version(experiment, "q-FedAvg"),
     )
 
 

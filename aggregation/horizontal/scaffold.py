@@ -29,7 +29,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Step,
     delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, plain_descent
+from coterie.aggregation.horizontal.needs import check_number, one_version, plain_descent
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -74,7 +74,8 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
 
 
 def _needs(experiment: Experiment) -> Rules:
-    return plain_descent(experiment, "SCAFFOLD", "its variates are mean gradients, read off from the steps")
+    why = "its variates are mean gradients, read off from the steps"
+    return (*plain_descent(experiment, "SCAFFOLD", why), *one_version(experiment, "SCAFFOLD"))
 
 
 def Scaffold(clients: int) -> Algorithm:

@@ -16,6 +16,7 @@ from coterie.aggregation.horizontal import (
     ALGORITHMS,
     IFCA,
     Algorithm,
+    Cyclic,
     FedAvg,
     FedDyn,
     FedExP,
@@ -32,6 +33,7 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute import nn
 from coterie.compute.optim import adam, sgd
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.signing import SigningKey
 
 METHODS: Mapping[str, Algorithm] = {
@@ -47,6 +49,7 @@ METHODS: Mapping[str, Algorithm] = {
         Moon(),
         QFedAvg(1.0),
         IFCA(2),
+        Cyclic(),
     )
 }
 STATEFUL = {"scaffold", "feddyn", "moon"}
@@ -61,7 +64,11 @@ CENTRAL: Mapping[str, Algorithm] = {
     "moon": Moon(0.0),
     "qfedavg": QFedAvg(0.0),
     "ifca": IFCA(1),
+    "cyclic": Cyclic(),
 }
+
+EVERYBODY = RoundPolicy(rounds=3, cohort=3, min_updates=1)
+ROUNDS = {"cyclic": RoundPolicy(rounds=3, cohort=1, selection="cyclic")}
 
 Start = Callable[..., Federation]
 
@@ -69,6 +76,7 @@ Start = Callable[..., Federation]
 @pytest.fixture(name="start")
 def start_fixture(make_experiment: Any, drive: Any, tmp_path: Path) -> Start:
     def start(algorithm: Algorithm, folder: str = "run", **changes: Any) -> Federation:
+        changes = {"rounds": ROUNDS.get(algorithm.name, EVERYBODY)} | changes
         return Federation(make_experiment(algorithm=algorithm, **changes), drive, tmp_path / folder)
 
     return start
@@ -81,7 +89,7 @@ def data_fixture(make_batch: Any) -> Mapping[int, Sequence[Batch]]:
 
 def test_the_table_is_whole() -> None:
     """Methods that only change how rounds are run, or how stale updates count, are tested where those are."""
-    assert set(ALGORITHMS) - set(METHODS) <= {"fedbuff", "fedasync", "cyclic"}
+    assert set(ALGORITHMS) - set(METHODS) <= {"fedbuff", "fedasync"}
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -97,13 +105,16 @@ def test_a_method_is_rebuilt_from_its_name_and_numbers(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_method_says_whether_it_keeps_state(make_experiment: Any, name: str) -> None:
-    manifest = compile_plan(make_experiment(algorithm=METHODS[name])).plan.manifest
+    manifest = compile_plan(make_experiment(algorithm=METHODS[name], rounds=ROUNDS.get(name, EVERYBODY))).plan.manifest
     assert METHODS[name].stateful == bool(manifest.client_state) == (name in STATEFUL)
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_its_plan_passes_the_check_and_comes_out_the_same_twice(make_experiment: Any, name: str) -> None:
-    first, second = (compile_plan(make_experiment(algorithm=METHODS[name])).plan for _ in range(2))
+    first, second = (
+        compile_plan(make_experiment(algorithm=METHODS[name], rounds=ROUNDS.get(name, EVERYBODY))).plan
+        for _ in range(2)
+    )
     assert first.id == second.id and dict(first.graphs) == dict(second.graphs)
     plan = first.sign(key := SigningKey.generate())
     check_plan(
@@ -208,6 +219,7 @@ def test_several_models_have_no_running_statistics(make_experiment: Any) -> None
     assert caught.value.reason == "model_mismatch"
 
 
+BUFFERED = RoundPolicy(rounds=1, cohort=2, mode="buffered")
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "scaffold with Adam": ({"algorithm": Scaffold(4), "optimizer": adam()}, "SCAFFOLD needs optim.sgd"),
     "scaffold with momentum": ({"algorithm": Scaffold(4), "optimizer": sgd(0.1, momentum=0.5)}, "without momentum"),
@@ -221,6 +233,10 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "q-fedavg with a server rate": ({"algorithm": QFedAvg(), "server_optimizer": server_sgd(2)}, "q-FedAvg needs"),
     "fedsgd with momentum": ({"algorithm": FedSGD(), "optimizer": sgd(0.1, momentum=0.5)}, "FedSGD needs"),
     "fedsgd with decay": ({"algorithm": FedSGD(), "optimizer": sgd(0.1, weight_decay=0.5)}, "no weight decay"),
+    "cyclic with a cohort": ({"algorithm": Cyclic()}, "one client a round"),
+    "cyclic at random": ({"algorithm": Cyclic(), "rounds": RoundPolicy(rounds=1, cohort=1)}, "in turn"),
+    "scaffold in a buffer": ({"algorithm": Scaffold(4), "rounds": BUFFERED}, "one version"),
+    "feddyn in a buffer": ({"algorithm": FedDyn(4), "rounds": BUFFERED}, "one version"),
     "fedsgd with epochs": ({"algorithm": FedSGD(), "epochs": 2}, "epochs=1"),
 }
 
