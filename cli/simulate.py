@@ -42,7 +42,7 @@ def simulate(
     title = f"{experiment.name}: {len(shards)} clients in this process"
     with RoundTable(output, title) as table:
         result = simulate_full(
-            experiment, shards, threads=threads, folder=folder / "versions", on_event=lambda event: show(table, event)
+            experiment, shards, workers=threads, folder=folder / "versions", on_event=lambda event: show(table, event)
         )
     committed = [row for row in table.rows if row["state"] == "committed"]
     path: Path | None = None

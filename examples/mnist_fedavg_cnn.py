@@ -111,7 +111,7 @@ def main() -> None:
             print(f"round {record.round}: {record.state}, {record.metrics}")
         print("model:", run.download("mnist.onnx"))
     else:
-        result = simulate_full(wanted, shares, on_event=print, threads=os.cpu_count() or 1)
+        result = simulate_full(wanted, shares, on_event=print, workers=os.cpu_count() or 1)
         print("model:", result.save_infer("mnist.onnx"))
 
 

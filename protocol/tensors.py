@@ -147,7 +147,7 @@ def encode_tensors(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[st
 
     Raises errors.TensorFileError (``dtype_unsupported``) for a dtype that the format table lacks.
     """
-    return b"".join(_chunks(tensors, metadata or {}))
+    return b"".join(tensor_chunks(tensors, metadata))
 
 
 def decode_tensors(data: bytes, limits: TensorLimits | None = None) -> dict[str, npt.NDArray[Any]]:
@@ -158,7 +158,7 @@ def decode_tensors(data: bytes, limits: TensorLimits | None = None) -> dict[str,
 
 def write_file(path: Path, tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write a tensor file durably (see files.write_durably), without a second copy of the data in memory."""
-    write_durably(path, _chunks(tensors, metadata or {}))
+    write_durably(path, tensor_chunks(tensors, metadata))
 
 
 def read_file(path: Path, limits: TensorLimits | None = None) -> dict[str, npt.NDArray[Any]]:
@@ -167,7 +167,13 @@ def read_file(path: Path, limits: TensorLimits | None = None) -> dict[str, npt.N
     return {name: file.tensor(name) for name in file.tensors}
 
 
-def _chunks(tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[Chunk]:
+def tensor_chunks(
+    tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> Iterator[Chunk]:
+    """The file's bytes piece by piece; a contiguous tensor's piece is a view of it, so nothing is copied.
+
+    Raises errors.TensorFileError as `encode_tensors` does.
+    """
     codes = {name: _code(name, array) for name, array in tensors.items()}
     ordered = sorted(tensors, key=lambda name: (_RANKS[codes[name]], name))
     header: dict[str, Any] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}

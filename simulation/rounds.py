@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.progress import Finish, Progress, StartRound, after_round, configure, first_round
+from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
@@ -23,7 +24,7 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.update import read_update
 from coterie.simulation.collect import Collector, Streamed
 from coterie.simulation.engines.engine import Engine
-from coterie.simulation.population import Client, Population
+from coterie.simulation.population import Population
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Assignment
 
@@ -47,7 +48,7 @@ class Rounds:
     plan: Plan
     frozen: Tensors
     population: Population
-    engine: Engine
+    runner: Engine
     trainer: Trainer
     versions: Versions
     scratch: Path
@@ -61,33 +62,150 @@ class Rounds:
     _pending: dict[int, Tensors] = field(default_factory=dict[int, "Tensors"])
     _next_state: State | None = None
     _collector: Collector | None = None
-    _traffic: Traffic = field(default_factory=Traffic)
+    traffic: Traffic = field(default_factory=Traffic)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
-        """The rounds that are left. on_round: called after each, when its outcome is this value's."""
+        """The rounds that are left. on_round: called after each."""
         policy = self.experiment.rounds
         if self.progress.finished is not None:
-            return self._history(self.progress.finished.value)
-        ready, action = first_round(self.progress, policy)
+            return History(tuple(self.records), self.progress.finished.value, self.progress.kept)
+        self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
-            begun = time.monotonic()
-            self._traffic = Traffic()
-            round = self._round(action)
-            self.progress, action = after_round(ready, round, policy)
-            ready = self.progress
-            if isinstance(action, StartRound):
-                # Between rounds, so that whoever continues from here begins the next one.
-                self.progress = _before(self.progress)
+            begun, self.traffic = time.monotonic(), Traffic()
+            ended = self._round(action)
+            self.progress, action = after_round(self.progress, ended, policy)
             self.versions.retain((self.progress.current, self.progress.kept))
-            record = RoundRecord.of(
-                round,
-                bytes_up=self._traffic.up,
-                bytes_down=self._traffic.down,
-                seconds=time.monotonic() - begun,
-            )
+            seconds = time.monotonic() - begun
+            record = RoundRecord.of(ended, bytes_up=self.traffic.up, bytes_down=self.traffic.down, seconds=seconds)
             self.records.append(record)
             on_round(record)
-        return self._history(action.reason.value)
+        return History(tuple(self.records), action.reason.value, self.progress.kept)
 
-    def _history(self, reason: str) -> History:
-        return History(tuple(self.records), reason, self.progress.kept)
+    def _round(self, action: StartRound) -> engine.Round:
+        config = configure(self.experiment.rounds, action.number, central=self.rows is not None)
+        round, effects = engine.start(action.number, action.base, config, place=action.place)
+        todo = deque(effects)
+        while todo:
+            for event in self._perform(round, todo.popleft(), action):
+                if round.phase.final:
+                    break
+                round, more = engine.step(round, event)
+                todo.extend(more)
+        if not round.phase.final:
+            raise InternalError(f"Round {round.number} stands still in {round.phase.value}.")
+        self._settle(round)
+        return round
+
+    def _perform(self, round: engine.Round, effect: engine.Effect, action: StartRound) -> list[engine.Event]:
+        """What happens when an effect is performed."""
+        match effect:
+            case engine.OfferTasks(kind="train") if not round.leased and not round.accepted:
+                return self._train(round, self._assignment(round, action))
+            case engine.OfferTasks(kind="evaluate") if not round.evaluation_leased and not round.evaluated:
+                return self._survey(round, self._assignment(round, action))
+            case engine.Aggregate():
+                return [self._aggregate()]
+            case engine.EvaluateCentrally(version=version):
+                return [self._evaluate(version, action)]
+            case engine.Commit():
+                return [engine.Committed()]
+            case _:
+                # Deadlines, closed tasks and offers that are repeated mean nothing where everybody answers at once.
+                return []
+
+    def _assignment(self, round: engine.Round, action: StartRound) -> Assignment:
+        return Assignment(
+            experiment=self.experiment.name,
+            round=round.number,
+            base=round.version or round.base,
+            hyper=action.hyper,
+            seed=self.experiment.seed,
+            weight_cap=self.experiment.rounds.weight_cap,
+            threads=self.threads,
+        )
+
+    def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
+        chosen = self._choose(range(len(self.population)), round.config.cohort, round.number, "train")
+        clients = [self.population.client(number) for number in chosen]
+        self._collector = Streamed(self.plan.manifest, assignment.base, assignment.weight_cap)
+        self.watch(round.number, "train", 0, len(clients))
+        weights = self.versions.read(assignment.base)
+        for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
+            self._collector.add(trained)
+            self._pending[trained.number] = trained.state
+            self.traffic.up += trained.size
+            self.watch(round.number, "train", done, len(clients))
+        self._count_down(chosen, assignment)
+        events: list[engine.Event] = [engine.TaskLeased() for _ in chosen]
+        events += [engine.UpdateAccepted() for _ in chosen]
+        return events if len(chosen) == round.config.cohort else [*events, engine.DeadlinePassed("train")]
+
+    def _survey(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
+        wanted = round.config.evaluation_cohort
+        chosen = self._choose_evaluators(wanted, round.number)
+        clients = [self.population.client(number) for number in chosen]
+        events: list[engine.Event] = [engine.EvaluationLeased() for _ in chosen]
+        manifest, cap = self.plan.manifest, self.experiment.rounds.weight_cap
+        specs = manifest.sections_for("evaluate")
+        self.watch(round.number, "evaluate", 0, len(clients))
+        weights = self.versions.read(assignment.base)
+        for done, measured in enumerate(self.runner.evaluate(clients, weights, assignment), 1):
+            try:
+                sums = read_evaluation(manifest, read_update(measured.update, specs), weight_cap=cap)
+                events.append(engine.EvaluationAccepted(sums.sums))
+            except UpdateRefused:
+                events.append(engine.EvaluationFailed())
+            self.traffic.up += len(measured.update)
+            self.watch(round.number, "evaluate", done, len(clients))
+        self._count_down(chosen, assignment)
+        return events if len(chosen) == wanted else [*events, engine.DeadlinePassed("evaluate")]
+
+    def _aggregate(self) -> engine.Event:
+        if self._collector is None:
+            raise InternalError("There are no updates to aggregate.")
+        try:
+            made = self._collector.result(self.versions, self.experiment.server_optimizer, self.server_state)
+        except UpdateRefused as error:
+            return engine.AggregateFailed(f"{error.reason}: {error.message}")
+        self._next_state = made.state
+        return engine.AggregateReady(made.version, made.metrics, made.rejected)
+
+    def _evaluate(self, version: str, action: StartRound) -> engine.Event:
+        if self.rows is None:
+            raise InternalError("There are no rows to evaluate on.")
+        task = LocalTask(experiment=self.experiment.name, round=action.number, seed=self.experiment.seed)
+        options = TrainOptions(threads=self.threads)
+        sums = self.trainer.evaluate(self.plan, self.versions.read(version), self.frozen, task, self.rows, options)
+        return engine.Evaluated(sums.sums)
+
+    def _settle(self, round: engine.Round) -> None:
+        """Client and server state become what a committed round made of them; an abandoned round changes neither."""
+        if round.phase is engine.Phase.COMMITTED:
+            for number, state in self._pending.items():
+                self.population.keep(number, state)
+            if self._next_state is not None:
+                self.server_state = self._next_state
+        self._pending, self._next_state, self._collector = {}, None, None
+
+    def _choose(self, numbers: Sequence[int], count: int, round: int, what: str) -> list[int]:
+        """So many of the numbers, by the experiment's seed and the round's number."""
+        return sorted(self._shuffled(numbers, round, what)[:count])
+
+    def _choose_evaluators(self, count: int, round: int) -> list[int]:
+        """The first in an order drawn by lot that have rows to evaluate on."""
+        able = (n for n in self._shuffled(range(len(self.population)), round, "evaluate") if self._holds_out(n))
+        return sorted(islice(able, count))
+
+    def _holds_out(self, number: int) -> bool:
+        return self.population.shard(number).can_evaluate
+
+    def _shuffled(self, numbers: Sequence[int], round: int, what: str) -> list[int]:
+        text = f"{self.experiment.seed}/{what}/{round}"
+        generator = np.random.Generator(np.random.PCG64(int(sha256_hex(text.encode()), 16)))
+        return [numbers[place] for place in generator.permutation(len(numbers)).tolist()]
+
+    def _count_down(self, chosen: Sequence[int], assignment: Assignment) -> None:
+        plan = len(self.plan.manifest.data) + sum(len(graph) for graph in self.plan.graphs.values())
+        newcomers = set(chosen) - self.informed
+        self.informed |= newcomers
+        self.traffic.down += len(chosen) * self.versions.size(assignment.base) + len(newcomers) * plan

@@ -1,4 +1,4 @@
-"""`simulate`: an experiment over virtual clients, in this process.
+"""`simulate`: an experiment over virtual clients, on this machine or a cluster.
 
 The round machine, the numeric job, the trainers, the codecs and the checks of data are those of a coordinator and its
 devices; what is missing is the network, the clock and faults: every client that is chosen answers.
@@ -6,8 +6,8 @@ devices; what is missing is the network, the clock and faults: every client that
 
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.progress import Progress
 from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
-from coterie.errors import ExperimentError
-from coterie.protocol.files import write_durably
-from coterie.simulation.rounds import Rounds
+from coterie.errors import ConfigurationError, ExperimentError
+from coterie.protocol.files import make_folder, write_durably
+from coterie.simulation.engines.engine import Setting, open_engine
+from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
+from coterie.simulation.population import Population
+from coterie.simulation.rounds import Rounds, Watch
+from coterie.simulation.versions import Versions
 
 Listener = Callable[[Mapping[str, Any]], None]
 Tensors = Mapping[str, NDArray[np.float32]]
@@ -64,14 +70,23 @@ def simulate(
     experiment: Experiment,
     clients: Sequence[DataSource],
     *,
-    threads: int = 1,
-    trainer: Trainer | None = None,
+    engine: str = "threads",
+    workers: int = 1,
+    trainer: Trainer | str | None = None,
     on_event: Listener = lambda event: None,
+    watch: Watch = lambda round, kind, done, total: None,
     folder: Path | None = None,
 ) -> History:
     """The history of an experiment over these clients; see `simulate_full`, which also returns the model."""
     return simulate_full(
-        experiment, clients, threads=threads, trainer=trainer, on_event=on_event, folder=folder
+        experiment,
+        clients,
+        engine=engine,
+        workers=workers,
+        trainer=trainer,
+        on_event=on_event,
+        watch=watch,
+        folder=folder,
     ).history
 
 
@@ -79,48 +94,81 @@ def simulate_full(
     experiment: Experiment,
     clients: Sequence[DataSource],
     *,
-    threads: int = 1,
-    trainer: Trainer | None = None,
+    engine: str = "threads",
+    workers: int = 1,
+    trainer: Trainer | str | None = None,
     on_event: Listener = lambda event: None,
+    watch: Watch = lambda round, kind, done, total: None,
     folder: Path | None = None,
 ) -> Simulation:
     """Run an experiment over virtual clients.
 
     clients: each client's rows: arrays by feature and label name, or whatever else a device takes as its data (a file,
-    a folder, a function; see `load_data`). threads: clients that work at once, each
-    on one thread of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; None runs the
-    plan's graphs.
-    on_event: gets one ``round`` event per round. folder: where model versions are kept (``<sha256>.safetensors``); None
-    for nowhere.
+    a folder, a function; see `load_data`); `VirtualClients` makes them when they are chosen. engine: where clients
+    work: ``threads`` or ``processes`` (see docs/simulation.md). workers: clients that work at once, each on one thread
+    of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
+    ``module:attribute``, which engines with processes need; None runs the plan's graphs.
+    on_event: gets one ``round`` event per round. watch: told how many clients of a round are done. folder: where model
+    versions are kept (``<sha256>.safetensors``); None for nowhere.
 
     Each round takes ``cohort`` clients, chosen uniformly without replacement from the experiment's seed and the round's
     number, all of them when there are fewer. Deadlines and over-selection do not matter here: nobody is late.
-    Guarantees: the same experiment, clients and trainer give the same weights bit for bit on one machine.
-    Raises ExperimentError (too few clients for ``min_updates``), DataError naming the client, and what a trainer
-    raises.
+    Guarantees: the same experiment, clients and trainer give the same weights bit for bit on one machine, with threads
+    and processes alike.
+    Raises ExperimentError (too few clients for ``min_updates``), DataError naming the client, ConfigurationError for an
+    engine that there is not, and what a trainer raises.
     """
-    if threads < 1:
-        raise ExperimentError(f"threads must be at least 1, got {threads}.", code="threads")
+    if workers < 1:
+        raise ConfigurationError(f"workers must be at least 1, got {workers}.", code="workers")
+    if isinstance(experiment.model, ExternalModel) and trainer is None:
+        raise ExperimentError(
+            f"Experiment {experiment.name!r} has an ExternalModel, so its clients need a trainer.",
+            hint="Give simulate(..., trainer=ExternalTrainer(fit)).",
+            code="trainer_missing",
+        )
     begun = time.monotonic()
-    with _folders(folder) as (place, scratch):
-        rounds = Rounds.of(experiment, clients, trainer=trainer, threads=threads, folder=place, scratch=scratch)
+    compiled = compile_plan(experiment)
+    population = Population(experiment.schema, clients, compiled.plan.manifest.training.holdout)
+    if len(population) < experiment.rounds.min_updates:
+        raise ExperimentError(
+            f"Every round needs {experiment.rounds.min_updates} updates, but there are only {len(population)} clients.",
+            hint="Lower cohort and min_updates in the round policy, or give more clients.",
+            code="too_few_clients",
+        )
+    if folder is not None:
+        make_folder(folder)
+    versions = Versions(compiled.plan.manifest.layout, folder)
+    setting = Setting(
+        name=engine,
+        experiment=experiment,
+        plan=compiled.plan,
+        frozen=compiled.frozen,
+        trainer=trainer or PLAN_TRAINER,
+        workers=workers,
+        threads=1,
+    )
+    with tempfile.TemporaryDirectory(prefix="coterie-simulation-") as scratch, closing(open_engine(setting)) as opened:
+        rounds = Rounds(
+            experiment=experiment,
+            plan=compiled.plan,
+            frozen=compiled.frozen,
+            population=population,
+            runner=opened,
+            trainer=resolve_trainer(setting.trainer),
+            versions=versions,
+            scratch=Path(scratch),
+            progress=Progress(current=versions.add(compiled.initial_bytes)),
+            rows=experiment.evaluation_rows(),
+            watch=watch,
+        )
         history = rounds.run(lambda record: on_event(record.to_dict()))
         on_event(
             {"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun}
         )
         return Simulation(
             history=history,
-            plan=rounds.plan,
-            weights=rounds.version(rounds.progress.current),
-            best=rounds.version(rounds.progress.kept),
-            frozen=rounds.frozen,
+            plan=compiled.plan,
+            weights=versions.read(rounds.progress.current),
+            best=versions.read(rounds.progress.kept),
+            frozen=compiled.frozen,
         )
-
-
-@contextmanager
-def _folders(folder: Path | None) -> Generator[tuple[Path, Path]]:
-    """Where versions are kept, and a folder on the same disk for what is only needed meanwhile."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".coterie-simulation-", dir=folder) as temporary:
-        yield folder or Path(temporary), Path(temporary)

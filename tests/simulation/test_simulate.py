@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
-from numpy.typing import NDArray
+from simulation_kit import CLIENTS, SCHEMA, Arrays, experiment, rows, same
 
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.experiment import Experiment, ExternalModel
@@ -18,48 +18,14 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn import AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, ReLU, Sequential
-from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.models import mlp
-from coterie.compute.optim import sgd
 from coterie.errors import DataError, ExperimentError
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy, Target
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import simulate, simulate_full
-from coterie.simulation.clients import Assignment, make_clients, train
-
-Arrays = dict[str, NDArray[Any]]
-SCHEMA = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2))
-
-
-def rows(count: int = 50, seed: int = 0) -> Arrays:
-    generator = np.random.Generator(np.random.PCG64(seed))
-    y = generator.integers(0, 3, count).astype(np.int32)
-    centres = np.array([[2, 0, 0, 1], [0, 2, 1, 0], [-2, 0, 2, 0]], np.float32)
-    return {"x": (centres[y] + generator.normal(0, 0.4, (count, 4))).astype(np.float32), "y": y}
-
-
-CLIENTS = [rows(30 + 5 * seed, seed) for seed in range(6)]
-
-
-def experiment(**changes: Any) -> Experiment:
-    base = Experiment(
-        name="tiny",
-        model=mlp((4, 8, 3)),
-        schema=SCHEMA,
-        loss=softmax_cross_entropy,
-        optimizer=sgd(0.1),
-        metrics={"accuracy": accuracy},
-        batch_size=8,
-        epochs=2,
-        rounds=RoundPolicy(rounds=4, cohort=4),
-    )
-    return replace(base, **changes)
-
-
-def same(a: Mapping[str, NDArray[Any]], b: Mapping[str, NDArray[Any]]) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+from coterie.simulation.population import Population
+from coterie.simulation.work import Assignment, Workplace
 
 
 def test_the_model_learns_and_every_round_is_told_once() -> None:
@@ -80,7 +46,7 @@ def test_the_model_learns_and_every_round_is_told_once() -> None:
 
 
 def test_the_same_arguments_give_the_same_weights_whatever_the_number_of_threads() -> None:
-    results = [simulate_full(experiment(), CLIENTS, threads=threads) for threads in (1, 1, 3)]
+    results = [simulate_full(experiment(), CLIENTS, workers=threads) for threads in (1, 1, 3)]
     for other in results[1:]:
         assert same(results[0].weights, other.weights)
         assert [r.model for r in results[0].history.rounds] == [r.model for r in other.history.rounds]
@@ -99,18 +65,23 @@ def test_a_round_is_the_aggregate_of_its_clients_updates(tmp_path: Path) -> None
         experiment="tiny",
         round=1,
         base=sha256_hex(compiled.initial_bytes),
-        weights=compiled.initial,
-        frozen={},
         hyper={},
         seed=0,
         weight_cap=10_000,
+        encoded=True,
     )
-    clients = make_clients(SCHEMA, CLIENTS, wanted.holdout)
-    answers = [train(client, compiled.plan, PlanTrainer(), assignment, tmp_path) for client in reversed(clients)]
+    population = Population(SCHEMA, CLIENTS, wanted.holdout)
+    workplace = Workplace(compiled.plan, {}, PlanTrainer())
+    paths: list[Path] = []
+    for number in reversed(range(6)):
+        rows = population.shard(number).train
+        update = workplace.train(number, rows, {}, compiled.initial, assignment).update
+        paths.append(tmp_path / f"{number}.update")
+        paths[-1].write_bytes(update or b"")
     result = aggregate_updates(
         compiled.plan.manifest,
         base=tmp_path / "base",
-        updates=[answer.path for answer in answers],
+        updates=paths,
         server=wanted.server_optimizer,
         server_state=None,
         out=tmp_path / "out",

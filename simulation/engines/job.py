@@ -1,0 +1,87 @@
+"""What is asked of a worker in another process, and what it answers: JSON and tensors, nothing else."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie import errors
+from coterie.client_sdk.device.trainers.base import Rows, Tensors
+from coterie.errors import CoterieError
+from coterie.simulation.work import Assignment, Measured, Trained, Workplace
+
+Json = dict[str, Any]
+Arrays = Mapping[str, NDArray[Any]]
+
+_UPDATE = "update"
+_SECTION, _STATE = "section/", "state/"
+
+
+def perform(
+    workplace: Workplace, kind: str, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment
+) -> tuple[Json, Arrays]:
+    """Do one job. The answer as JSON values and the tensors that go with it; an error of coterie's is an answer too."""
+    try:
+        if kind == "train":
+            return _pack(workplace.train(number, rows, state, weights, assignment))
+        measured = workplace.evaluate(number, rows, weights, assignment)
+        return {"number": number}, {_UPDATE: np.frombuffer(measured.update, np.uint8)}
+    except CoterieError as error:
+        return error_answer(error), {}
+
+
+def _pack(trained: Trained) -> tuple[Json, Arrays]:
+    tensors: dict[str, NDArray[Any]] = {_SECTION + name: vector for name, vector in trained.sections.items()}
+    tensors |= {_STATE + name: array for name, array in trained.state.items()}
+    if trained.update is not None:
+        tensors[_UPDATE] = np.frombuffer(trained.update, np.uint8)
+    answer: Json = {
+        "number": trained.number,
+        "task": trained.task,
+        "weight": trained.weight,
+        "steps": trained.steps,
+        "size": trained.size,
+    }
+    return answer, tensors
+
+
+def trained_of(answer: Json, tensors: Arrays) -> Trained:
+    """Read the answer to a training job. The sections are views of ``tensors``; state and bytes are copies."""
+    return Trained(
+        **answer,
+        sections={n.removeprefix(_SECTION): array for n, array in tensors.items() if n.startswith(_SECTION)},
+        update=tensors[_UPDATE].tobytes() if _UPDATE in tensors else None,
+        state={n.removeprefix(_STATE): array.copy() for n, array in tensors.items() if n.startswith(_STATE)},
+    )
+
+
+def measured_of(answer: Json, tensors: Arrays) -> Measured:
+    """Read the answer to an evaluation job."""
+    return Measured(number=answer["number"], update=tensors[_UPDATE].tobytes())
+
+
+def raise_told(answer: Json) -> None:
+    """Raise the error that an answer tells of, of the class that it had."""
+    told = answer.get("error")
+    if told is None:
+        return
+    kind = cast(object, getattr(errors, told["class"], None))
+    chosen = kind if isinstance(kind, type) and issubclass(kind, CoterieError) else errors.InternalError
+    error = chosen(told["message"], hint=told["hint"], code=told["code"], **told["details"])
+    for note in told["notes"]:
+        error.add_note(note)
+    raise error
+
+
+def error_answer(error: CoterieError) -> Json:
+    """An error as an answer, which `raise_told` raises again."""
+    told = {
+        "class": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+        "code": error.reason,
+        "details": {name: value for name, value in error.details.items() if isinstance(value, str | int | float)},
+        "notes": list(getattr(error, "__notes__", ())),
+    }
+    return {"error": told}

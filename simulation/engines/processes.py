@@ -1,0 +1,254 @@
+"""Clients in worker processes: started anew, never forked, and sharing nothing but memory that is mapped by name.
+
+A worker is a plain ``python -m`` (so a script needs no main guard), told of jobs by lines of JSON. Weights, rows and
+updates lie in tensor files on a memory file system: written once, mapped by whoever reads them, folded into the
+aggregate without another copy.
+"""
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, TypeVar, cast
+
+from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.errors import RemoteError
+from coterie.simulation.engines import shared
+from coterie.simulation.engines.engine import Setting
+from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
+from coterie.simulation.engines.naming import required_name
+from coterie.simulation.population import CACHED, Client
+from coterie.simulation.work import Assignment, Measured, Trained
+
+Result = TypeVar("Result")
+Kind = Literal["train", "evaluate"]
+
+_ATTEMPTS = 2
+_PATIENCE_S = 10.0
+
+
+class Processes:
+    """``workers`` processes. One that dies is replaced and its job done again, which gives the same bits.
+
+    Raises ConfigurationError for a trainer that is a value of this process; RemoteError (``worker_lost``) when the same
+    job ends two workers.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._trainer = required_name(setting.trainer, setting.name)
+        self._folder = shared.make_folder()
+        self._rows = _SharedRows(self._folder)
+        self._weights: deque[str] = deque()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(setting.workers, "coterie-simulation")
+        self._running: list[_Worker] = []
+        self._end = weakref.finalize(self, _clear, self._running, self._folder)
+        try:
+            setting.plan.save(self._folder / "plan")
+            if setting.frozen:
+                shared.write(self._folder / "frozen", setting.frozen)
+            self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+            started = [self._start() for _ in range(setting.workers)]
+            for worker in started:
+                worker.await_ready()
+                self._idle.put(worker)
+        except BaseException:
+            self.close()
+            raise
+        # One for each worker to write, one for each to wait in turn, one that is being read.
+        self._waiting = setting.workers
+        self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for number in range(2 * setting.workers + 1):
+            self._slots.put(f"out-{number}")
+
+    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+        """See `Engine`."""
+        return self._each("train", clients, weights, assignment, trained_of)
+
+    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+        """See `Engine`."""
+        return self._each("evaluate", clients, weights, assignment, measured_of)
+
+    def close(self) -> None:
+        """End the workers and clear the shared memory away."""
+        self._pool.shutdown(cancel_futures=True)
+        self._end()
+
+    def _each(
+        self,
+        kind: Kind,
+        clients: Sequence[Client],
+        weights: Tensors,
+        assignment: Assignment,
+        read: Callable[[Json, Arrays], Result],
+    ) -> Iterator[Result]:
+        name = self._share_weights(weights, assignment.base)
+        waiting: deque[Future[tuple[Json, str]]] = deque()
+
+        def taken() -> Iterator[Result]:
+            answer, slot = waiting.popleft().result()
+            try:
+                raise_told(answer)
+                yield read(answer, shared.read(self._folder / slot))
+            finally:
+                self._slots.put(slot)
+
+        try:
+            for client in clients:
+                waiting.append(self._pool.submit(self._job, kind, client, name, assignment))
+                if len(waiting) > self._waiting:
+                    yield from taken()
+            while waiting:
+                yield from taken()
+        finally:
+            for future in waiting:
+                if not future.cancel():
+                    with suppress(Exception):
+                        self._slots.put(future.result()[1])
+
+    def _job(self, kind: Kind, client: Client, weights: str, assignment: Assignment) -> tuple[Json, str]:
+        slot = self._slots.get()
+        try:
+            state = f"state-{slot}" if client.state else None
+            if state is not None:
+                shared.write(self._folder / state, client.state)
+            job: Json = {
+                "kind": kind,
+                "number": client.number,
+                "rows": None if client.source else self._rows.share(client, kind),
+                "source": client.source,
+                "state": state,
+                "weights": weights,
+                "assignment": assignment.to_json(),
+                "out": slot,
+            }
+            return self._asked(job), slot
+        except BaseException:
+            self._slots.put(slot)
+            raise
+
+    def _asked(self, job: Json) -> Json:
+        """A worker's answer. A job that is lost with its worker is asked of another one."""
+        for _ in range(_ATTEMPTS):
+            worker = self._idle.get()
+            try:
+                answer = worker.ask(job)
+            except (OSError, ValueError):
+                replacement = self._start()
+                replacement.await_ready()
+                self._idle.put(replacement)
+                continue
+            self._idle.put(worker)
+            return answer
+        raise RemoteError(
+            f"{_ATTEMPTS} worker processes in a row ended while client {job['number']} was at work.",
+            hint="Their last words are on standard error. Often memory was short: take fewer workers.",
+            code="worker_lost",
+        )
+
+    def _start(self) -> "_Worker":
+        worker = _Worker.start(self._folder, self._trainer)
+        with self._lock:
+            self._running.append(worker)
+        return worker
+
+    def _share_weights(self, weights: Tensors, base: str) -> str:
+        name = f"weights-{base}"
+        if name not in self._weights:
+            shared.write(self._folder / name, weights)
+            self._weights.append(name)
+            while len(self._weights) > 2:
+                (self._folder / self._weights.popleft()).unlink()
+        return name
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A process and the two ends of its pipes."""
+
+    process: "subprocess.Popen[str]"
+
+    @staticmethod
+    def start(folder: Path, trainer: str) -> "_Worker":
+        """A fresh interpreter that finds the modules which this one finds."""
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+        command = [sys.executable, "-m", "coterie.simulation.engines.worker", str(folder), trainer]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, encoding="utf-8"
+        )
+        return _Worker(process)
+
+    def await_ready(self) -> None:
+        """Wait until it can work. Raises what it says instead; RemoteError (``worker_lost``) if nothing."""
+        try:
+            raise_told(self._read())
+        except ValueError as error:
+            raise RemoteError(
+                "A worker process ended before it could work.",
+                hint="Its last words are on standard error.",
+                code="worker_lost",
+            ) from error
+
+    def ask(self, job: Json) -> Json:
+        """The answer to a job. Raises OSError or ValueError when the process is gone."""
+        pipe = cast(IO[str], self.process.stdin)
+        pipe.write(json.dumps(job) + "\n")
+        pipe.flush()
+        return self._read()
+
+    def _read(self) -> Json:
+        return json.loads(cast(IO[str], self.process.stdout).readline())
+
+    def end(self) -> None:
+        """Let it finish, and end it if it does not."""
+        with suppress(OSError, ValueError):
+            pipe = cast(IO[str], self.process.stdin)
+            pipe.write('{"kind": "end"}\n')
+            pipe.close()
+        try:
+            self.process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        cast(IO[str], self.process.stdout).close()
+
+
+class _SharedRows:
+    """Rows in shared memory, those used last, up to a bound."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, int] = OrderedDict()
+
+    def share(self, client: Client, kind: Kind) -> str:
+        """The file with a client's rows. It outlives the job that it is for: more than a worker's number are kept."""
+        name = f"rows-{kind}-{client.number}"
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return name
+        shard = client.shard()
+        rows = shard.train if kind == "train" else shard.held_out
+        shared.write(self._folder / name, rows)
+        with self._lock:
+            self._kept[name] = sum(array.nbytes for array in rows.values())
+            while sum(self._kept.values()) > CACHED and len(self._kept) > 64:
+                (self._folder / self._kept.popitem(last=False)[0]).unlink()
+        return name
+
+
+def _clear(running: Sequence[_Worker], folder: Path) -> None:
+    for worker in running:
+        worker.end()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,61 @@
+"""Clients in threads of this process. ONNX Runtime and NumPy release the interpreter's lock while they compute."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.simulation.engines.engine import Setting
+from coterie.simulation.engines.naming import resolve_trainer
+from coterie.simulation.population import Client
+from coterie.simulation.work import Assignment, Measured, Trained, Workplace
+
+Result = TypeVar("Result")
+
+
+class Threads:
+    """One thread for each worker; with a single worker, none beside the caller's."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._workplace = Workplace(setting.plan, setting.frozen, resolve_trainer(setting.trainer))
+        self._workers = setting.workers
+        self._pool = ThreadPoolExecutor(setting.workers) if setting.workers > 1 else None
+
+    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+        """See `Engine`."""
+
+        def work(client: Client) -> Trained:
+            return self._workplace.train(client.number, client.shard().train, client.state, weights, assignment)
+
+        return self._each(work, clients)
+
+    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+        """See `Engine`."""
+
+        def work(client: Client) -> Measured:
+            return self._workplace.evaluate(client.number, client.shard().held_out, weights, assignment)
+
+        return self._each(work, clients)
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _each(self, work: Callable[[Client], Result], clients: Sequence[Client]) -> Iterator[Result]:
+        """In the order of the clients; one result more than there are workers may wait to be taken."""
+        if self._pool is None:
+            yield from map(work, clients)
+            return
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for client in clients:
+                waiting.append(self._pool.submit(work, client))
+                if len(waiting) > self._workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

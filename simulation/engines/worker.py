@@ -1,0 +1,90 @@
+"""A worker process: ``python -m coterie.simulation.engines.worker FOLDER``.
+
+It reads one job per line on standard input and answers with one line on standard output; arrays lie in the folder, in
+memory that both sides see. When standard input ends, so does the worker; if the other side vanished without clearing
+the folder away, the worker does.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from coterie.aggregation.plan.bundle import Plan, load
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.device.holdout import split
+from coterie.client_sdk.device.trainers.base import Rows
+from coterie.errors import CoterieError
+from coterie.simulation.engines import shared
+from coterie.simulation.engines.job import Arrays, Json, error_answer, perform
+from coterie.simulation.engines.naming import resolve_trainer
+from coterie.simulation.work import Assignment, Workplace
+
+
+class Worker:
+    """What a worker keeps between jobs: the plan, the trainer, and the version that it read last."""
+
+    def __init__(self, folder: Path, trainer: str) -> None:
+        bundle = load(folder / "plan")
+        plan = Plan(Manifest.from_bytes(bundle.manifest), bundle.graphs)
+        frozen = folder / "frozen"
+        self._folder = folder
+        self._workplace = Workplace(plan, shared.read(frozen) if frozen.exists() else {}, resolve_trainer(trainer))
+        self._weights: tuple[str, Arrays] = ("", {})
+
+    def answer(self, job: Json) -> Json:
+        """Do one job, leave its tensors where it says, and answer."""
+        if self._weights[0] != job["weights"]:
+            self._weights = (job["weights"], shared.read(self._folder / job["weights"]))
+        state = shared.read(self._folder / job["state"]) if job["state"] else {}
+        try:
+            rows = self._rows(job)
+        except CoterieError as error:
+            return error_answer(error)
+        assignment = Assignment(**job["assignment"])
+        answer, tensors = perform(
+            self._workplace, job["kind"], job["number"], rows, state, self._weights[1], assignment
+        )
+        if tensors:
+            shared.write(self._folder / job["out"], tensors)
+        return answer
+
+    def _rows(self, job: Json) -> Rows:
+        """Rows that the other side put into shared memory, or a source that this side reads itself."""
+        if job["rows"]:
+            return shared.read(self._folder / job["rows"])
+        manifest = self._workplace.plan.manifest
+        train, held_out = split(load_data(job["source"], manifest.schema), manifest.training.holdout)
+        return train if job["kind"] == "train" else held_out
+
+
+def main() -> None:
+    """Work until standard input ends."""
+    folder = Path(sys.argv[1])
+    # Whatever a trainer prints must not stand between the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    try:
+        worker = Worker(folder, sys.argv[2])
+    except CoterieError as error:
+        say(error_answer(error))
+        return
+    say({"ready": os.getpid()})
+    for line in sys.stdin:
+        job = json.loads(line)
+        if job["kind"] == "end":
+            return
+        say(worker.answer(job))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

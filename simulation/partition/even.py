@@ -1,0 +1,48 @@
+"""Partitions into parts of even size: at random, by time, by the value of a column."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.simulation.partition.value import Partition, check, require, stream
+
+
+def iid(count: int, clients: int, *, seed: int) -> Partition:
+    """Rows 0 .. count-1 shuffled and cut into parts whose sizes differ by at most one.
+
+    Raises ConfigurationError (``partition_empty``) when there are more clients than rows.
+    """
+    check(count, clients)
+    order = stream(seed).permutation(count)
+    return Partition.of("iid", count, np.array_split(order, clients), seed=seed)
+
+
+def periods(times: NDArray[Any], clients: int) -> Partition:
+    """Clients are periods of time: rows in the order of their times, cut into parts whose sizes differ by at most one.
+
+    times: one per row, anything that sorts. Guarantee: no row of a client is older than a row of the client before it;
+    rows of one instant keep their order. The clients in their order are the past to train on and the future to test on.
+    Raises ConfigurationError (``partition_empty``).
+    """
+    values = np.asarray(times).reshape(-1)
+    check(len(values), clients)
+    return Partition.of("periods", len(values), np.array_split(np.argsort(values, kind="stable"), clients))
+
+
+def continuous(values: NDArray[Any], clients: int, *, strictness: float, seed: int) -> Partition:
+    """Skew by a real column: clients hold neighbouring values, the less so the lower ``strictness``.
+
+    Rows are sorted by ``strictness * z + (1 - strictness) * noise``, where z is the column standardised and noise is
+    standard normal, and cut into parts whose sizes differ by at most one. 1 gives quantile ranges, 0 an iid partition.
+    Raises ConfigurationError (``partition_invalid``) for values that are not finite or a strictness outside 0..1.
+    """
+    column = np.asarray(values, np.float64).reshape(-1)
+    check(len(column), clients)
+    require(bool(np.isfinite(column).all()), "the values of the column must be finite")
+    require(0 <= strictness <= 1, f"strictness must be in 0..1, not {strictness}")
+    deviation = float(column.std()) or 1.0
+    noise = stream(seed).standard_normal(len(column))
+    keys = strictness * (column - column.mean()) / deviation + (1 - strictness) * noise
+    parts = np.array_split(np.argsort(keys, kind="stable"), clients)
+    return Partition.of("continuous", len(column), parts, seed=seed, strictness=strictness)

@@ -1,0 +1,42 @@
+"""Quantity skew: clients differ in how many rows they have, and in nothing else."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.simulation.partition.value import Partition, check, fill, require, stream
+
+Law = Literal["linear", "square", "exponential", "lognormal", "dirichlet"]
+Shares = NDArray[np.float64]
+
+_LAWS: Mapping[str, Callable[[int, float, np.random.Generator], Shares]] = {
+    "linear": lambda clients, strength, draw: np.arange(1, clients + 1) ** strength,
+    "square": lambda clients, strength, draw: np.arange(1, clients + 1) ** (2 * strength),
+    "exponential": lambda clients, strength, draw: np.exp(strength * (np.arange(clients) - clients + 1.0)),
+    "lognormal": lambda clients, strength, draw: draw.lognormal(0, strength, clients),
+    "dirichlet": lambda clients, strength, draw: draw.dirichlet(np.full(clients, strength)),
+}
+
+
+def quantity(
+    count: int, clients: int, *, law: Law, seed: int, strength: float = 1.0, minimum: int | None = None
+) -> Partition:
+    """Rows 0 .. count-1 shuffled and dealt out in sizes that follow a law.
+
+    linear, square: the k-th client's share is proportional to ``k ** strength`` and ``k ** (2 * strength)``;
+    exponential: to ``exp(strength * k)``; lognormal: drawn with sigma ``strength``; dirichlet: drawn from
+    Dirichlet(strength, …), the quantity skew of Li et al. (2022, NIID-Bench).
+    minimum: rows that every client has at least, taken from the largest; None for none, and then a law that leaves a
+    client empty is refused. Raises ConfigurationError (``partition_empty``, ``partition_invalid``).
+    """
+    check(count, clients, minimum or 1)
+    require(law in get_args(Law), f"law must be one of {', '.join(get_args(Law))}, not {law!r}")
+    require(bool(np.isfinite(strength) and strength > 0), f"strength must be positive and finite, not {strength}")
+    draw = stream(seed)
+    shares = _LAWS[law](clients, strength, draw)
+    cuts = np.round(np.cumsum(shares / shares.sum())[:-1] * count).astype(np.int64)
+    parts = [part.tolist() for part in np.split(draw.permutation(count), cuts)]
+    fill(parts, minimum or 0)
+    return Partition.of("quantity", count, parts, seed=seed, law=law, strength=strength, minimum=minimum)

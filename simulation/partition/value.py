@@ -1,0 +1,258 @@
+"""The partition as a value: whose rows are whose, how that came about, and how skewed it is."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.errors import ConfigurationError
+from coterie.protocol.files import make_folder, write_durably
+from coterie.protocol.tensors import read_file, write_file
+from coterie.simulation.partition.skew import Skew
+
+Rows = NDArray[np.int64]
+Arrays = Mapping[str, NDArray[Any]]
+
+FORMAT = "coterie-partition-1"
+MANIFEST_FILE, ROWS_FILE, DRAWING_FILE = "partition.json", "rows.safetensors", "partition.svg"
+MOST_CLASSES = 1000
+
+
+class Change(Protocol):
+    """Something done to a client's rows after they were dealt out (see `coterie.simulation.partition.changes`)."""
+
+    def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
+        """The rows of this one of so many clients, changed."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """What it is, for the manifest."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Partition(Sequence[Rows]):
+    """Row indices of each client, rising, as a sequence; made by a partitioner.
+
+    method, seed, parameters: which, and with what. count: rows of the data set. labels: of every row where they are
+    known; they are counted in the manifest. names: of the clients, where the data names them. changes: what `split`
+    does to the clients' rows.
+    Raises ConfigurationError: ``partition_empty`` for a client without rows, ``partition_invalid`` for a row that two
+    clients have or that there is not.
+    """
+
+    method: str
+    count: int
+    rows: tuple[Rows, ...]
+    seed: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    labels: NDArray[Any] | None = field(default=None, repr=False)
+    names: tuple[str, ...] | None = None
+    changes: tuple[Change, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(len(self.rows), 1, what="clients")
+        for client, rows in enumerate(self.rows):
+            check(len(rows), 1, what=f"rows of client {client}")
+        taken = np.concatenate(self.rows)
+        require(bool(((taken >= 0) & (taken < self.count)).all()), f"a row lies outside 0..{self.count - 1}")
+        require(len(np.unique(taken)) == len(taken), "a row is dealt out twice")
+        require(
+            self.labels is None or len(self.labels) == self.count,
+            f"there must be a label for each of the {self.count} rows",
+        )
+
+    @staticmethod
+    def of(
+        method: str,
+        count: int,
+        parts: Iterable[ArrayLike],
+        *,
+        labels: NDArray[Any] | None = None,
+        names: tuple[str, ...] | None = None,
+        seed: int | None = None,
+        **parameters: Any,
+    ) -> "Partition":
+        """A partition of rows 0 .. count-1; each part is sorted."""
+        rows = tuple(np.sort(np.asarray(part, np.int64)) for part in parts)
+        return Partition(
+            method=method, count=count, rows=rows, seed=seed, parameters=parameters, labels=labels, names=names
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Rows]:
+        return iter(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Rows: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Rows, ...]: ...
+    def __getitem__(self, index: int | slice) -> Rows | tuple[Rows, ...]:
+        return self.rows[index]
+
+    def labelled(self, labels: NDArray[Any]) -> "Partition":
+        """The same partition, told what the labels are, so that its manifest and drawing count them."""
+        return replace(self, labels=np.asarray(labels).reshape(-1))
+
+    def then(self, *changes: Change) -> "Partition":
+        """The same partition, whose clients' rows `split` changes like this, one after the other."""
+        return replace(self, changes=(*self.changes, *changes))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each client."""
+        return tuple(len(rows) for rows in self.rows)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The labels' values, sorted; none where labels are unknown or more than a thousand."""
+        return tuple(str(value) for value in self._found[0])
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Rows of each class at each client, ``[clients, classes]``, as dealt out: wrong labels come later."""
+        places, number = self._found[1], len(self._found[0])
+        return np.array([np.bincount(places[rows], minlength=number)[:number] for rows in self.rows], np.int64)
+
+    @cached_property
+    def _found(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        nothing = np.zeros(self.count, np.int64)
+        if self.labels is None:
+            return np.zeros(0), nothing
+        values, places = np.unique(self.labels, return_inverse=True)
+        return (values, places.reshape(-1)) if len(values) <= MOST_CLASSES else (np.zeros(0), nothing)
+
+    @cached_property
+    def skew(self) -> Skew:
+        """How unlike the clients are in labels and sizes."""
+        return Skew.of(self.counts, self.sizes)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of who has which rows: for each client its number of rows and the rows, as int64, little end first."""
+        digest = sha256()
+        for rows in self.rows:
+            digest.update(np.array([len(rows)], "<i8").tobytes() + rows.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def manifest(self) -> dict[str, Any]:
+        """Everything about the partition but the rows, as JSON values."""
+        return {
+            "format": FORMAT,
+            "method": self.method,
+            "parameters": {name: value for name, value in self.parameters.items() if value is not None},
+            "seed": self.seed,
+            "rows": self.count,
+            "left_out": self.count - sum(self.sizes),
+            "clients": len(self),
+            "names": None if self.names is None else list(self.names),
+            "sizes": list(self.sizes),
+            "classes": list(self.classes),
+            "counts": self.counts.tolist() if self.classes else [],
+            "skew": self.skew.to_json(),
+            "changes": [change.to_json() for change in self.changes],
+            "sha256": self.sha256,
+        }
+
+    def write(self, folder: str | Path) -> Path:
+        """Write ``partition.json``, the rows and a drawing into a folder; returns the manifest's path."""
+        from coterie.simulation.partition.drawing import svg
+
+        place = Path(folder)
+        make_folder(place)
+        text = json.dumps(self.manifest(), indent=1, ensure_ascii=False) + "\n"
+        rows = {"rows": np.concatenate(self.rows), "sizes": np.array(self.sizes, np.int64)}
+        write_file(place / ROWS_FILE, rows)
+        write_durably(place / DRAWING_FILE, svg(self).encode())
+        write_durably(place / MANIFEST_FILE, text.encode())
+        return place / MANIFEST_FILE
+
+    def draw(self, path: str | Path) -> Path:
+        """Draw how many rows of each class every client has: ``.svg`` by itself, other endings with matplotlib.
+
+        Raises ConfigurationError (``extra_missing``) without it.
+        """
+        from coterie.simulation.partition.drawing import draw
+
+        return draw(self, Path(path))
+
+    @staticmethod
+    def read(folder: str | Path) -> "Partition":
+        """What `write` wrote, without labels and changes, which the manifest only describes.
+
+        Raises ConfigurationError (``partition_damaged``) when rows and manifest do not belong together.
+        """
+        place = Path(folder)
+        try:
+            told = json.loads((place / MANIFEST_FILE).read_text(encoding="utf-8"))
+            tensors = read_file(place / ROWS_FILE)
+            parts = np.split(tensors["rows"], np.cumsum(tensors["sizes"])[:-1])
+            names = None if told["names"] is None else tuple(told["names"])
+            found = Partition.of(
+                told["method"], told["rows"], parts, names=names, seed=told["seed"], **told["parameters"]
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise _damaged(place, f"{type(error).__name__}: {error}") from error
+        if found.sha256 != told.get("sha256"):
+            raise _damaged(place, "the rows are not those that the manifest's digest names")
+        return found
+
+
+def split(arrays: Arrays, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]]:
+    """The rows of each part, by array name, with the changes that belong to a `Partition`."""
+    dealt = [{name: array[part] for name, array in arrays.items()} for part in parts]
+    for change in parts.changes if isinstance(parts, Partition) else ():
+        dealt = [change.apply(rows, client, len(dealt)) for client, rows in enumerate(dealt)]
+    return dealt
+
+
+def stream(seed: int) -> np.random.Generator:
+    """The generator of a partitioner."""
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def fill(parts: list[list[int]], minimum: int) -> None:
+    """Give clients below the minimum rows of the largest ones."""
+    for part in parts:
+        while len(part) < minimum:
+            part.append(max(parts, key=len).pop())
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise ConfigurationError (``partition_invalid``) unless it holds."""
+    if not holds:
+        raise refuse(what)
+
+
+def refuse(what: str, *, hint: str | None = None) -> ConfigurationError:
+    """The refusal of a partition that cannot be made like that."""
+    return ConfigurationError(f"{what[0].upper()}{what[1:]}.", hint=hint, code="partition_invalid")
+
+
+def check(count: int, clients: int, minimum: int = 1, *, what: str = "rows") -> None:
+    """Raise ConfigurationError unless every client can have at least so many of them."""
+    if clients < 1 or minimum < 1:
+        raise refuse(f"clients and minimum must be at least 1, got {clients} and {minimum}")
+    if count < clients * minimum:
+        raise ConfigurationError(
+            f"{count} {what} cannot give {clients} client{'s' if clients > 1 else ''} at least {minimum} each, and no "
+            "client may be empty.",
+            hint="Take fewer clients, a smaller minimum, or a partition that is less skewed.",
+            code="partition_empty",
+        )
+
+
+def _damaged(place: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The partition in {place} cannot be read: {why}.",
+        hint="Make it again from its seed; the manifest says how.",
+        code="partition_damaged",
+    )

@@ -1,0 +1,157 @@
+"""The clients of a simulation: rows that are made when they are needed, and the state that each one keeps."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.client_sdk.device.data import DataSource, load_data
+from coterie.client_sdk.device.holdout import split
+from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.errors import ConfigurationError, ExperimentError
+from coterie.protocol.schema import DataSchema
+
+Arrays = Mapping[str, NDArray[Any]]
+
+CACHED = 128 << 20
+"""Bytes of rows that are kept ready for a client's next turn."""
+
+
+class VirtualClients(Sequence[DataSource]):
+    """``count`` clients whose rows are made when a client is chosen and dropped afterwards, so that ten thousand cost
+    no more memory than ten.
+
+    rows(number): a client's rows, by feature and label name, or whatever else a device takes as its data; the same for
+    the same number each time, and callable from several threads.
+    Raises ConfigurationError for a count below one.
+    """
+
+    def __init__(self, count: int, rows: Callable[[int], DataSource]) -> None:
+        if count < 1:
+            raise ConfigurationError(f"There must be at least one client, not {count}.")
+        self._count = count
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> DataSource: ...
+    @overload
+    def __getitem__(self, index: slice) -> "VirtualClients": ...
+    def __getitem__(self, index: int | slice) -> "DataSource | VirtualClients":
+        numbers = range(self._count)[index]
+        if isinstance(numbers, int):
+            return self._rows(numbers)
+        return VirtualClients(len(numbers), lambda number: self._rows(numbers[number]))
+
+
+def shards(arrays: Arrays, parts: Sequence[NDArray[np.int64]]) -> VirtualClients:
+    """Clients over one data set, each with the rows of its part, taken out when it is chosen.
+
+    arrays: of one common length. parts: row numbers, one array per client, as the partitioners return them.
+    """
+    return VirtualClients(len(parts), lambda number: {name: array[parts[number]] for name, array in arrays.items()})
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A client's rows: those it trains on and those it holds out."""
+
+    train: Arrays
+    held_out: Arrays
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether any row is held out."""
+        return len(next(iter(self.held_out.values()))) > 0
+
+    @property
+    def examples(self) -> int:
+        """How many rows it trains on."""
+        return len(next(iter(self.train.values())))
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(array.nbytes for array in (*self.train.values(), *self.held_out.values()))
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client in one round. state: what it has committed; shard(): its rows, loaded when asked for. source: the name
+    of its data where that is a file, a folder or ``module:function``, which another process can read itself.
+    """
+
+    number: int
+    state: Tensors
+    shard: Callable[[], Shard]
+    source: str | None = None
+
+
+class Population:
+    """All clients. Rows are checked as a device checks them and split as it splits them; those used last are kept,
+    up to a bound. May be used from several threads.
+
+    A list or tuple of arrays is checked whole at the start; anything else when a client is first chosen.
+    Raises DataError naming the client (or the file); ExperimentError for no clients.
+    """
+
+    def __init__(
+        self, schema: DataSchema, sources: Sequence[DataSource], holdout: float, *, cached: int = CACHED
+    ) -> None:
+        if not len(sources):
+            raise ExperimentError("A simulation needs at least one client.", code="no_clients")
+        self._schema = schema
+        self._sources = sources
+        self._holdout = holdout
+        self._cached = cached
+        self._lock = threading.Lock()
+        self._ready: OrderedDict[int, Shard] = OrderedDict()
+        self._bytes = 0
+        self.states: dict[int, Tensors] = {}
+        if isinstance(sources, list | tuple):
+            for number, source in enumerate(cast(Sequence[DataSource], sources)):
+                if isinstance(source, Mapping):
+                    schema.check(cast(Arrays, source), f"client {number}")
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def client(self, number: int) -> Client:
+        """A client as it stands now."""
+        source = self._sources[number] if isinstance(self._sources, list | tuple) else None
+        name = str(source) if isinstance(source, str | Path) else None
+        return Client(number, self.states.get(number, {}), lambda: self.shard(number), name)
+
+    def keep(self, number: int, state: Tensors) -> None:
+        """A client's state after a round counted its update. Methods without state leave it empty."""
+        if state:
+            self.states[number] = dict(state)
+
+    def shard(self, number: int) -> Shard:
+        """A client's rows."""
+        with self._lock:
+            if number in self._ready:
+                self._ready.move_to_end(number)
+                return self._ready[number]
+        shard = Shard(*split(self._load(number), self._holdout))
+        with self._lock:
+            if number not in self._ready and shard.size <= self._cached:
+                self._ready[number] = shard
+                self._bytes += shard.size
+                while self._bytes > self._cached:
+                    self._bytes -= self._ready.popitem(last=False)[1].size
+        return shard
+
+    def _load(self, number: int) -> Arrays:
+        """Arrays, whose errors name the client; anything else as a device reads it, whose errors name the file."""
+        source = self._sources[number]
+        if isinstance(source, Mapping):
+            return self._schema.check(cast(Arrays, source), f"client {number}")
+        return load_data(source, self._schema)

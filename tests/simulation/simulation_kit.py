@@ -1,0 +1,48 @@
+"""A small experiment that learns in four rounds, and six clients for it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.experiment import Experiment
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+Arrays = dict[str, NDArray[Any]]
+SCHEMA = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2))
+
+
+def rows(count: int = 50, seed: int = 0) -> Arrays:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    y = generator.integers(0, 3, count).astype(np.int32)
+    centres = np.array([[2, 0, 0, 1], [0, 2, 1, 0], [-2, 0, 2, 0]], np.float32)
+    return {"x": (centres[y] + generator.normal(0, 0.4, (count, 4))).astype(np.float32), "y": y}
+
+
+CLIENTS = [rows(30 + 5 * seed, seed) for seed in range(6)]
+
+
+def experiment(**changes: Any) -> Experiment:
+    base = Experiment(
+        name="tiny",
+        model=mlp((4, 8, 3)),
+        schema=SCHEMA,
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.1),
+        metrics={"accuracy": accuracy},
+        batch_size=8,
+        epochs=2,
+        rounds=RoundPolicy(rounds=4, cohort=4),
+    )
+    return replace(base, **changes)
+
+
+def same(a: Mapping[str, NDArray[Any]], b: Mapping[str, NDArray[Any]]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
