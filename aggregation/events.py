@@ -90,7 +90,10 @@ class Committed:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """Somebody asked to stop."""
+    """Somebody asked to stop. cause: ``withdrawn`` when that was the coordinator above; ``detail`` says why then."""
+
+    cause: Cause = Cause.STOPPED
+    detail: str | None = None
 
 
 Event = (

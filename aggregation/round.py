@@ -35,6 +35,7 @@ class Cause(StrEnum):
     DEADLINE = "deadline"
     AGGREGATE_FAILED = "aggregate_failed"
     STOPPED = "stopped"
+    WITHDRAWN = "withdrawn"
 
     @property
     def sentence(self) -> str:
@@ -47,6 +48,7 @@ _SENTENCES = {
     Cause.DEADLINE: "The deadline passed before any update was accepted.",
     Cause.AGGREGATE_FAILED: "The accepted updates could not be turned into a new model version.",
     Cause.STOPPED: "Somebody asked to stop.",
+    Cause.WITHDRAWN: "The coordinator above an edge aggregator took its task back.",
 }
 
 

@@ -24,6 +24,7 @@ from coterie.aggregation.events import (
     OfferTasks,
     PassOn,
     SetDeadline,
+    StopRequested,
     TaskFailed,
     UpdateAccepted,
 )
@@ -192,7 +193,8 @@ def committed(round: Round, event: Event) -> tuple[Round, Effects]:
 
 
 def stop(round: Round, event: Event) -> tuple[Round, Effects]:
-    return _abandon(round, Cause.STOPPED, None)
+    asked = event if isinstance(event, StopRequested) else StopRequested()
+    return _abandon(round, asked.cause, asked.detail)
 
 
 def ignore(round: Round, event: Event) -> tuple[Round, Effects]:
@@ -231,7 +233,7 @@ def _commit(round: Round) -> tuple[Round, Effects]:
 def _abandon(round: Round, cause: Cause, detail: str | None) -> tuple[Round, Effects]:
     closing: Effects = (CloseTasks("evaluate"),) if _surveying(round) else ()
     ended = replace(round, phase=Phase.ABANDONED, evaluation_leased=0, cause=cause, detail=detail)
-    if not _goes_on(round.config) or cause is Cause.STOPPED:
+    if not _goes_on(round.config) or cause in (Cause.STOPPED, Cause.WITHDRAWN):
         closed: Effects = (CloseTasks("train"),) if accepts(round, "train") else ()
         return replace(ended, leases={}, waiting={}), (*closed, *closing, Abandon(cause))
     if round.phase is not Phase.COLLECTING:

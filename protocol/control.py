@@ -55,6 +55,8 @@ ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
 TokenKind = Literal["admin", "researcher", "enrol", "edge"]
 ClientState = Literal["kept", "none"]
+ReducerText = Annotated[str, Field(min_length=1, max_length=200)]
+"""A reducer by its text, as `coterie.aggregation.reducers.reducer` reads it."""
 Means = Annotated[dict[Token, Number], Field(max_length=256)]
 
 
@@ -147,6 +149,7 @@ class ExperimentCreate(Request):
     initial: BlobRef
     rounds: RoundPolicy
     server: ServerRule
+    reducer: ReducerText = "mean"
     codecs: Annotated[tuple[Token, ...], Field(min_length=1, max_length=32)] = ("float32",)
     hyper: Annotated[dict[Token, Number], Field(max_length=64)] = {}
     frozen: BlobRef | None = None

@@ -16,6 +16,7 @@ from coterie.server.auth.tokens import Token, matches, parse_token
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.store import tokens
+from coterie.server.store.devices import ClientBounds, client_bounds
 from coterie.server.store.tables import TokenRow
 
 
@@ -28,15 +29,18 @@ class Administrator:
 
 @dataclass(frozen=True)
 class Enroller:
-    """The holder of an enrolment token."""
+    """The holder of an enrolment token. clients: for how many an edge aggregator may speak; None for a device."""
 
     token: str
     population: str
+    clients: ClientBounds | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignedDevice:
-    """A device, and the signature it still has to be held to when its body is streamed."""
+    """A device, and the signature it still has to be held to when its body is streamed. clients: for how many an edge
+    aggregator may speak; None for a device.
+    """
 
     id: str
     population: str
@@ -45,6 +49,7 @@ class SignedDevice:
     nonce_expires: int
     signature: str
     revoked: bool
+    clients: ClientBounds | None = None
 
     def verify(self, request: Request, digest: str) -> None:
         """Return only if this device signed this request with a body of this SHA-256, and nobody used the nonce
@@ -107,9 +112,9 @@ async def _administrator(request: Request) -> Administrator:
 
 async def _enroller(request: Request) -> Enroller:
     row = await _known(coordinator_of(request), _bearer(request))
-    if row.kind != "enrol" or row.population is None:
+    if row.kind not in ("enrol", "edge") or row.population is None:
         raise Forbidden("This route needs an enrolment token of a population.", hint="Make one: POST /v1/tokens.")
-    return Enroller(row.id, row.population)
+    return Enroller(row.id, row.population, client_bounds(row))
 
 
 async def _device(request: Request, *, streamed: bool) -> SignedDevice:
@@ -134,6 +139,7 @@ async def _device(request: Request, *, streamed: bool) -> SignedDevice:
         nonce_expires=expires,
         signature=signature,
         revoked=device.revoked,
+        clients=device.clients,
     )
     if not streamed:
         signed.verify(request, sha256_hex(await request.body()))

@@ -7,14 +7,15 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, cast, get_args
 
 from coterie.errors import Unauthenticated
 from coterie.protocol.ids import TOKEN, new_id
 
 PREFIX = f"{TOKEN}_"
-TokenKind = Literal["admin", "enrol"]
-_FORM = re.compile(r"coterie_(admin|enrol)_([0-9a-f]{32})_([A-Za-z0-9-]{43})")
+TokenKind = Literal["admin", "enrol", "edge"]
+_KINDS: Final[tuple[TokenKind, ...]] = get_args(TokenKind)
+_FORM = re.compile(rf"coterie_({'|'.join(_KINDS)})_([0-9a-f]{{32}})_([A-Za-z0-9-]{{43}})")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
 
 
@@ -53,8 +54,7 @@ def parse_token(text: str) -> Token:
             "The bearer token does not have the form coterie_<kind>_<id>_<secret>.",
             hint="Copy the whole token, once, without line breaks.",
         )
-    kind: TokenKind = "admin" if match[1] == "admin" else "enrol"
-    return Token(kind, PREFIX + match[2], match[3])
+    return Token(_KINDS[_KINDS.index(cast(TokenKind, match[1]))], PREFIX + match[2], match[3])
 
 
 def matches(token: Token, digest: str) -> bool:

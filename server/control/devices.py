@@ -23,6 +23,8 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int) -> DeviceView:
         population=row.population,
         name=json.loads(row.details).get("name"),
         public_key=row.public,
+        kind="device" if row.max_clients is None else "edge",
+        max_clients=row.max_clients,
         state="active" if row.revoked_at is None else "revoked",
         enrolled_at=instant(row.created_at),
         last_seen_at=instant(here.fleet.last(row.id) or row.seen_at),

@@ -1,4 +1,4 @@
-"""Tokens: admin tokens for people and scripts, enrolment tokens for devices that want to join."""
+"""Tokens: admin tokens for people and scripts, enrolment tokens for devices and edge aggregators that want to join."""
 
 from typing import Annotated, Any
 
@@ -16,6 +16,8 @@ from coterie.server.store import audit, tokens
 from coterie.server.store.tables import TokenRow
 
 router = gated_router("tokens")
+FEWEST_CLIENTS = 2
+"""An accumulator of one client is that client's update."""
 
 
 def _fields(row: TokenRow) -> dict[str, Any]:
@@ -25,6 +27,8 @@ def _fields(row: TokenRow) -> dict[str, Any]:
         "name": row.label,
         "population": row.population,
         "uses_left": None if row.max_uses is None else max(row.max_uses - row.uses, 0),
+        "min_clients": row.min_clients,
+        "max_clients": row.max_clients,
         "created_at": instant(row.created_at),
         "expires_at": maybe_instant(row.expires_at),
         "revoked": row.revoked_at is not None,
@@ -36,11 +40,27 @@ def _check(body: TokenCreate) -> TokenKind:
         raise InputError(
             "This coordinator has no researcher tokens yet.", hint="Make an admin token.", code="token_kind"
         )
-    if (body.kind == "enrol") != (body.population is not None):
+    if (body.kind == "admin") != (body.population is None):
         raise InputError("An enrolment token names its population, and no other token does.", code="token_population")
     if body.kind == "admin" and body.uses is not None:
         raise InputError("Only enrolment tokens have a number of uses.", code="token_uses")
+    if (body.kind == "edge") != (body.max_clients is not None) or (body.kind != "edge" and body.min_clients):
+        raise InputError(
+            "A token of the kind edge says for how many clients an edge aggregator may speak, and no other token does.",
+            hint="Give max_clients (and, where it shall not be 2, min_clients).",
+            code="token_clients",
+        )
+    if body.max_clients is not None and body.max_clients < _fewest(body):
+        raise InputError(
+            f"max_clients {body.max_clients} is below min_clients {_fewest(body)}, so no update could pass.",
+            hint="Raise max_clients, or give a lower min_clients.",
+            code="token_clients",
+        )
     return body.kind
+
+
+def _fewest(body: TokenCreate) -> int:
+    return body.min_clients or FEWEST_CLIENTS
 
 
 @router.post("/v1/tokens", operation_id="createToken", status_code=201, summary="Make a token")
@@ -64,11 +84,23 @@ async def create(body: TokenCreate, response: Response, here: Here, admin: Admin
         token = new_token(kind)
         expires = None if body.expires_s is None else now_ms() + body.expires_s * 1000
         row = tokens.add(
-            session, token, label=body.name, population=body.population, max_uses=body.uses, expires_at=expires
+            session,
+            token,
+            label=body.name,
+            population=body.population,
+            max_uses=body.uses,
+            expires_at=expires,
+            min_clients=_fewest(body) if kind == "edge" else None,
+            max_clients=body.max_clients,
         )
         await session.flush()
+        detail = {"kind": kind, "population": body.population}
         await audit.append(
-            session, admin.token, "token.created", token.id, {"kind": kind, "population": body.population}
+            session,
+            admin.token,
+            "token.created",
+            token.id,
+            detail if body.max_clients is None else {**detail, "max_clients": body.max_clients},
         )
         once.remember(session, token.id)
         return TokenCreated.model_validate({**_fields(row), "token": token.text})

@@ -18,6 +18,7 @@ from coterie.protocol.schema import DataSchema
 from coterie.server.auth.gate import Enrolling, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.store import devices, events, populations, tokens
+from coterie.server.store.devices import client_bounds
 from coterie.server.store.tables import DeviceRow, PopulationRow
 
 router = gated_router("device")
@@ -76,6 +77,12 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
                 hint="Use a key of its own for every population.",
                 code="key_in_use",
             )
+        if client_bounds(existing) is None and enroller.clients is not None:
+            raise Conflict(
+                "This key is enrolled as a device already, and cannot become an edge aggregator.",
+                hint="Use a key of its own for every role.",
+                code="key_in_use",
+            )
         device = existing.id
         response.status_code = 200
     nonce = here.nonces.issue(device)
@@ -100,9 +107,12 @@ async def _create(body: EnrolRequest, here: Here, enroller: Enrolling) -> str:
             public=body.public_key,
             token=enroller.token,
             details=json.dumps(details),
+            min_clients=enroller.clients.fewest if enroller.clients else None,
+            max_clients=enroller.clients.most if enroller.clients else None,
             created_at=now,
             seen_at=now,
         )
         session.add(row)
-        events.append(session, "device.enrolled", {"device": row.id, "population": row.population})
+        told = {"device": row.id, "population": row.population, "kind": "edge" if enroller.clients else "device"}
+        events.append(session, "device.enrolled", told)
         return row.id

@@ -2,12 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.store.engine import Database
-from coterie.server.store.tables import DeviceRow, TaskRow
+from coterie.server.store.tables import DeviceRow, TaskRow, TokenRow
+
+
+class ClientBounds(NamedTuple):
+    """Of how many clients an update of an edge aggregator must and may be."""
+
+    fewest: int
+    most: int
+
+
+def client_bounds(row: DeviceRow | TokenRow) -> ClientBounds | None:
+    """For how many clients an edge aggregator, or who enrols with a token, may speak; None for a device."""
+    return None if row.max_clients is None else ClientBounds(row.min_clients or 1, row.max_clients)
 
 
 @dataclass(frozen=True)
@@ -18,6 +31,7 @@ class KnownDevice:
     population: str
     public: str
     revoked: bool
+    clients: ClientBounds | None = None
 
 
 class DeviceCache:
@@ -39,7 +53,7 @@ class DeviceCache:
             row = await session.get(DeviceRow, identifier)
         if row is None:
             return None
-        known = KnownDevice(row.id, row.population, row.public, row.revoked_at is not None)
+        known = KnownDevice(row.id, row.population, row.public, row.revoked_at is not None, client_bounds(row))
         # A row that was read before a revocation must not be remembered after it.
         if forgotten == self._forgotten:
             if len(self._known) >= self._bound:
@@ -63,6 +77,14 @@ async def revoke(session: AsyncSession, identifier: str, now: int) -> None:
     await session.execute(
         update(DeviceRow).where(DeviceRow.id == identifier, DeviceRow.revoked_at.is_(None)).values(revoked_at=now)
     )
+
+
+async def any_edge(session: AsyncSession, population: str) -> bool:
+    """Whether an edge aggregator is enrolled in this population and not revoked."""
+    query = select(DeviceRow.id).where(
+        DeviceRow.population == population, DeviceRow.revoked_at.is_(None), DeviceRow.max_clients.is_not(None)
+    )
+    return (await session.execute(query.limit(1))).first() is not None
 
 
 async def saw(session: AsyncSession, seen: Mapping[str, int]) -> None:

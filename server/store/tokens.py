@@ -24,11 +24,14 @@ def add(
     population: str | None,
     max_uses: int | None,
     expires_at: int | None,
+    min_clients: int | None = None,
+    max_clients: int | None = None,
 ) -> TokenRow:
     """Keep a new token."""
     row = TokenRow(
         id=token.id, kind=token.kind, digest=token.digest, label=label, population=population,
         uses=0, max_uses=max_uses, expires_at=expires_at, created_at=now_ms(),
+        min_clients=min_clients, max_clients=max_clients,
     )  # fmt: skip
     session.add(row)
     return row
