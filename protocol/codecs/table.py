@@ -12,8 +12,17 @@ from types import MappingProxyType
 
 from coterie import errors
 from coterie.protocol.codecs.codec import Codec
-from coterie.protocol.codecs.floats import FLOAT16, FLOAT32, FLOAT64
-from coterie.protocol.codecs.int8 import INT8
+from coterie.protocol.codecs.eden import DRIVE, eden
+from coterie.protocol.codecs.feedback import Feedback
+from coterie.protocol.codecs.floats import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from coterie.protocol.codecs.grid import Grid
+from coterie.protocol.codecs.int8 import INT8, INT8_CHANNEL, Int8
+from coterie.protocol.codecs.powersgd import PowerSGD
+from coterie.protocol.codecs.randk import RandomPart
+from coterie.protocol.codecs.sign import SIGN
+from coterie.protocol.codecs.sparse_quant import SparseQuant
+from coterie.protocol.codecs.stochastic import Stochastic, qsgd, rounded, terngrad
+from coterie.protocol.codecs.topk import TopK
 
 Builder = Callable[[str | None], Codec]
 
@@ -34,13 +43,81 @@ def _plain(codec: Codec) -> Builder:
     return build
 
 
-_HEADS: Mapping[str, Builder] = MappingProxyType(
-    {codec.name: _plain(codec) for codec in (FLOAT32, FLOAT16, INT8, FLOAT64)}
-)
-_POSTS: Mapping[str, Callable[[Codec], Codec]] = MappingProxyType({})
-_PRES: frozenset[str] = frozenset()
+def _fraction(make: Callable[[float], Codec]) -> Builder:
+    return lambda parameter: make(float(_given(parameter)))
 
-FAMILIES: tuple[str, ...] = (*_HEADS, *sorted(_PRES), *_POSTS)
+
+def _whole(make: Callable[[int], Codec]) -> Builder:
+    return lambda parameter: make(int(_given(parameter)))
+
+
+def _given(parameter: str | None) -> str:
+    if not parameter:
+        raise ValueError("it needs a parameter")
+    return parameter
+
+
+def _int8(parameter: str | None) -> Codec:
+    if parameter is None:
+        return INT8
+    if parameter != "channel":
+        raise ValueError("write int8 or int8:channel")
+    return INT8_CHANNEL
+
+
+def _eden(parameter: str | None) -> Codec:
+    bits, colon, biased = _given(parameter).partition(":")
+    if colon and biased != "biased":
+        raise ValueError("write eden:b or eden:b:biased")
+    return eden(int(bits), biased=bool(colon))
+
+
+def _grid(parameter: str | None) -> Codec:
+    bits, colon, norm = _given(parameter).partition(":")
+    return Grid(int(bits), float(norm) if colon else None)
+
+
+def _sparse_quant(parameter: str | None) -> Codec:
+    return SparseQuant() if parameter is None else SparseQuant(float(parameter))
+
+
+_HEADS: Mapping[str, Builder] = MappingProxyType(
+    {
+        **{codec.name: _plain(codec) for codec in (FLOAT32, FLOAT16, BFLOAT16, FLOAT64)},
+        "int8": _int8,
+        "topk": _fraction(TopK),
+        "randk": _fraction(RandomPart),
+        "qsgd": _whole(qsgd),
+        "terngrad": _plain(terngrad()),
+        "round": _fraction(rounded),
+        "sign": _plain(SIGN),
+        "eden": _eden,
+        "drive": _plain(DRIVE),
+        "rotate+grid": _grid,
+        "powersgd": _whole(PowerSGD),
+        "diff_sparse_quant": _sparse_quant,
+    }
+)
+_SHORTENING = ("float16", "bfloat16", "int8", "topk", "sign", "eden", "drive", "powersgd")
+"""Heads whose error is shorter than the vector, so that error feedback stays bounded."""
+
+
+def _feedback(codec: Codec, head: str) -> Codec:
+    if head not in _SHORTENING or isinstance(codec, Feedback):
+        raise ValueError(f"+ef goes with {', '.join(_SHORTENING)}, once and last")
+    return Feedback(codec)
+
+
+def _coded(codec: Codec, head: str) -> Codec:
+    if not isinstance(codec, Int8 | Stochastic):
+        raise ValueError("+rice goes with int8, int8:channel, qsgd and terngrad")
+    return codec.coded()
+
+
+_POSTS: Mapping[str, Callable[[Codec, str], Codec]] = MappingProxyType({"rice": _coded, "ef": _feedback})
+_PRES = ("rotate",)
+
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(piece for name in (*_HEADS, *_POSTS) for piece in name.split("+")))
 
 
 def families(name: str) -> frozenset[str]:
@@ -72,7 +149,7 @@ def _build(name: str) -> Codec:
     family, colon, parameter = pieces[0].partition(":")
     codec = _HEADS[family](parameter if colon else None)
     for post in pieces[1:]:
-        codec = _POSTS[post](codec)
+        codec = _POSTS[post](codec, family)
     if codec.name != name:
         raise ValueError(f"write {codec.name}")
     return codec

@@ -1,0 +1,178 @@
+"""``rotate+grid:b`` and ``rotate+grid:b:c``: rotated blocks, rounded at random to a fixed grid that everybody knows.
+
+Made for secure aggregation: what is sent are whole numbers from 0 to 2**b - 1, all clients rotate alike (the seed is
+the round's), and decoding is linear, so that the sum of the numbers decodes to the sum of the vectors. After the
+rotation (see rotation) an element of a block of size n and norm ‖x‖ is nearly normal with deviation σ = ‖x‖. With u
+uniform in [0, 1) from the update's own seed, and k as `EXTENT` says,
+
+    c  = ⌊(y / σ + k) / Δ + u⌋, Δ = 2k / (2**b - 1), held to 0 … 2**b - 1
+    x' = Rᵀ(2c - (2**b - 1)) · (Δ/2 · σ / n)        whole numbers below 2**24, then one product
+
+``rotate+grid:b:c`` is the codec of secure aggregation: c is a public bound of the whole vector's norm and σ is what
+such a vector has in a block on average, c · √(n / length). Nothing but the numbers is sent. A longer vector is
+shortened to c first. ``rotate+grid:b`` sends each block's own σ (as the last factor, float32) before its numbers.
+
+Unbiased but for the part of a normal distribution beyond ±kσ. Mean squared error, in parts of the vector's energy at 2,
+3, 4, 6, 8 bits: 0.665, 0.1225, 0.0270, 0.0019, 0.00017. Suresh et al. 2017 (arXiv:1611.00429).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.protocol.codecs import randomness
+from coterie.protocol.codecs.codec import (
+    NO_STATE,
+    Keys,
+    Payload,
+    Shape,
+    State,
+    as_float32,
+    check_range,
+)
+from coterie.protocol.codecs.eden import check_magnitudes, join, split
+from coterie.protocol.codecs.rotation import Span, blocks, cut, rotate, rotate_back, signs, spans
+from coterie.protocol.codecs.stochastic import check_units
+
+EXTENT: Mapping[int, float] = MappingProxyType({1: 3.0, 2: 3.0, 3: 3.0, 4: 3.0, 5: 3.07, 6: 3.23, 7: 3.6, 8: 4.0})
+"""Half of the grid's width in deviations, by bits: few bits gain more by a fine grid than they lose at its ends."""
+
+_SCALE = np.dtype("<f4")
+Codes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """See the module's docstring. norm: the public bound, None when each block sends its own."""
+
+    bits: int
+    norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bits not in EXTENT:
+            raise ValueError(f"rotate+grid takes {min(EXTENT)} to {max(EXTENT)} bits")
+        if self.norm is not None and not 1e-15 <= self.norm <= 1e15:
+            raise ValueError("rotate+grid takes a norm from 1e-15 to 1e15")
+
+    @property
+    def name(self) -> str:
+        """``rotate+grid:``, the bits and, if there is one, the norm."""
+        return f"rotate+grid:{self.bits}" + ("" if self.norm is None else f":{self.norm:g}")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32."""
+        return np.dtype("<f4")
+
+    @property
+    def stateful(self) -> bool:
+        """No."""
+        return False
+
+    def min_bytes(self, shape: Shape) -> int:
+        """Exactly `bits` for each element of the blocks, and four bytes for each block without a public norm."""
+        count, elements = blocks(shape.length)
+        return elements * self.bits // 8 + (_SCALE.itemsize * count if self.norm is None else 0)
+
+    def max_bytes(self, shape: Shape) -> int:
+        """As `min_bytes`."""
+        return self.min_bytes(shape)
+
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+        """See Codec.encode. Refuses magnitudes beyond 1e15 (``out_of_range``)."""
+        parts: list[bytes] = []
+        for _, scales, codes in self._rounded(vector, keys, shape):
+            parts.append(join(scales if self.norm is None else None, codes, self.bits))
+        return b"".join(parts), NO_STATE
+
+    def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
+        """See Codec.decode. Refuses scales that are negative or not finite."""
+        check_range(shape.length, start, stop)
+        flips, top = signs(keys.shared), np.float32(self.top)
+        vector = np.empty(stop - start, np.float32)
+        for span in spans(shape.length):
+            low, high = max(span.start, start), min(span.start + span.count * span.size, stop)
+            if low >= high:
+                continue
+            scales, codes = self._read(payload, span, shape.length)
+            with np.errstate(over="ignore", under="ignore"):
+                whole = rotate_back(2 * codes.astype(np.float32) - top, flips) * scales[:, None]
+            vector[low - start : high - start] = whole.reshape(-1)[low - span.start : high - span.start]
+        return vector
+
+    @property
+    def top(self) -> int:
+        """The largest number that is sent."""
+        return (1 << self.bits) - 1
+
+    def numbers(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape) -> Codes:
+        """What secure aggregation adds: one whole number from 0 to `top` for each element of the blocks.
+
+        Raises ValueError without a public norm, errors.UpdateRefused as `encode`.
+        """
+        if self.norm is None:
+            raise ValueError("numbers can be added only on a grid with a public norm")
+        return np.concatenate([codes.reshape(-1) for _, _, codes in self._rounded(vector, keys, shape)])
+
+    def of_sum(self, total: npt.NDArray[np.integer[Any]], clients: int, keys: Keys, shape: Shape) -> npt.NDArray[Any]:
+        """The sum of the vectors, float64, from the sum of the numbers of `clients` clients of one round.
+
+        Raises ValueError without a public norm.
+        """
+        if self.norm is None:
+            raise ValueError("numbers can be added only on a grid with a public norm")
+        flips = signs(keys.shared).astype(np.float64)
+        vector = np.empty(shape.length, np.float64)
+        for span in spans(shape.length):
+            part = total[span.start : span.start + span.count * span.size].astype(np.float64)
+            whole = rotate_back((2 * part - clients * self.top).reshape(span.count, span.size), flips)
+            values = whole.reshape(-1) * float(self._public(span.size, shape.length))
+            vector[span.start : span.start + values.size] = values[: shape.length - span.start]
+        return vector
+
+    def _rounded(
+        self, vector: npt.NDArray[Any], keys: Keys, shape: Shape
+    ) -> list[tuple[Span, npt.NDArray[np.float32], Codes]]:
+        """For every span the last factors and the numbers, [count, size]."""
+        values = as_float32(vector, shape)
+        check_magnitudes(values, self.name)
+        flips, seed = signs(keys.shared), randomness.derive(keys.own, "round")
+        if self.norm is not None:
+            length = float(np.linalg.norm(values.astype(np.float64)))
+            values = values * np.float32(min(1.0, self.norm / length)) if length > 0 else values
+        found: list[tuple[Span, npt.NDArray[np.float32], Codes]] = []
+        for span in spans(values.size):
+            block = cut(values, span)
+            if self.norm is None:
+                scales = self._factor(np.sqrt(np.einsum("ij,ij->i", block, block)), span.size)
+            else:
+                scales = np.full(span.count, self._public(span.size, shape.length))
+            turned = rotate(block, flips)
+            # y / (σ Δ), with the factor Δ/2 · σ / n at hand
+            with np.errstate(divide="ignore"):
+                turned *= np.where(scales > 0, 1 / (scales * np.float32(2 * span.size)), 0)[:, None].astype(np.float32)
+            turned += np.float32(self.top / 2)
+            draws = randomness.uniforms(seed, span.start, span.start + block.size).reshape(block.shape)
+            codes = np.clip(np.floor(turned + draws), 0, self.top).astype(np.uint8)
+            found.append((span, scales, codes))
+        return found
+
+    def _read(self, payload: Payload, span: Span, length: int) -> tuple[npt.NDArray[np.float32], Codes]:
+        if self.norm is None:
+            scales, codes = split(payload, span, self.bits, scaled=True)
+            check_units(scales, span.first)
+            return scales, codes
+        _, codes = split(payload, span, self.bits, scaled=False)
+        return np.full(span.count, self._public(span.size, length)), codes
+
+    def _factor(self, deviation: npt.NDArray[np.floating[Any]], size: int) -> npt.NDArray[np.float32]:
+        """Δ/2 · σ / n."""
+        half_step = EXTENT[self.bits] / self.top
+        return (deviation.astype(np.float64) * half_step / size).astype(_SCALE)
+
+    def _public(self, size: int, length: int) -> np.float32:
+        return self._factor(np.array([(self.norm or 0.0) * np.sqrt(size / length)]), size)[0]

@@ -1,0 +1,102 @@
+"""Random rotation in blocks: signs from a seed, then a Walsh-Hadamard transform. No padding to a power of two.
+
+A vector is cut into blocks of 4096 elements; what is left is padded with zeros to a multiple of 64 and cut into blocks
+of 2048, 1024, … 64 as its binary digits say, largest first. Every block of size n is rotated as y = H (s ∘ x), where s
+are the first n signs of the seed and H is the n × n matrix of ±1 in Sylvester's order (not divided by √n).
+
+`rotate` works in float32 and is accurate to rounding. `rotate_back` is exact: it takes whole numbers whose sums stay
+below 2**24, so that any order of additions gives the same bits in any language.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.protocol.codecs import randomness
+
+BLOCK = 4096
+_LEAST = 64
+# So many blocks at a time stay in a core's second-level cache.
+GROUP = 16
+
+Matrix = npt.NDArray[np.float32]
+Real = TypeVar("Real", np.float32, np.float64)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Blocks of one size in a row. start: the first element; count: how many; first: the first block's number."""
+
+    start: int
+    size: int
+    count: int
+    first: int
+
+
+def spans(length: int) -> list[Span]:
+    """The blocks of a vector: of 4096 in groups, then the smaller ones."""
+    found: list[Span] = []
+    whole = length // BLOCK
+    for first in range(0, whole, GROUP):
+        found.append(Span(first * BLOCK, BLOCK, min(GROUP, whole - first), first))
+    at, rest, number = whole * BLOCK, -(-(length % BLOCK) // _LEAST) * _LEAST, whole
+    size = BLOCK
+    while rest:
+        if rest & size:
+            found.append(Span(at, size, 1, number))
+            at, rest, number = at + size, rest - size, number + 1
+        size //= 2
+    return found
+
+
+def blocks(length: int) -> tuple[int, int]:
+    """(number of blocks, their elements with the zeros that fill the last)."""
+    rest = -(-(length % BLOCK) // _LEAST) * _LEAST
+    return length // BLOCK + rest.bit_count(), length // BLOCK * BLOCK + rest
+
+
+def signs(seed: bytes) -> npt.NDArray[np.float32]:
+    """The signs of a block of 4096; smaller blocks use the first of them."""
+    return randomness.signs(randomness.derive(seed, "rotate"), BLOCK)
+
+
+def cut(vector: npt.NDArray[np.float32], span: Span) -> Matrix:
+    """The blocks of a span, [count, size], the last filled with zeros where the vector ends."""
+    part = vector[span.start : span.start + span.count * span.size]
+    missing = span.count * span.size - part.size
+    return (np.pad(part, (0, missing)) if missing else part).reshape(span.count, span.size)
+
+
+def rotate(matrix: Matrix, flips: npt.NDArray[np.float32]) -> Matrix:
+    """Every row rotated."""
+    return _transform(matrix * flips[: matrix.shape[1]])
+
+
+def rotate_back(whole: npt.NDArray[Real], flips: npt.NDArray[Real]) -> npt.NDArray[Real]:
+    """n times the inverse rotation of rows of whole numbers: exact, in float64 for sums below 2**53."""
+    turned = _transform(whole)
+    turned *= flips[: whole.shape[1]]
+    return turned
+
+
+def _transform(matrix: npt.NDArray[Real]) -> npt.NDArray[Real]:
+    """H applied to every row: that of a block is the Kronecker product of two small ones, so two products do.
+
+    One block at a time, 64 × 64 × 64 at most: too little for a BLAS to wake its threads for.
+    """
+    count, size = matrix.shape
+    inner = 1 << (size.bit_length() // 2)
+    outer = size // inner
+    right = np.matmul(matrix.reshape(count, outer, inner), _hadamard(inner, matrix.dtype.char))
+    return np.matmul(_hadamard(outer, matrix.dtype.char), right).reshape(count, size)
+
+
+@cache
+def _hadamard(size: int, kind: str) -> npt.NDArray[Any]:
+    matrix = np.ones((1, 1), kind)
+    while matrix.shape[0] < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
