@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.horizontal import algorithm
+from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer

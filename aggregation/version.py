@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.horizontal import algorithm
 from coterie.aggregation.horizontal.algorithm import Aggregates
+from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import ServerOptimizer, State

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie import errors
-from coterie.aggregation.horizontal import FedAvg, FedProx, algorithm
+from coterie.aggregation.horizontal import FedAvg, FedProx
 from coterie.aggregation.horizontal.algorithm import (
     Algorithm,
     Begin,
@@ -17,6 +17,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Step,
     delta,
 )
+from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.optim import sgd

@@ -1,0 +1,54 @@
+"""Counting below edges: what histograms, quantiles and heavy hitters have in common.
+
+Devices count, for each of some rising edges, their values below it. Edges travel as float32 in the version and are
+compared as they are, so device and server mean the same bins to the last bit, whatever the device's arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.aggregation.reducers import Vector
+
+if TYPE_CHECKING:
+    from coterie.aggregation.horizontal.algorithm import Arrays
+    from coterie.compute.array import Array
+
+EDGES = "edges"
+Edges = npt.NDArray[np.float32]
+"""``[intervals, bins + 1]``: rows of rising edges; bin j of a row is [edge j, edge j + 1)."""
+
+NOWHERE = np.float32(-np.finfo(np.float32).max)
+"""All edges of an interval that is not in use: no value lies below them."""
+
+
+def below(values: Array, told: Arrays) -> Array:
+    """For each row: how many values it has, and how many lie below each edge. values: ``[B, elements]``; returns
+    ``[B, 1 + edges]``.
+    """
+    from coterie.compute import numpy as xp
+
+    flat = xp.reshape(told[EDGES], (1, 1, -1))
+    counts = xp.sum(xp.astype(values[:, :, None] < flat, xp.float32), axis=1)
+    return xp.concat([xp.ones((values.shape[0], 1)) * float(values.shape[1]), counts], axis=1)
+
+
+def size(edges: Edges) -> int:
+    """How many sums `below` makes."""
+    return 1 + edges.size
+
+
+def counts(total: Vector, edges: Edges) -> tuple[float, Vector, Vector]:
+    """(number of values; values below each interval ``[intervals]``; values in each bin ``[intervals, bins]``)."""
+    under = total[1:].reshape(edges.shape)
+    return float(total[0]), under[:, 0], np.diff(under, axis=1)
+
+
+def even(low: float, high: float, bins: int) -> Edges:
+    """One row of edges that cut [low, high] into bins of equal width; the last edge lies just above high."""
+    row = np.linspace(low, high, bins + 1).astype(np.float32)
+    row[-1] = np.nextafter(np.float32(high), np.float32(np.inf))
+    return np.maximum.accumulate(row)

@@ -1,0 +1,195 @@
+"""What a query is to devices and server: what each row adds to, and what becomes of the sums.
+
+A query needs no graph of a kind of its own. Let θ be a vector of zeros and φ(row) what the row adds; the gradient of
+the linear loss −⟨θ, φ(row)⟩ with respect to θ, summed over a device's rows, is −Σ φ(row). So a query is compiled like
+any model, a device runs it like any task, and whatever holds for the sections of updates holds for it.
+
+The state of a query is its model version: ``total/high`` + ``total/low`` are the sums of the last round in float32
+halves (48 significant bits together), ``told/<name>`` is what devices are told in the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.aggregation.horizontal.algorithm import (
+    Aggregates,
+    Algorithm,
+    Begin,
+    ClientPart,
+    Finish,
+    Finished,
+    Optimize,
+    Rules,
+    ServerPart,
+    Shapes,
+    Tensors,
+)
+from coterie.aggregation.reducers import Vector
+from coterie.aggregation.server_optimizers import State
+from coterie.protocol.layout import Layout
+from coterie.protocol.sections import SectionSpec
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+    from coterie.aggregation.horizontal.algorithm import Arrays
+    from coterie.compute.array import Array
+    from coterie.compute.optim.optimizer import Optimizer
+
+TALLY = "tally"
+"""The section of an update, and the parameter of the linear loss."""
+SUM = "tally.sum"
+"""The optimizer's state: what has been added so far."""
+HIGH, LOW, TOLD = "total/high", "total/low", "told/"
+LARGEST_EXACT = 1 << 24
+"""float32 holds every whole number up to here."""
+
+Told = Mapping[str, npt.NDArray[np.float32]]
+
+
+def _stays(total: Vector, told: Told, round: int) -> Told:
+    return told
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rule:
+    """A query by its name and numbers, apart from the column that it is asked of.
+
+    size: how many sums there are. told: the first values of what devices are told. contribute(values, told): what each
+    row adds, ``[B, size]``, from the ``[B, elements]`` values of its column. advance(total, told, round): what devices
+    are told after the round (counted from 1). rounds: how many there must be. whole: whether all sums are whole
+    numbers. A client's sums may reach 2**24, up to where float32 holds every whole number; larger ones are refused.
+    """
+
+    name: str
+    parameters: Mapping[str, float]
+    size: int
+    contribute: Callable[[Array, Arrays], Array]
+    told: Told
+    advance: Callable[[Vector, Told, int], Told] = _stays
+    rounds: int = 1
+    whole: bool = True
+
+
+def method(rule: Rule) -> Algorithm:
+    """The query as an algorithm: devices add up, the server adds up, nothing is trained."""
+    version = {HIGH: (rule.size,), LOW: (rule.size,), **{TOLD + name: value.shape for name, value in rule.told.items()}}
+
+    def initial(draw: Callable[[int], Tensors]) -> Tensors:
+        return {TOLD + name: value for name, value in rule.told.items()}
+
+    def sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
+        whole = SectionSpec.over(TALLY, layout)
+        return (
+            SectionSpec(
+                name=TALLY,
+                length=whole.length,
+                slices=whole.slices,
+                segments=whole.segments,
+                rows=whole.rows,
+                reduction="sum",
+                denominator=None,
+                value_range=(0.0, float(LARGEST_EXACT)),
+            ),
+        )
+
+    def finish(context: Finish) -> Finished:
+        from coterie.compute import numpy as xp
+
+        zeros = {name: xp.zeros(shape) for name, shape in version.items()}
+        return Finished(sections={TALLY: {**zeros, HIGH: context.optimizer[SUM]}}, client_state={})
+
+    def init(layout: Layout) -> State:
+        return {"version": _flat(rule, np.zeros(rule.size), rule.told), "round": np.zeros(1)}
+
+    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+        number = int(state["round"][0]) + 1
+        total = aggregates.sections[TALLY][: rule.size]
+        told = rule.advance(total, _told(rule, state["version"]), number)
+        after = _flat(rule, total, told)
+        return after - state["version"], {"version": after, "round": np.array([float(number)])}
+
+    def asked(given: Arrays) -> Arrays:
+        """The tensors of the linear loss: nothing counted yet, and what devices are told."""
+        from coterie.compute import numpy as xp
+
+        return {TALLY: xp.zeros((rule.size,)), **{TOLD + name: given[TOLD + name] for name in rule.told}}
+
+    def start(context: Begin) -> Arrays:
+        return asked(context.base)
+
+    return Algorithm(
+        name=rule.name,
+        parameters=rule.parameters,
+        client=ClientPart(
+            version=lambda shapes: version,
+            initial=initial,
+            start=start,
+            optimizer=lambda given: _adding(rule.whole),
+            sections=sections,
+            finish=finish,
+            evaluated=lambda given, probe: asked(given),
+            deployed=lambda given: (asked(given),),
+            statistics=False,
+        ),
+        server=ServerPart(init=init, apply=apply),
+        needs=lambda experiment: _needs(rule, experiment),
+    )
+
+
+def _adding(whole: bool) -> Optimizer:
+    """An optimizer that moves nothing and adds up what the rows add. Whole numbers stay exact: the batch's mean times
+    its weight is rounded to what it was before it was divided.
+    """
+    from coterie.compute import numpy as xp
+    from coterie.compute.optim.optimizer import Optimizer, scaled
+
+    def init(params: Arrays) -> dict[str, Array]:
+        return {SUM: xp.zeros(params[TALLY].shape)}
+
+    def weighted(
+        grads: Arrays, state: Arrays, params: Arrays, hyper: Arrays, active: Array, weight: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        added = -scaled(active * weight, grads[TALLY])
+        return dict(params), {SUM: state[SUM] + (xp.round(added) if whole else added)}
+
+    def update(
+        grads: Arrays, state: Arrays, params: Arrays, hyper: Arrays, active: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        return weighted(grads, state, params, hyper, active, xp.ones((1,)))
+
+    return Optimizer(name="sum", hyper={}, init=init, update=update, weighted=weighted)
+
+
+def _flat(rule: Rule, total: Vector, told: Told) -> Vector:
+    """A version's numbers in the order of its layout, each one a float32."""
+    high = total.astype(np.float32)
+    low = (total - high).astype(np.float32)
+    return np.concatenate([high, low, *(told[name].reshape(-1) for name in rule.told)]).astype(np.float64)
+
+
+def _told(rule: Rule, version: Vector) -> Told:
+    told: dict[str, npt.NDArray[np.float32]] = {}
+    at = 2 * rule.size
+    for name, first in rule.told.items():
+        told[name] = version[at : at + first.size].astype(np.float32).reshape(first.shape)
+        at += first.size
+    return told
+
+
+def _needs(rule: Rule, experiment: Experiment) -> Rules:
+    e, wanted = experiment, rule.rounds
+    return (
+        (e.epochs == 1 and e.max_steps is None, "a query goes through every row once; set epochs=1 and no max_steps"),
+        (e.holdout == 0, "a query asks all rows; set holdout=0"),
+        (e.rounds.rounds == wanted, f"the query {rule.name} takes {wanted} rounds, not {e.rounds.rounds}"),
+        (e.rounds.evaluate_every == 0 and e.evaluation is None, "a query has nothing to evaluate; evaluate_every=0"),
+        (e.rounds.mode == "synchronous", "a query's updates must answer the same question; its mode is synchronous"),
+        (tuple(e.codecs) == ("float32",), "a query's sums are exact; its only codec is float32"),
+        (e.initial is None, "a query starts from nothing; leave initial out"),
+    )

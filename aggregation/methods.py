@@ -1,0 +1,55 @@
+"""Methods by name, learning and analytics alike: what a server needs to rebuild its part of a plan's method."""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from types import MappingProxyType
+
+from coterie import errors
+from coterie.aggregation.analytics.count import count_rule
+from coterie.aggregation.analytics.heavy_hitters import heavy_hitters_rule
+from coterie.aggregation.analytics.histogram import histogram_rule
+from coterie.aggregation.analytics.mean import mean_rule
+from coterie.aggregation.analytics.quantiles import quantiles_rule
+from coterie.aggregation.analytics.rule import Rule, method
+from coterie.aggregation.horizontal import ALGORITHMS, Algorithm
+
+
+def _asking(make: Callable[..., Rule]) -> Callable[..., Algorithm]:
+    @wraps(make)
+    def algorithm(**numbers: float) -> Algorithm:
+        return method(make(**numbers))
+
+    return algorithm
+
+
+METHODS: Mapping[str, Callable[..., Algorithm]] = MappingProxyType(
+    {
+        **ALGORITHMS,
+        "count": _asking(count_rule),
+        "mean": _asking(mean_rule),
+        "histogram": _asking(histogram_rule),
+        "quantiles": _asking(quantiles_rule),
+        "heavy_hitters": _asking(heavy_hitters_rule),
+    }
+)
+
+
+def algorithm(name: str, parameters: Mapping[str, float]) -> Algorithm:
+    """Rebuild a method from its name and numbers. Raises errors.ExperimentError: ``unknown_algorithm``, or
+    ``algorithm_parameter`` and ``query_invalid`` for a number out of range.
+    """
+    make = METHODS.get(name)
+    # What a method takes beside numbers (a function of the model, say) matters to devices alone and has a default.
+    known = signature(make).parameters if make else dict[str, Parameter]()
+    given = set(parameters) <= set(known) and all(
+        name in parameters for name, parameter in known.items() if parameter.default is parameter.empty
+    )
+    rule = make(**parameters) if make and given else None
+    if rule is None or set(rule.parameters) != set(parameters):
+        raise errors.ExperimentError(
+            f"There is no algorithm {name[:64]!r} with the parameters {', '.join(sorted(parameters)) or 'none'}.",
+            hint=f"This coordinator knows {', '.join(METHODS)}.",
+            code="unknown_algorithm",
+        )
+    return rule
