@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.accumulator import tree_reducer
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
@@ -20,7 +21,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
-from coterie.server.store import blob_rows, populations
+from coterie.server.store import blob_rows, devices, populations
 from coterie.server.store.blobs import BlobStore
 
 
@@ -58,10 +59,17 @@ async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
     manifest = Manifest.from_bytes(await asyncio.to_thread(here.blobs.path("blobs", request.plan.id).read_bytes))
     async with here.database.read() as session:
         await _require(session, {graph.sha256 for graph in manifest.graphs.values()})
+        await _check_tree(session, request)
     plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
     _check_fit(request, plan.manifest, base)
     await asyncio.to_thread(_check_weights, here.blobs, request, plan.manifest)
     return plan.manifest
+
+
+async def _check_tree(session: AsyncSession, request: ExperimentCreate) -> None:
+    """Rules that need every single update do not go with edge aggregators, which send sums."""
+    if await devices.any_edge(session, request.population):
+        tree_reducer(request.reducer)
 
 
 async def _require(session: AsyncSession, digests: set[str]) -> None:

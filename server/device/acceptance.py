@@ -29,6 +29,9 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
         max_bytes=message.upload_limit,
         max_weight=message.weight_cap,
         codecs=frozenset(message.codecs),
+        kinds=frozenset({"accumulator" if message.edge else "update"}),
+        min_clients=message.edge.min_clients if message.edge else 1,
+        max_clients=message.edge.max_clients if message.edge else 1,
     )
     sections = manifest.sections_for(message.kind)
     update = read_update(
@@ -81,6 +84,7 @@ async def accept(
         "upload": sha256,
         "size": total,
         "weight": update.header.weight,
+        "clients": update.header.clients,
         "steps": update.header.steps,
         "sums": json.dumps(dict(sums.sums) if sums else {}),
         "bytes_up": TaskRow.bytes_up + size,
@@ -94,6 +98,7 @@ async def accept(
         "kind": row.kind,
         "size": total,
         "weight": update.header.weight,
+        "clients": update.header.clients,
     }
     try:
         async with here.database.write("accept") as session:

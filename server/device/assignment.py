@@ -1,6 +1,5 @@
 """Which task a device gets: the one it holds, or a new one of a round with a free slot, or none."""
 
-import json
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +15,9 @@ from coterie.protocol.device import BlobRef, Capabilities, Task
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.limits import upload_limit
+from coterie.server.device.terms import edge_terms, fits, with_time_left
 from coterie.server.store import blob_rows, events, experiments, nonces, tasks
+from coterie.server.store.devices import ClientBounds
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import TaskRow
 
@@ -27,19 +28,21 @@ KINDS: tuple[Kind, ...] = ("evaluate", "train")
 
 @dataclass(frozen=True, kw_only=True)
 class Asker:
-    """The device that checks in, and the nonce that its request used."""
+    """The device that checks in, and the nonce that its request used. clients: for how many an edge aggregator may
+    speak.
+    """
 
     id: str
     population: str
     nonce: str
     nonce_expires: int
     capabilities: Capabilities
+    clients: ClientBounds | None
 
 
 def repeat(coordinator: Coordinator, row: TaskRow) -> Task:
     """The task that a device holds already, with what is left of its lease."""
-    left = max(row.lease_until - now_ms(), 0)
-    return Task.model_validate({**json.loads(row.message), "lease_ms": left}).signed(coordinator.key)
+    return Task.model_validate(with_time_left(row)).signed(coordinator.key)
 
 
 async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Asker) -> list[tuple[str, Kind]]:
@@ -64,6 +67,9 @@ async def _may_take(
         return False
     experiment = await experiments.find(session, opened.row.experiment)
     if experiment is None:
+        return False
+    request = ExperimentCreate.model_validate_json(experiment.request)
+    if not await fits(session, opened, kind, asker.clients, request):
         return False
     return (await coordinator.plans.manifest(experiment.plan)).trainer in asker.capabilities.trainers
 
@@ -94,6 +100,8 @@ async def _make(
     version = opened.value.base if kind == "train" else opened.value.version or ""
     model = await blob_rows.find(session, version)
     lease_ms = round(request.rounds.lease_s * 1000)
+    edge = await edge_terms(session, opened, kind, asker.clients, request)
+    largest = upload_limit(manifest.sections_for(kind), request.codecs, sums=edge is not None)
     task = Task(
         id=ids.new_id(ids.TASK),
         device=asker.id,
@@ -107,9 +115,9 @@ async def _make(
         codecs=request.codecs,
         lease_ms=lease_ms,
         weight_cap=request.rounds.weight_cap,
-        upload_limit=min(upload_limit(manifest.sections_for(kind), request.codecs), coordinator.settings.update_limit),
+        upload_limit=min(largest, coordinator.settings.update_limit),
         seed=_seed(request.seed, experiment.id, opened.value.number, asker.id),
-        edge=None,
+        edge=edge,
     )
     now = now_ms()
     session.add(
@@ -123,6 +131,7 @@ async def _make(
             state=tasks.LEASED,
             message=task.model_dump_json(exclude={"signature"}),
             lease_until=now + lease_ms,
+            clients=edge.max_clients if edge else 1,
             sums="{}",
             bytes_up=0,
             created_at=now,

@@ -8,7 +8,7 @@ from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease, repeat
 from coterie.server.device.pace import window
-from coterie.server.store import tasks
+from coterie.server.store import experiments, tasks
 
 router = gated_router("device")
 
@@ -26,16 +26,19 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
     busy = here.board.busy(device.population)
     task: Task | None = None
     settled: dict[str, str] = {}
-    if busy or body.pending:
+    ended: tuple[str, ...] = ()
+    if busy or body.pending or body.experiments:
         asker = Asker(
             id=device.id,
             population=device.population,
             nonce=device.nonce,
             nonce_expires=device.nonce_expires,
             capabilities=body.capabilities,
+            clients=device.clients,
         )
         async with here.database.read() as session:
             settled = await tasks.verdicts(session, device.id, body.pending) if body.pending else {}
+            ended = await experiments.not_running(session, device.population, body.experiments)
             held = await tasks.lease_of(session, device.id)
             offers = await candidates(here, session, asker) if held is None and busy else []
         if held is not None and held.lease_until > now_ms():
@@ -45,5 +48,5 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
             task = await lease(here, asker, experiment, kind)
     again = window(here, busy=busy, now=now_ms())
     return CheckInResponse.model_validate(
-        {"task": task, "retry_if_accepted": again, "retry_if_rejected": again, "settled": settled}
+        {"task": task, "retry_if_accepted": again, "retry_if_rejected": again, "settled": settled, "ended": ended}
     )

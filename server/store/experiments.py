@@ -65,6 +65,17 @@ async def running(session: AsyncSession) -> Sequence[ExperimentRow]:
     )
 
 
+async def not_running(session: AsyncSession, population: str, named: Sequence[str]) -> tuple[str, ...]:
+    """Those of these experiments that are over, or that this population never had."""
+    if not named:
+        return ()
+    query = select(ExperimentRow.id).where(
+        ExperimentRow.id.in_(named), ExperimentRow.population == population, ExperimentRow.state == RUNNING
+    )
+    running = set((await session.execute(query)).scalars())
+    return tuple(name for name in named if name not in running)
+
+
 @dataclass(frozen=True)
 class OpenRound:
     """A round that is not over: its row and the engine's value of it."""

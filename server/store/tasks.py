@@ -142,6 +142,17 @@ async def accepted(session: AsyncSession, experiment: str, round: int) -> Sequen
     return (await session.execute(query.order_by(TaskRow.id))).scalars().all()
 
 
+async def clients(session: AsyncSession, experiment: str, round: int, kind: str) -> int:
+    """Of how many clients the tasks of this kind are that a round has handed out and not lost."""
+    query = select(func.coalesce(func.sum(TaskRow.clients), 0)).where(
+        TaskRow.experiment == experiment,
+        TaskRow.round == round,
+        TaskRow.kind == kind,
+        TaskRow.state.in_((LEASED, ACCEPTED)),
+    )
+    return int((await session.execute(query)).scalar_one())
+
+
 async def expired(session: AsyncSession, now: int) -> Sequence[TaskRow]:
     """The leased tasks whose lease has run out."""
     return (

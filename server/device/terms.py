@@ -1,0 +1,66 @@
+"""What an edge aggregator's tasks say beside a device's, and which tasks it may have at all."""
+
+import json
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import Kind
+from coterie.aggregation.reducers import reducer
+from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import EdgeTerms
+from coterie.server.clock import now_ms
+from coterie.server.store import tasks, upstream
+from coterie.server.store.devices import ClientBounds
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.tables import RoundRow, TaskRow
+
+
+async def room(session: AsyncSession, opened: OpenRound, kind: Kind) -> int | None:
+    """For how many more clients this round may hand out tasks of this kind; None where nothing bounds it.
+
+    In the middle of a tree the coordinator above does: an edge aggregator answers for at most so many clients, however
+    many they are below each of its own.
+    """
+    if opened.row.upstream is None:
+        return None
+    above = await upstream.find(session, opened.row.upstream)
+    bound = upstream.terms(above).max_clients if above is not None else 0
+    return bound - await tasks.clients(session, opened.row.experiment, opened.row.number, kind)
+
+
+async def fits(
+    session: AsyncSession, opened: OpenRound, kind: Kind, clients: ClientBounds | None, request: ExperimentCreate
+) -> bool:
+    """Whether a device (no bounds), or an edge aggregator with these bounds, may have a task of this round."""
+    if clients is not None and reducer(request.reducer).needs != "sums":
+        return False
+    left = await room(session, opened, kind)
+    return left is None or left >= (clients.fewest if clients else 1)
+
+
+async def edge_terms(
+    session: AsyncSession, opened: OpenRound, kind: Kind, clients: ClientBounds | None, request: ExperimentCreate
+) -> EdgeTerms | None:
+    """The terms of a task that is about to be made; None for a device's."""
+    if clients is None:
+        return None
+    left = await room(session, opened, kind)
+    return EdgeTerms(
+        reducer=request.reducer,
+        min_clients=clients.fewest,
+        max_clients=clients.most if left is None else min(clients.most, left),
+        deadline_ms=_left(opened.row),
+    )
+
+
+def with_time_left(row: TaskRow) -> dict[str, object]:
+    """A leased task's message with what is left of its lease and, for an edge aggregator, of its round."""
+    message = json.loads(row.message)
+    message["lease_ms"] = max(row.lease_until - now_ms(), 0)
+    if message["edge"] is not None:
+        message["edge"]["deadline_ms"] = max(message["edge"]["deadline_ms"] - (now_ms() - row.created_at), 0)
+    return message
+
+
+def _left(row: RoundRow) -> int:
+    return max((row.deadline_at or now_ms()) - now_ms(), 0)
