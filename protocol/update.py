@@ -17,6 +17,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.codecs import NO_STATE, Codec, Keys, State, parse
+from coterie.protocol.codecs.feedback import faded
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
 from coterie.protocol.files import write_durably
 from coterie.protocol.header import FORMAT, Kind, SectionEntry, UpdateHeader
@@ -29,6 +30,7 @@ SUMS = "float64"
 """The codec of whatever is a sum over clients."""
 CODEC_STATE = "codec/"
 """What the names of the codecs' part of a client state begin with: ``codec/<section>/<name>``."""
+_LAST_ROUND = CODEC_STATE + "round"
 
 REFUSALS: Mapping[str, str] = {
     "wrong_format": "the file is no tensor file, or its header is not an update header of a known version",
@@ -151,6 +153,7 @@ def encode_update(
     sections: Mapping[str, npt.NDArray[Any]],
     codecs: Mapping[str, str] | None = None,
     state: State = NO_STATE,
+    round: int = 0,
     kind: Kind = "update",
     clients: int = 1,
 ) -> Encoded:
@@ -159,11 +162,14 @@ def encode_update(
     task, plan: their ids; base: SHA-256 of the model version trained from; weight: examples that count (whole, ≥ 0);
     steps: local steps done. specs: the plan's sections, in order; sections: one flat vector per spec. codecs: section
     → codec; a section not named uses float32, or float64 when its vector is float64. state: the client state, of which
-    the codecs read the names that begin with ``codec/``. kind, clients: see UpdateHeader. Raises errors.UpdateRefused.
+    the codecs read the names that begin with ``codec/``; round: this one's number, from which it follows how many the
+    client was not part of, so that kept errors fade. kind, clients: see UpdateHeader. Raises errors.UpdateRefused.
     """
     payloads: dict[str, npt.NDArray[Any]] = {}
     entries: list[SectionEntry] = []
     after: dict[str, npt.NDArray[np.float32]] = {}
+    last = state.get(_LAST_ROUND)
+    state = state if last is None else faded(state, round - int(last[0]) - 1)
     extra = set(sections) - {spec.name for spec in specs}
     if extra:
         raise _refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
@@ -187,6 +193,8 @@ def encode_update(
         payloads[spec.name] = np.frombuffer(payload, np.uint8)
         after.update({prefix + key: value for key, value in kept.items()})
         entries.append(SectionEntry(spec.name, name, spec.length))
+    if after:
+        after[_LAST_ROUND] = np.array([round], np.float32)
     header = UpdateHeader(
         task=task,
         plan=plan,

@@ -193,6 +193,7 @@ def encode(
         sections=sections,
         codecs=codecs,
         state=client_state,
+        round=task.round,
     )
 
 

@@ -346,3 +346,48 @@ def test_a_section_that_cannot_be_is_refused(change: dict[str, Any], words: str)
 def test_a_section_stays_inside_its_layout() -> None:
     with pytest.raises(errors.InputError, match="leaves the layout of 19"):
         SectionSpec.over("x", LAYOUT, ((0, 20),))
+
+
+def test_an_accumulator_holds_sums_and_is_taken_only_where_it_is_expected() -> None:
+    sums = {"delta": SECTIONS["delta"].astype(np.float64) * 70, "metrics": SECTIONS["metrics"]}
+    data = encoded(sections=sums, kind="accumulator", clients=10, weight=70)
+    assert refused(data) == "wrong_kind"
+    limits = UpdateLimits(kinds=frozenset({"accumulator"}), max_clients=10)
+    update = read_update(data, SPECS, limits=limits)
+    update.check_finite()
+    assert (update.header.kind, update.header.clients, update.header.weight) == ("accumulator", 10, 70)
+    assert update.decode("delta").tolist() == sums["delta"].tolist()
+    assert refused(data, limits=UpdateLimits(kinds=frozenset({"accumulator"}), max_clients=9)) == "bad_clients"
+    assert refused(encoded(), limits=limits) == "wrong_kind"
+
+
+def test_an_accumulators_values_lie_within_what_its_weight_allows() -> None:
+    limits = UpdateLimits(kinds=frozenset({"accumulator"}))
+    sums = {"delta": np.full(19, 7000.5), "metrics": SECTIONS["metrics"]}
+    assert refused(encoded(sections=sums, kind="accumulator", clients=2, weight=70), limits=limits) == "out_of_range"
+
+
+def test_the_codecs_of_an_update_keep_their_state_by_section() -> None:
+    first = encode_update(**NAMES, weight=7, steps=3, specs=SPECS, sections=SECTIONS, codecs={"delta": "topk:0.1+ef"},
+                          round=4)  # fmt: skip
+    assert set(first.state) == {"codec/delta/residual", "codec/round"}
+    residual = first.state["codec/delta/residual"]
+    assert residual.shape == (19,) and np.count_nonzero(residual) == np.count_nonzero(SECTIONS["delta"]) - 2
+    options: dict[str, Any] = {**NAMES, "weight": 7, "steps": 3, "specs": SPECS, "codecs": {"delta": "topk:0.1+ef"}}
+    silent = {**SECTIONS, "delta": np.zeros(19, np.float32)}
+    state = {**first.state, "variate": np.ones(3, np.float32)}
+    for rounds, fading in ((5, 1.0), (7, 0.95**2)):
+        update = read_update(encode_update(sections=silent, state=state, round=rounds, **options).data, SPECS)
+        largest = np.sort(np.abs(residual))[-2:] * fading
+        sent = update.decode("delta")
+        np.testing.assert_allclose(np.sort(np.abs(sent[sent != 0])), largest, rtol=1e-6)
+
+
+@pytest.mark.parametrize("codec", ["eden:4", "topk:0.5+ef", "rotate+grid:6", "powersgd:1+ef", "qsgd:4+rice"])
+def test_an_update_needs_nothing_but_its_header_to_be_decoded(codec: str) -> None:
+    update = read_update(encoded(codecs={"delta": codec}), SPECS)
+    update.check_finite()
+    assert update.header.section("delta").codec == codec
+    chunks = np.concatenate([values for _, values in update.chunks("delta", 5)])
+    assert chunks.tobytes() == update.decode("delta").tobytes()
+    assert np.linalg.norm(chunks - SECTIONS["delta"]) < np.linalg.norm(SECTIONS["delta"])
