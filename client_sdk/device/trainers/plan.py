@@ -66,8 +66,6 @@ _FILL: Mapping[Source, Callable[[Supply, GraphInput], NDArray[Any]]] = {
 }
 # Filled anew at each step.
 _FED: frozenset[Source] = frozenset(("batch", "random"))
-# Carried from step to step once they have been filled.
-_CARRIED: frozenset[Source] = frozenset(("state", "zeros"))
 
 
 class PlanTrainer:
@@ -107,7 +105,8 @@ class PlanTrainer:
         state = {name.removeprefix(NEXT): value for name, value in begun.items()}
         with self._loop(replace(supply, state=state), options.threads) as loop:
             steps = _steps(loop, manifest.graph("train"), plan, task, rows, options)
-            ended = loop.state()
+            # What begin made and no step changes is there for finish as well.
+            ended = {**state, **loop.state()}
         counters = {"steps": float(steps), "weight": float(weight)}
         finished = self._run(replace(supply, state=ended, counters=counters), "finish", options.threads)
         kept = f"{NEXT}client_state/"
@@ -156,8 +155,10 @@ class PlanTrainer:
         """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
         graph = supply.plan.manifest.graph("train")
         executable = self._executable(supply.plan, "train", threads)
-        state = {t.name: _FILL[t.source](supply, t) for t in graph.inputs if t.source in _CARRIED}
-        constants = {t.name: _FILL[t.source](supply, t) for t in graph.inputs if t.source not in _CARRIED | _FED}
+        carried = frozenset(graph.carry.values())
+        filled = {t.name: _FILL[t.source](supply, t) for t in graph.inputs if t.source not in _FED}
+        state = {name: value for name, value in filled.items() if name in carried}
+        constants = {name: value for name, value in filled.items() if name not in carried}
         key = (graph.sha256, threads)
         with self._lock:
             spare = self._loops.setdefault(key, [])
