@@ -10,10 +10,12 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.data import DataSource, load_data
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import ConfigurationError, ExperimentError
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -83,6 +85,15 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class Facts:
+    """How many rows a client trains on, the classes among them, and whether it holds out any."""
+
+    examples: int
+    labels: frozenset[int]
+    can_evaluate: bool
+
+
+@dataclass(frozen=True)
 class Client:
     """One client in one round. state: what it has committed; shard(): its rows, loaded when asked for. source: the name
     of its data where that is a file, a folder or ``module:function``, which another process can read itself.
@@ -92,6 +103,15 @@ class Client:
     state: Tensors
     shard: Callable[[], Shard]
     source: str | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of a client that took part: its mean loss then, the round, and how often it did."""
+
+    loss: float | None
+    last_round: int
+    times: int
 
 
 class Population:
@@ -114,7 +134,9 @@ class Population:
         self._lock = threading.Lock()
         self._ready: OrderedDict[int, Shard] = OrderedDict()
         self._bytes = 0
+        self._facts: dict[int, Facts] = {}
         self.states: dict[int, Tensors] = {}
+        self.standings: dict[int, Standing] = {}
         if isinstance(sources, list | tuple):
             for number, source in enumerate(cast(Sequence[DataSource], sources)):
                 if isinstance(source, Mapping):
@@ -129,10 +151,49 @@ class Population:
         name = str(source) if isinstance(source, str | Path) else None
         return Client(number, self.states.get(number, {}), lambda: self.shard(number), name)
 
-    def keep(self, number: int, state: Tensors) -> None:
-        """A client's state after a round counted its update. Methods without state leave it empty."""
+    def keep(self, number: int, state: Tensors, round: int, loss: float | None) -> None:
+        """What becomes of a client when a round counted its update. Methods without state leave it empty."""
         if state:
             self.states[number] = dict(state)
+        before = self.standings.get(number)
+        self.standings[number] = Standing(loss, round, 1 + (before.times if before else 0))
+
+    def candidates(self, policy: RoundPolicy, round: int) -> list[Candidate]:
+        """The clients that a round may choose from, by the policy's rules of eligibility.
+
+        What a policy asks of the rows is looked up in them, once for each client; a policy that asks nothing loads
+        nobody's rows.
+        """
+        looks = policy.min_examples is not None or policy.labels or policy.selection not in ("uniform", "cyclic")
+        found: list[Candidate] = []
+        for number in range(len(self)):
+            standing = self.standings.get(number)
+            if standing is not None and round - standing.last_round <= policy.rest_rounds:
+                continue
+            facts = self.facts(number) if looks else None
+            if facts is not None and (
+                facts.examples < (policy.min_examples or 0) or not facts.labels.issuperset(policy.labels)
+            ):
+                continue
+            found.append(
+                Candidate(
+                    id=f"{number:09d}",
+                    examples=facts.examples if facts else None,
+                    loss=standing.loss if standing else None,
+                    last_round=standing.last_round if standing else None,
+                    times=standing.times if standing else 0,
+                )
+            )
+        return found
+
+    def facts(self, number: int) -> "Facts":
+        """What a client would say of its rows."""
+        if number not in self._facts:
+            shard = self.shard(number)
+            labels = np.asarray(shard.train[self._schema.label.name])
+            classes: list[int] = np.unique(labels).tolist() if labels.dtype.kind in "iu" else []
+            self._facts[number] = Facts(shard.examples, frozenset(classes), shard.can_evaluate)
+        return self._facts[number]
 
     def shard(self, number: int) -> Shard:
         """A client's rows."""

@@ -17,11 +17,13 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
+from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.update import read_update
+from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Streamed
 from coterie.simulation.engines.engine import Engine
 from coterie.simulation.population import Population
@@ -59,7 +61,7 @@ class Rounds:
     server_state: State = field(default_factory=dict[str, NDArray[Any]])
     informed: set[int] = field(default_factory=set[int])
     records: list[RoundRecord] = field(default_factory=list[RoundRecord])
-    _pending: dict[int, Tensors] = field(default_factory=dict[int, "Tensors"])
+    _pending: dict[int, tuple[Tensors, float | None]] = field(default_factory=dict[int, "tuple[Tensors, float | None]"])
     _next_state: State | None = None
     _collector: Collector | None = None
     traffic: Traffic = field(default_factory=Traffic)
@@ -80,6 +82,26 @@ class Rounds:
             self.records.append(record)
             on_round(record)
         return History(tuple(self.records), action.reason.value, self.progress.kept)
+
+    def checkpoint(self) -> Checkpoint:
+        """This value between two rounds."""
+        return Checkpoint(
+            progress=between_rounds(self.progress),
+            records=tuple(self.records),
+            clients=dict(self.population.states),
+            server=self.server_state,
+            standings=dict(self.population.standings),
+            informed=frozenset(self.informed),
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint, with as many rounds as the experiment has now."""
+        self.progress = go_on(checkpoint.progress, self.experiment.rounds.rounds)
+        self.records = list(checkpoint.records)
+        self.population.states = dict(checkpoint.clients)
+        self.population.standings = dict(checkpoint.standings)
+        self.server_state = checkpoint.server
+        self.informed = set(checkpoint.informed)
 
     def _round(self, action: StartRound) -> engine.Round:
         config = configure(self.experiment.rounds, action.number, central=self.rows is not None)
@@ -125,14 +147,14 @@ class Rounds:
         )
 
     def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
-        chosen = self._choose(range(len(self.population)), round.config.cohort, round.number, "train")
+        chosen = self._choose(round.config.cohort, round.number)
         clients = [self.population.client(number) for number in chosen]
         self._collector = Streamed(self.plan.manifest, assignment.base, assignment.weight_cap)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
             self._collector.add(trained)
-            self._pending[trained.number] = trained.state
+            self._pending[trained.number] = trained.state, trained.loss
             self.traffic.up += trained.size
             self.watch(round.number, "train", done, len(clients))
         self._count_down(chosen, assignment)
@@ -181,28 +203,25 @@ class Rounds:
     def _settle(self, round: engine.Round) -> None:
         """Client and server state become what a committed round made of them; an abandoned round changes neither."""
         if round.phase is engine.Phase.COMMITTED:
-            for number, state in self._pending.items():
-                self.population.keep(number, state)
+            for number, (state, loss) in self._pending.items():
+                self.population.keep(number, state, round.number, loss)
             if self._next_state is not None:
                 self.server_state = self._next_state
         self._pending, self._next_state, self._collector = {}, None, None
 
-    def _choose(self, numbers: Sequence[int], count: int, round: int, what: str) -> list[int]:
-        """So many of the numbers, by the experiment's seed and the round's number."""
-        return sorted(self._shuffled(numbers, round, what)[:count])
+    def _choose(self, count: int, round: int) -> list[int]:
+        """The clients that train in a round, by the policy's selection."""
+        policy = self.experiment.rounds
+        candidates = self.population.candidates(policy, round)
+        chosen = select(policy.selection, candidates, count, round=round, seed=self.experiment.seed)
+        return sorted(int(name) for name in chosen)
 
     def _choose_evaluators(self, count: int, round: int) -> list[int]:
         """The first in an order drawn by lot that have rows to evaluate on."""
-        able = (n for n in self._shuffled(range(len(self.population)), round, "evaluate") if self._holds_out(n))
-        return sorted(islice(able, count))
-
-    def _holds_out(self, number: int) -> bool:
-        return self.population.shard(number).can_evaluate
-
-    def _shuffled(self, numbers: Sequence[int], round: int, what: str) -> list[int]:
-        text = f"{self.experiment.seed}/{what}/{round}"
+        text = f"{self.experiment.seed}/evaluate/{round}"
         generator = np.random.Generator(np.random.PCG64(int(sha256_hex(text.encode()), 16)))
-        return [numbers[place] for place in generator.permutation(len(numbers)).tolist()]
+        order: list[int] = generator.permutation(len(self.population)).tolist()
+        return sorted(islice((number for number in order if self.population.facts(number).can_evaluate), count))
 
     def _count_down(self, chosen: Sequence[int], assignment: Assignment) -> None:
         plan = len(self.plan.manifest.data) + sum(len(graph) for graph in self.plan.graphs.values())

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
-from coterie.aggregation.history import History
+from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.progress import Progress
@@ -24,6 +24,7 @@ from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.files import make_folder, write_durably
+from coterie.simulation.checkpoint import CheckpointFolder, identity
 from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
@@ -76,6 +77,7 @@ def simulate(
     on_event: Listener = lambda event: None,
     watch: Watch = lambda round, kind, done, total: None,
     folder: Path | None = None,
+    resume: bool = False,
 ) -> History:
     """The history of an experiment over these clients; see `simulate_full`, which also returns the model."""
     return simulate_full(
@@ -87,6 +89,7 @@ def simulate(
         on_event=on_event,
         watch=watch,
         folder=folder,
+        resume=resume,
     ).history
 
 
@@ -100,6 +103,7 @@ def simulate_full(
     on_event: Listener = lambda event: None,
     watch: Watch = lambda round, kind, done, total: None,
     folder: Path | None = None,
+    resume: bool = False,
 ) -> Simulation:
     """Run an experiment over virtual clients.
 
@@ -109,12 +113,13 @@ def simulate_full(
     of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
     ``module:attribute``, which engines with processes need; None runs the plan's graphs.
     on_event: gets one ``round`` event per round. watch: told how many clients of a round are done. folder: where model
-    versions are kept (``<sha256>.safetensors``); None for nowhere.
+    versions (``<sha256>.safetensors``) and, after every round, a checkpoint are kept; None for nowhere. resume:
+    continue from the folder's checkpoint, if it has one.
 
-    Each round takes ``cohort`` clients, chosen uniformly without replacement from the experiment's seed and the round's
-    number, all of them when there are fewer. Deadlines and over-selection do not matter here: nobody is late.
+    Each round takes ``cohort`` clients, by the policy's selection from the experiment's seed and the round's number,
+    all of them when there are fewer. Deadlines and over-selection do not matter here: nobody is late.
     Guarantees: the same experiment, clients and trainer give the same weights bit for bit on one machine, with threads
-    and processes alike.
+    and processes alike, and whether or not the run was killed and resumed.
     Raises ExperimentError (too few clients for ``min_updates``), DataError naming the client, ConfigurationError for an
     engine that there is not, and what a trainer raises.
     """
@@ -147,6 +152,13 @@ def simulate_full(
         workers=workers,
         threads=1,
     )
+    initial = versions.add(compiled.initial_bytes)
+    kept = None if folder is None else _checkpoints(folder, experiment, compiled.plan, initial, len(population))
+    if resume and kept is None:
+        raise ConfigurationError("Only a run with a folder can be resumed.", code="resume_without_folder")
+    found = kept.load() if resume and kept is not None else None
+    if kept is not None and found is None:
+        kept.clear()
     with tempfile.TemporaryDirectory(prefix="coterie-simulation-") as scratch, closing(open_engine(setting)) as opened:
         rounds = Rounds(
             experiment=experiment,
@@ -157,11 +169,19 @@ def simulate_full(
             trainer=resolve_trainer(setting.trainer),
             versions=versions,
             scratch=Path(scratch),
-            progress=Progress(current=versions.add(compiled.initial_bytes)),
+            progress=Progress(current=initial),
             rows=experiment.evaluation_rows(),
             watch=watch,
         )
-        history = rounds.run(lambda record: on_event(record.to_dict()))
+        if found is not None:
+            rounds.restore(found)
+
+        def done(record: RoundRecord) -> None:
+            if kept is not None:
+                kept.save(rounds.checkpoint())
+            on_event(record.to_dict())
+
+        history = rounds.run(done)
         on_event(
             {"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun}
         )
@@ -172,3 +192,7 @@ def simulate_full(
             best=versions.read(rounds.progress.kept),
             frozen=compiled.frozen,
         )
+
+
+def _checkpoints(folder: Path, experiment: Experiment, plan: Plan, initial: str, clients: int) -> CheckpointFolder:
+    return CheckpointFolder(folder, identity(experiment, plan, initial, clients))

@@ -4,7 +4,7 @@ Every engine ends here, in whatever thread, process or machine.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows
 from coterie.errors import CoterieError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.codecs.table import choose
-from coterie.protocol.update import encode_update, of_plan
+from coterie.protocol.update import Encoded, encode_update, of_plan
 
 PLAIN = "float32"
 
@@ -48,7 +48,7 @@ class Trained:
     """What a client sends back, and the state that stays pending with it.
 
     sections: the vectors, for a codec that changes no value; update: else the update's bytes, as on the wire. size: the
-    bytes that cross the wire in either case. metrics: the training sums.
+    bytes that cross the wire in either case. loss: the mean while training, where it was measured.
     """
 
     number: int
@@ -56,6 +56,7 @@ class Trained:
     weight: int
     steps: int
     size: int
+    loss: float | None = None
     sections: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]], repr=False)
     update: bytes | None = field(default=None, repr=False)
     state: Tensors = field(default_factory=dict[str, NDArray[np.float32]], repr=False)
@@ -98,28 +99,21 @@ class Workplace:
 
     def sent(self, number: int, result: LocalResult, state: Tensors, assignment: Assignment) -> Trained:
         """A finished training as it leaves the client."""
-        task = task_id(assignment.round, number)
-        if self._codec == PLAIN and not assignment.encoded:
-            size = self._plain_size(task, result, assignment)
-            return Trained(
-                number=number,
-                task=task,
-                weight=result.weight,
-                steps=result.steps,
-                size=size,
-                sections=result.sections,
-                state=result.client_state,
-            )
-        update, codec_state = self._encode(task, result, state, assignment)
-        return Trained(
+        told = Trained(
             number=number,
-            task=task,
+            task=task_id(assignment.round, number),
             weight=result.weight,
             steps=result.steps,
-            size=len(update),
-            update=update,
-            state={**result.client_state, **codec_state},
+            size=0,
+            loss=result.metrics(self.plan).means().get("loss"),
+            sections=result.sections,
+            state=result.client_state,
         )
+        if self._codec == PLAIN and not assignment.encoded:
+            return replace(told, size=self._plain_size(told, assignment))
+        update, codec_state = self._encode(told, state, assignment)
+        kept = {**result.client_state, **codec_state}
+        return replace(told, size=len(update), sections={}, update=update, state=kept)
 
     def evaluate(self, number: int, rows: Rows, weights: Tensors, assignment: Assignment) -> Measured:
         """What a client says of its held-out rows."""
@@ -143,28 +137,27 @@ class Workplace:
         )
         return Measured(number=number, update=update)
 
-    def _encode(
-        self, task: str, result: LocalResult, state: Tensors, assignment: Assignment
-    ) -> tuple[bytes, Mapping[str, NDArray[np.float32]]]:
+    def _encode(self, told: Trained, state: Tensors, assignment: Assignment) -> Encoded:
         specs = self.plan.manifest.sections
         return encode_update(
-            task=task,
+            task=told.task,
             plan=self.plan.id,
             base=assignment.base,
-            weight=result.weight,
-            steps=result.steps,
+            weight=told.weight,
+            steps=told.steps,
             specs=specs,
-            sections=result.sections,
+            sections=told.sections,
             codecs={spec.name: self._codec for spec in specs if not spec.is_extra},
             state=state,
+            round=assignment.round,
         )
 
-    def _plain_size(self, task: str, result: LocalResult, assignment: Assignment) -> int:
+    def _plain_size(self, told: Trained, assignment: Assignment) -> int:
         """The length of the update file, which depends on nothing but the dtypes and the digits in its header."""
-        dtypes = tuple(vector.dtype.str for vector in result.sections.values())
-        key = (dtypes, len(str(result.weight)), len(str(result.steps)))
+        dtypes = tuple(vector.dtype.str for vector in told.sections.values())
+        key = (dtypes, len(str(told.weight)), len(str(told.steps)))
         if key not in self._sizes:
-            self._sizes[key] = len(self._encode(task, result, {}, assignment)[0])
+            self._sizes[key] = len(self._encode(told, {}, assignment).data)
         return self._sizes[key]
 
 

@@ -42,6 +42,7 @@ def _pack(trained: Trained) -> tuple[Json, Arrays]:
         "weight": trained.weight,
         "steps": trained.steps,
         "size": trained.size,
+        "loss": trained.loss,
     }
     return answer, tensors
 

@@ -12,6 +12,7 @@ from simulation_kit import CLIENTS, SCHEMA, Arrays, experiment, rows, same
 
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
 from coterie.aggregation.plan.compile import compile_plan
@@ -20,6 +21,7 @@ from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResu
 from coterie.compute.nn import AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, ReLU, Sequential
 from coterie.compute.nn.models import mlp
 from coterie.errors import DataError, ExperimentError
+from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy, Target
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -56,7 +58,6 @@ def test_the_same_arguments_give_the_same_weights_whatever_the_number_of_threads
 def test_a_round_is_the_aggregate_of_its_clients_updates(tmp_path: Path) -> None:
     """One round by hand: train each client, aggregate the files; the simulation commits the same bytes."""
     from coterie.client_sdk.device.trainers.plan import PlanTrainer
-    from coterie.protocol.canonical import sha256_hex
 
     wanted = experiment(rounds=RoundPolicy(rounds=1, cohort=6))
     compiled = compile_plan(wanted)
@@ -215,11 +216,18 @@ def test_every_round_tells_how_the_clients_differ() -> None:
     assert [value for _, value in history.curve("fairness.accuracy")][-1] == found.worst_decile
 
 
-def test_a_folder_keeps_every_version_and_nothing_else(tmp_path: Path) -> None:
+def _versions(history: History) -> set[str | None]:
+    compiled = compile_plan(experiment())
+    return {sha256_hex(compiled.initial_bytes)} | {record.model for record in history.rounds}
+
+
+def test_a_folder_keeps_every_version_and_the_last_checkpoint(tmp_path: Path) -> None:
     result = simulate_full(experiment(), CLIENTS, folder=tmp_path / "kept")
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
     assert {f"{record.model}.safetensors" for record in result.history.rounds} < kept
-    assert len(kept) == 5
+    assert len([name for name in kept if name.endswith(".safetensors")]) == 5
+    assert kept - {f"{model}.safetensors" for model in _versions(result.history)} == {"checkpoint.json", "states"}
+    assert not list((tmp_path / "kept" / "states").iterdir())
 
 
 def test_a_convolution_with_batch_norm_learns() -> None:

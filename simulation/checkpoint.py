@@ -1,0 +1,155 @@
+"""A run between two rounds, on disk: whoever was killed continues bit for bit.
+
+``checkpoint.json`` names everything by its SHA-256: the versions that lie beside it, and the states of the clients and
+of the server in ``states/``. It is written last and whole, so a folder always holds one consistent moment.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.history import RoundRecord
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.progress import Progress, Reason
+from coterie.aggregation.server_optimizers import State
+from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.errors import ExperimentError, StorageError
+from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.files import create_durably, make_folder, write_durably
+from coterie.protocol.tensors import encode_tensors, read_file
+from coterie.simulation.population import Standing
+
+FILE = "checkpoint.json"
+STATES = "states"
+_FORMAT = "coterie-simulation-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """progress: with every begun round over. clients: the states of those that keep any. standings: what is known of
+    those that took part. informed: who has the plan.
+    """
+
+    progress: Progress
+    records: Sequence[RoundRecord]
+    clients: Mapping[int, Tensors]
+    server: State
+    standings: Mapping[int, Standing]
+    informed: frozenset[int]
+
+
+def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> str:
+    """What must be equal for a run to be continued: all but the number of rounds, which may grow.
+
+    initial: the first version's digest. Data is not part of it: whoever continues gives the same clients.
+    """
+    policy = experiment.rounds.model_dump(mode="json", exclude={"rounds", "hyper_schedule"})
+    server = experiment.server_optimizer
+    value = {
+        "plan": plan.id,
+        "initial": initial,
+        "clients": clients,
+        "seed": experiment.seed,
+        "policy": json.dumps(policy, sort_keys=True),
+        "server": json.dumps([server.name, dict(server.parameters)], sort_keys=True),
+    }
+    return sha256_hex(canonical_json(value))
+
+
+class CheckpointFolder:
+    """Where a run is kept. identity: see `identity`."""
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        self._folder = folder
+        self._identity = identity
+        self._named: dict[int, tuple[Tensors, str]] = {}
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then drop the states that only an older one needs.
+
+        Only what changed since the last call is written. Raises StorageError.
+        """
+        make_folder(self._folder / STATES)
+        self._named = {number: self._name(number, state) for number, state in checkpoint.clients.items()}
+        clients = {str(number): digest for number, (_, digest) in sorted(self._named.items())}
+        server = self._write(checkpoint.server) if checkpoint.server else None
+        value = {
+            "format": _FORMAT,
+            "identity": self._identity,
+            "progress": json.loads(checkpoint.progress.to_json()),
+            "rounds": [record.to_dict() for record in checkpoint.records],
+            "clients": clients,
+            "server": server,
+            "standings": {str(number): asdict(standing) for number, standing in checkpoint.standings.items()},
+            "informed": sorted(checkpoint.informed),
+        }
+        write_durably(self._folder / FILE, json.dumps(value).encode())
+        needed = {*clients.values(), server}
+        for path in (self._folder / STATES).iterdir():
+            if path.stem not in needed:
+                path.unlink()
+
+    def load(self) -> Checkpoint | None:
+        """The last checkpoint; None when there is none.
+
+        Raises ExperimentError (``checkpoint_mismatch``) for one of another experiment, StorageError
+        (``checkpoint_damaged``) for one that cannot be read.
+        """
+        path = self._folder / FILE
+        if not path.exists():
+            return None
+        try:
+            value = cast(dict[str, Any], json.loads(path.read_bytes()))
+            mine, there = (_FORMAT, self._identity), (value["format"], value["identity"])
+            if mine == there:
+                return Checkpoint(
+                    progress=Progress.from_json(json.dumps(value["progress"])),
+                    records=[RoundRecord.from_dict(record) for record in value["rounds"]],
+                    clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
+                    server=self._read(value["server"]) if value["server"] else {},
+                    standings={int(n): Standing(**standing) for n, standing in value["standings"].items()},
+                    informed=frozenset(value["informed"]),
+                )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"The checkpoint {path} cannot be read: {error}.",
+                hint="Take another folder, or start anew without resume.",
+                code="checkpoint_damaged",
+            ) from error
+        raise ExperimentError(
+            f"The checkpoint {path} is of another experiment, seed, round policy or number of clients.",
+            hint="Continue with what it was begun with (only the number of rounds may differ), or take another folder.",
+            code="checkpoint_mismatch",
+        )
+
+    def clear(self) -> None:
+        """Forget the checkpoint, since a new run begins here."""
+        (self._folder / FILE).unlink(missing_ok=True)
+
+    def _name(self, number: int, state: Tensors) -> tuple[Tensors, str]:
+        kept = self._named.get(number)
+        # A state that a later round counted is another object, so an equal one has not changed.
+        return kept if kept is not None and kept[0] is state else (state, self._write(state))
+
+    def _write(self, tensors: Tensors | State) -> str:
+        data = encode_tensors(tensors)
+        digest = sha256_hex(data)
+        create_durably(self._folder / STATES / f"{digest}.safetensors", data)
+        return digest
+
+    def _read(self, digest: str) -> dict[str, Any]:
+        return read_file(self._folder / STATES / f"{digest}.safetensors")
+
+
+def between_rounds(progress: Progress) -> Progress:
+    """A progress whose next round was begun but not done, as if it were not begun."""
+    return progress if progress.finished is not None else replace(progress, started=progress.started - 1)
+
+
+def go_on(progress: Progress, rounds: int) -> Progress:
+    """A progress that completed all of its rounds, as if it went on, if there are more now."""
+    more = progress.finished is Reason.COMPLETED and progress.started < rounds
+    return replace(progress, finished=None) if more else progress
