@@ -1,7 +1,8 @@
 """Dividing one data set among virtual clients. A partition is a sequence of row indices, one array per client.
 
-Laws of every partition here: no row goes to two clients; no client is empty; the same arguments give the same partition.
-Every row goes to some client unless the partitioner says otherwise. Each of them can write a manifest and draw itself.
+Laws of every partition here: no row goes to two clients; no client is empty; the same arguments give the same
+partition. Every row goes to some client unless the partitioner says otherwise. Each of them can write a manifest and
+draw itself.
 """
 
 from coterie.simulation.partition.changes import LabelNoise, Noise, Turns

@@ -16,7 +16,8 @@ from coterie.simulation.partition.value import Arrays, require
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Feature shift: Gaussian noise whose variance grows from client to client, ``variance * (k + 1) / n`` for the k-th.
+    """Feature shift: Gaussian noise whose variance grows from client to client, for the k-th of n clients
+    ``variance * (k + 1) / n``.
 
     That is the noise-based feature imbalance of Li et al. (2022, NIID-Bench). feature: the array's name. Whole numbers
     are rounded and kept within what their type holds.

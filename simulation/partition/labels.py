@@ -52,13 +52,13 @@ def dirichlet(
 def dirichlet_clients(
     labels: NDArray[Any], clients: int, *, alpha: float, seed: int, sizes: Sequence[int] | None = None
 ) -> Partition:
-    """Label skew: each client draws its class proportions from Dirichlet(alpha * prior), where the prior is how often
-    each class is in the data, and then its rows one by one from the classes; a class that is used up is left out.
+    """Label skew: each client draws its class proportions from Dirichlet(alpha * prior), where the prior is the share
+    of each class in the data, and then its rows one by one from the classes; a class that is used up is left out.
 
     That is the convention of Hsu et al. (2019, "Measuring the effects of non-identical data distribution for federated
     visual classification"), of TensorFlow Federated and, with given sizes, of Acar et al. (2021, FedDyn; Flower calls
     it inner Dirichlet): proportions per client over classes, so all clients have the size that they should.
-    alpha scales the prior and is therefore comparable with Hsu's; alpha → 0 gives clients of one class.
+    With ten even classes, alpha 1 here is a concentration of 0.1 for each class; alpha → 0 gives clients of one class.
 
     sizes: rows of each client; None for sizes that differ by at most one. Rows beyond their sum are left out.
     Raises ConfigurationError (``partition_invalid``, ``partition_empty``).
@@ -66,23 +66,27 @@ def dirichlet_clients(
     values = np.asarray(labels).reshape(-1)
     check(len(values), clients)
     _check_alpha(alpha)
-    wanted = [len(part) for part in np.array_split(values, clients)] if sizes is None else list(sizes)
+    wanted: list[int] = [len(part) for part in np.array_split(values, clients)] if sizes is None else list(sizes)
     require(
         len(wanted) == clients and min(wanted) >= 1 and sum(wanted) <= len(values),
         f"sizes must be {clients} whole numbers of at least 1 with a sum of at most {len(values)}",
     )
     generator = stream(seed)
     classes, counts = np.unique(values, return_counts=True)
-    pools = [generator.permutation(np.flatnonzero(values == value)).tolist() for value in classes]
-    shares = generator.dirichlet(alpha * counts / counts.sum() * len(classes), size=clients)
+    pools: list[list[int]] = [generator.permutation(np.flatnonzero(values == value)).tolist() for value in classes]
+    shares = generator.dirichlet(alpha * counts / counts.sum(), size=clients)
     parts: list[list[int]] = [[] for _ in range(clients)]
-    for client in generator.permutation(clients).tolist():
-        for _ in range(wanted[client]):
-            left = np.array([len(pool) for pool in pools], np.float64)
+    for client in map(int, generator.permutation(clients)):
+        while len(parts[client]) < wanted[client]:
+            left = np.array([len(pool) for pool in pools])
             odds = shares[client] * (left > 0)
             # A client whose classes are all used up takes from what there is.
-            odds = odds if odds.sum() > 0 else left
-            parts[client].append(pools[int(generator.choice(len(pools), p=odds / odds.sum()))].pop())
+            odds = odds if odds.sum() > 0 else left.astype(np.float64)
+            # What is drawn of a class beyond its rows is drawn again without it, as drawing one by one would.
+            drawn = generator.multinomial(wanted[client] - len(parts[client]), odds / odds.sum())
+            for pool, number in zip(pools, np.minimum(drawn, left).tolist(), strict=True):
+                parts[client].extend(pool[:number])
+                del pool[:number]
     return Partition.of(
         "dirichlet_clients", len(values), parts, labels=values, seed=seed, alpha=alpha,
         convention="proportions of each client over classes",
@@ -136,9 +140,7 @@ def pathological(labels: NDArray[Any], clients: int, *, classes: int, seed: int)
     return Partition.of("pathological", len(values), parts, labels=values, seed=seed, classes=classes)
 
 
-def _drawn(
-    values: NDArray[Any], clients: int, alpha: float, generator: np.random.Generator
-) -> list[list[int]]:
+def _drawn(values: NDArray[Any], clients: int, alpha: float, generator: np.random.Generator) -> list[list[int]]:
     parts: list[list[int]] = [[] for _ in range(clients)]
     for value in np.unique(values):
         rows = generator.permutation(np.flatnonzero(values == value))

@@ -37,8 +37,8 @@ def natural_groups(owners: NDArray[Any], clients: int, *, seed: int) -> Partitio
     names, places = np.unique(np.asarray(owners).reshape(-1), return_inverse=True)
     check(len(names), clients, what="owners")
     groups = _by_place(places.reshape(-1), len(names))
-    dealt = np.array_split(stream(seed).permutation(len(names)), clients)
-    parts = [np.concatenate([groups[number] for number in group]) for group in dealt]
+    dealt: list[Any] = np.array_split(stream(seed).permutation(len(names)), clients)
+    parts = [np.concatenate([groups[int(number)] for number in group]) for group in dealt]
     return Partition.of("natural_groups", len(places), parts, seed=seed, owners=len(names))
 
 

@@ -1,7 +1,7 @@
 """Quantity skew: clients differ in how many rows they have, and in nothing else."""
 
 from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from coterie.simulation.partition.value import Partition, check, fill, require, stream
 
 Law = Literal["linear", "square", "exponential", "lognormal", "dirichlet"]
-Shares = NDArray[np.float64]
+Shares = NDArray[Any]
 
 _LAWS: Mapping[str, Callable[[int, float, np.random.Generator], Shares]] = {
     "linear": lambda clients, strength, draw: np.arange(1, clients + 1) ** strength,

@@ -11,7 +11,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.errors import ConfigurationError
+from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.tensors import read_file, write_file
 from coterie.simulation.partition.skew import Skew
@@ -40,7 +40,7 @@ class Change(Protocol):
 class Partition(Sequence[Rows]):
     """Row indices of each client, rising, as a sequence; made by a partitioner.
 
-    method, seed, parameters: which, and with what. count: rows of the data set. labels: of every row where they are
+    method, seed, parameters: which, and with what. total: rows of the data set. labels: of every row where they are
     known; they are counted in the manifest. names: of the clients, where the data names them. changes: what `split`
     does to the clients' rows.
     Raises ConfigurationError: ``partition_empty`` for a client without rows, ``partition_invalid`` for a row that two
@@ -48,7 +48,7 @@ class Partition(Sequence[Rows]):
     """
 
     method: str
-    count: int
+    total: int
     rows: tuple[Rows, ...]
     seed: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -57,15 +57,16 @@ class Partition(Sequence[Rows]):
     changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
-        check(len(self.rows), 1, what="clients")
-        for client, rows in enumerate(self.rows):
-            check(len(rows), 1, what=f"rows of client {client}")
+        empty = next((client for client, rows in enumerate(self.rows) if not len(rows)), None)
+        if empty is not None or not self.rows:
+            who = "There are no clients" if empty is None else f"Client {empty} of {len(self.rows)} has no rows"
+            raise _too_few(f"{who}, and {self.method} was asked for clients that have some.")
         taken = np.concatenate(self.rows)
-        require(bool(((taken >= 0) & (taken < self.count)).all()), f"a row lies outside 0..{self.count - 1}")
+        require(bool(((taken >= 0) & (taken < self.total)).all()), f"a row lies outside 0..{self.total - 1}")
         require(len(np.unique(taken)) == len(taken), "a row is dealt out twice")
         require(
-            self.labels is None or len(self.labels) == self.count,
-            f"there must be a label for each of the {self.count} rows",
+            self.labels is None or len(self.labels) == self.total,
+            f"there must be a label for each of the {self.total} rows",
         )
 
     @staticmethod
@@ -82,7 +83,7 @@ class Partition(Sequence[Rows]):
         """A partition of rows 0 .. count-1; each part is sorted."""
         rows = tuple(np.sort(np.asarray(part, np.int64)) for part in parts)
         return Partition(
-            method=method, count=count, rows=rows, seed=seed, parameters=parameters, labels=labels, names=names
+            method=method, total=count, rows=rows, seed=seed, parameters=parameters, labels=labels, names=names
         )
 
     def __len__(self) -> int:
@@ -124,7 +125,7 @@ class Partition(Sequence[Rows]):
 
     @cached_property
     def _found(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        nothing = np.zeros(self.count, np.int64)
+        nothing = np.zeros(self.total, np.int64)
         if self.labels is None:
             return np.zeros(0), nothing
         values, places = np.unique(self.labels, return_inverse=True)
@@ -137,7 +138,7 @@ class Partition(Sequence[Rows]):
 
     @cached_property
     def sha256(self) -> str:
-        """The digest of who has which rows: for each client its number of rows and the rows, as int64, little end first."""
+        """The digest of who has which rows: each client's number of rows and then the rows, as little-endian int64."""
         digest = sha256()
         for rows in self.rows:
             digest.update(np.array([len(rows)], "<i8").tobytes() + rows.astype("<i8").tobytes())
@@ -150,8 +151,8 @@ class Partition(Sequence[Rows]):
             "method": self.method,
             "parameters": {name: value for name, value in self.parameters.items() if value is not None},
             "seed": self.seed,
-            "rows": self.count,
-            "left_out": self.count - sum(self.sizes),
+            "rows": self.total,
+            "left_out": self.total - sum(self.sizes),
             "clients": len(self),
             "names": None if self.names is None else list(self.names),
             "sizes": list(self.sizes),
@@ -199,7 +200,7 @@ class Partition(Sequence[Rows]):
             found = Partition.of(
                 told["method"], told["rows"], parts, names=names, seed=told["seed"], **told["parameters"]
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, CoterieError) as error:
             raise _damaged(place, f"{type(error).__name__}: {error}") from error
         if found.sha256 != told.get("sha256"):
             raise _damaged(place, "the rows are not those that the manifest's digest names")
@@ -242,12 +243,17 @@ def check(count: int, clients: int, minimum: int = 1, *, what: str = "rows") -> 
     if clients < 1 or minimum < 1:
         raise refuse(f"clients and minimum must be at least 1, got {clients} and {minimum}")
     if count < clients * minimum:
-        raise ConfigurationError(
-            f"{count} {what} cannot give {clients} client{'s' if clients > 1 else ''} at least {minimum} each, and no "
-            "client may be empty.",
-            hint="Take fewer clients, a smaller minimum, or a partition that is less skewed.",
-            code="partition_empty",
+        raise _too_few(
+            f"{count} {what} cannot give {clients} client{'s' if clients > 1 else ''} at least {minimum} each."
         )
+
+
+def _too_few(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        what,
+        hint="Take fewer clients, ask for a minimum number of rows, or for less skew.",
+        code="partition_empty",
+    )
 
 
 def _damaged(place: Path, why: str) -> ConfigurationError:
