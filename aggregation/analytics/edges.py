@@ -21,8 +21,8 @@ EDGES = "edges"
 Edges = npt.NDArray[np.float32]
 """``[intervals, bins + 1]``: rows of rising edges; bin j of a row is [edge j, edge j + 1)."""
 
-NOWHERE = np.float32(-np.finfo(np.float32).max)
-"""All edges of an interval that is not in use: no value lies below them."""
+NOWHERE = np.float32(0)
+"""All edges of an interval that is not in use: nothing lies between equal edges."""
 
 
 def below(values: Array, told: Arrays) -> Array:
@@ -49,6 +49,17 @@ def counts(total: Vector, edges: Edges) -> tuple[float, Vector, Vector]:
 
 def even(low: float, high: float, bins: int) -> Edges:
     """One row of edges that cut [low, high] into bins of equal width; the last edge lies just above high."""
-    row = np.linspace(low, high, bins + 1).astype(np.float32)
-    row[-1] = np.nextafter(np.float32(high), np.float32(np.inf))
-    return np.maximum.accumulate(row)
+    return cut(np.float32(low), np.nextafter(np.float32(high), np.float32(np.inf)), bins, max(abs(low), abs(high)))
+
+
+def cut(lower: np.float32, upper: np.float32, bins: int, scale: float) -> Edges:
+    """The edges that cut [lower, upper) into bins; the ends stay as they are. scale: the largest magnitude in
+    question.
+
+    Edges smaller than 2**-26 of the scale become 0: a version moves by steps in float64, and so small a number would
+    not be left exactly when the step came from a large one.
+    """
+    row = np.linspace(float(lower), float(upper), bins + 1).astype(np.float32)
+    row[np.abs(row) < scale * 2.0**-26] = 0
+    row[0], row[-1] = lower, upper
+    return np.maximum.accumulate(np.minimum(row, upper))

@@ -4,8 +4,9 @@ Let n be the number of values. The q-quantile is the ⌈qn⌉-th smallest (the l
 themselves. A round counts, for every bin edge, the values below it, so it knows the bin that holds that value exactly.
 Therefore, if the same rows answer every round:
 
-    value error    the quantile lies in [lower, upper); upper − lower ≤ (high − low) / bins**rounds, or two neighbouring
-                   float32 numbers; the value given is the middle, so it is wrong by at most half of that
+    value error    the quantile lies in [lower, upper); upper − lower ≤ (high − low) / bins**rounds, and a float32
+                   spacing at the larger end of the range for each round, since edges are float32 numbers; the
+                   value given is the middle, so it is wrong by at most half of that
     rank error     none: the counts are exact
 
 If each round asks another sample of m rows, a rank is wrong by at most n · √(ln(2/δ) / 2m) with probability 1 − δ
@@ -22,7 +23,7 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.analytics.checks import number, span, whole
-from coterie.aggregation.analytics.edges import EDGES, Edges, below, counts, even, size
+from coterie.aggregation.analytics.edges import EDGES, Edges, below, counts, cut, even, size
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import Rule, Told
 from coterie.aggregation.reducers import Vector
@@ -93,7 +94,8 @@ def quantiles_rule(
                 side[index] = 1
             else:
                 chosen = int(np.searchsorted(reached, rank))
-                after[index] = _cut(told[EDGES][index], chosen, cuts)
+                row = told[EDGES][index]
+                after[index] = cut(row[chosen], row[chosen + 1], cuts, max(map(abs, bounds)))
         return {EDGES: after, SIDE: side}
 
     return Rule(
@@ -135,14 +137,6 @@ def quantiles(
         return Quantiles(int(total[0]), found)
 
     return Query(column, rule, read)
-
-
-def _cut(row: Edges, chosen: int, bins: int) -> Edges:
-    """The edges of a bin of a row, cut evenly; its ends stay as they are."""
-    lower, upper = row[chosen], row[chosen + 1]
-    cut = np.linspace(float(lower), float(upper), bins + 1).astype(np.float32)
-    cut[-1] = upper
-    return cut
 
 
 def _quantile(level: float, row: Edges, side: float) -> Quantile:

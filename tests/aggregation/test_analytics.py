@@ -1,0 +1,264 @@
+"""Queries: their stated errors hold, whatever the rows; what goes through simulation is what a plain count gives."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from coterie import errors
+from coterie.aggregation.analytics import (
+    Query,
+    ask,
+    count,
+    heavy_hitters,
+    histogram,
+    mean,
+    quantiles,
+)
+from coterie.aggregation.analytics.rule import TALLY, TOLD, method
+from coterie.aggregation.methods import METHODS, algorithm
+from coterie.compute.array import Array
+from coterie.compute.optim import adam
+from coterie.protocol.layout import Layout
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.simulation import simulate_full
+
+SCHEMA = DataSchema(
+    features=(
+        Feature(name="age", low=0, high=120, offset=50.0, scale=0.1),
+        Feature(name="code", dtype="int32"),
+        Feature(name="pixels", dtype="uint8", shape=(3,), scale=1 / 255),
+    ),
+    label=Label(name="digit", low=0, high=9),
+)
+QUERIES: Mapping[str, Query[Any]] = {
+    "count": count("age"),
+    "mean": mean("pixels", low=0, high=255, elements=3),
+    "histogram": histogram("age", low=0, high=120),
+    "quantiles": quantiles("age", (0.1, 0.5), low=0, high=120),
+    "heavy_hitters": heavy_hitters("code", bits=12, fraction=0.05),
+}
+
+
+def clients(number: int = 6, seed: int = 1) -> list[dict[str, NDArray[Any]]]:
+    """Clients with 1 to 200 rows."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    made: list[dict[str, NDArray[Any]]] = []
+    for size in generator.integers(1, 200, number):
+        made.append(
+            {
+                "age": generator.gamma(9, 5, size).clip(0, 120).astype(np.float32),
+                "code": (generator.zipf(1.5, size) % 4096).astype(np.int32),
+                "pixels": generator.integers(0, 256, (size, 3)).astype(np.uint8),
+                "digit": generator.integers(0, 10, size).astype(np.int32),
+            }
+        )
+    return made
+
+
+def everything(parts: Sequence[Mapping[str, NDArray[Any]]], column: str) -> NDArray[Any]:
+    """All clients' values of a column."""
+    return np.concatenate([part[column] for part in parts])
+
+
+def simulated(query: Query[Any], parts: Sequence[Mapping[str, NDArray[Any]]]) -> Any:
+    """The answer, through plans, updates and the aggregation of a simulation."""
+    run = simulate_full(ask(query, SCHEMA, clients=len(parts)), list(parts))
+    assert [record.state for record in run.history.rounds] == ["committed"] * query.rule.rounds
+    return query.answer(run.weights)
+
+
+def direct(query: Query[Any], values: NDArray[np.float32]) -> Any:
+    """The answer over some values, through the rule's own functions and the server's part, without a plan."""
+    part, rule = method(query.rule), query.rule
+    layout = Layout.of(
+        {"total/high": (rule.size,), "total/low": (rule.size,)}
+        | {TOLD + name: value.shape for name, value in rule.told.items()}
+    )
+    state = part.server.init(layout)
+    from coterie.aggregation.horizontal.algorithm import Aggregates
+
+    for _ in range(rule.rounds):
+        version = layout.unflatten(state["version"].astype(np.float32))
+        told = {name: Array(version[TOLD + name]) for name in rule.told}
+        added = np.asarray(rule.contribute(Array(values[:, np.newaxis]), told)).astype(np.float64).sum(axis=0)
+        placed = np.concatenate([added, np.zeros(layout.size - rule.size)])
+        step, state = part.server.apply(Aggregates(sections={TALLY: placed}, clients=1, weight=1.0), state, _never)
+        assert (layout.flatten(version) + step).astype(np.float32).tolist() == state["version"].tolist()
+    return query.answer(layout.unflatten(state["version"].astype(np.float32)))
+
+
+def _never(delta: NDArray[np.float64]) -> NDArray[np.float64]:
+    raise AssertionError("a query has nothing to optimise")
+
+
+def test_a_count_is_the_number_of_rows() -> None:
+    parts = clients()
+    assert simulated(count("digit"), parts).rows == len(everything(parts, "digit"))
+
+
+def test_mean_and_variance_are_those_of_all_rows_of_every_element() -> None:
+    parts = clients()
+    answer, pixels = simulated(mean("pixels", low=0, high=255, elements=3), parts), everything(parts, "pixels")
+    assert answer.rows == len(pixels)
+    np.testing.assert_allclose(answer.mean, pixels.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(answer.variance, pixels.var(axis=0), rtol=1e-4)
+
+
+def test_values_beyond_the_range_of_a_mean_count_as_its_end() -> None:
+    parts = clients()
+    answer, ages = simulated(mean("age", low=30, high=40), parts), everything(parts, "age").clip(30, 40)
+    np.testing.assert_allclose(answer.mean, ages.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("column", "high"), [("pixels", 255.0), ("digit", 9.0), ("age", 120.0)])
+def test_a_histogram_counts_every_value_of_a_feature_or_of_the_label(column: str, high: float) -> None:
+    parts = clients()
+    answer, values = simulated(histogram(column, low=0, high=high, bins=8), parts), everything(parts, column).ravel()
+    assert answer.counts.tolist() == np.histogram(values, answer.edges)[0].tolist()
+    assert (answer.below, answer.above, answer.counts.sum()) == (0, 0, values.size)
+
+
+def test_what_lies_outside_a_histogram_is_counted_apart() -> None:
+    parts = clients()
+    answer, ages = simulated(histogram("age", low=30, high=50, bins=4), parts), everything(parts, "age")
+    assert (answer.below, answer.above) == ((ages < 30).sum(), (ages > 50).sum())
+
+
+def test_quantiles_and_heavy_hitters_through_simulation_are_those_of_all_rows() -> None:
+    parts = clients(12)
+    ages, codes = everything(parts, "age"), everything(parts, "code")
+    levels = (0.0, 0.25, 0.5, 0.99)
+    answer = simulated(quantiles("age", levels, low=0, high=120, rounds=2), parts)
+    for found, exact in zip(answer.quantiles, np.quantile(ages, levels, method="inverted_cdf"), strict=True):
+        # The schema normalises ages, and undoing that costs a rounding.
+        assert abs(found.value - exact) <= found.error + 1e-5
+        assert found.error <= 0.5 * 120 / 64**2 + 1e-5
+    values, times = np.unique(codes, return_counts=True)
+    wanted = {int(v): int(n) for v, n in zip(values, times, strict=True) if n >= 0.05 * codes.size}
+    assert simulated(heavy_hitters("code", bits=12, fraction=0.05, step=5), parts).found == wanted
+
+
+FLOATS = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=60)
+
+
+@given(values=FLOATS, level=st.floats(0, 1), bins=st.integers(2, 9), rounds=st.integers(1, 5))
+def test_a_quantile_lies_between_its_bounds_which_are_as_near_as_stated(
+    values: list[float], level: float, bins: int, rounds: int
+) -> None:
+    column = np.array(values, np.float32)
+    answer = direct(quantiles("x", (level,), low=-10, high=10, bins=bins, rounds=rounds), column).quantiles[0]
+    rank = max(1, math.ceil(level * column.size * (1 - 1e-12)))
+    exact = float(np.sort(column)[rank - 1])
+    assert answer.lower <= exact < answer.upper
+    assert abs(answer.value - exact) <= answer.error
+    # Edges are float32 numbers, each at most half a spacing from where it should be.
+    assert answer.upper - answer.lower <= 20 / bins**rounds + rounds * float(np.spacing(np.float32(10)))
+
+
+@given(values=FLOATS, low=st.floats(-5, 0), width=st.floats(0.5, 5))
+def test_a_quantile_outside_the_range_is_said_to_be_outside(values: list[float], low: float, width: float) -> None:
+    column, high = np.array(values, np.float32), low + width
+    for found in direct(quantiles("x", (0.0, 0.5, 1.0), low=low, high=high, bins=4, rounds=2), column).quantiles:
+        exact = float(np.quantile(column, found.level, method="inverted_cdf"))
+        assert found.lower <= exact < found.upper or (found.lower, exact) == (-math.inf, found.upper)
+        assert math.isinf(found.value) == (not np.float32(low) <= exact <= np.float32(high))
+
+
+@given(
+    values=st.lists(st.integers(0, 63), min_size=1, max_size=80),
+    fraction=st.floats(0.02, 1),
+    step=st.integers(1, 6),
+)
+def test_every_heavy_hitter_is_found_and_nothing_else(values: list[int], fraction: float, step: int) -> None:
+    answer = direct(heavy_hitters("x", bits=6, fraction=fraction, step=step), np.array(values, np.float32))
+    wanted = {v: values.count(v) for v in set(values) if values.count(v) >= fraction * len(values)}
+    assert answer.found == wanted
+    assert list(answer.found.values()) == sorted(answer.found.values(), reverse=True)
+
+
+def test_values_outside_the_domain_count_into_the_total_only() -> None:
+    answer = direct(heavy_hitters("x", bits=2, fraction=0.4), np.array([-1, 3, 3, 4, 99], np.float32))
+    assert (answer.values, answer.found) == (5, {3: 2})
+
+
+def test_totals_beyond_float32_stay_exact() -> None:
+    query = count("age")
+    part = method(query.rule)
+    layout = Layout.of({"total/high": (1,), "total/low": (1,)})
+    from coterie.aggregation.horizontal.algorithm import Aggregates
+
+    placed = np.array([2.0**40 + 12345, 0.0])
+    together = Aggregates(sections={TALLY: placed}, clients=1, weight=1.0)
+    step, _ = part.server.apply(together, part.server.init(layout), _never)
+    assert query.answer(layout.unflatten(step.astype(np.float32))).rows == 2**40 + 12345
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_server_rebuilds_a_query_from_its_name_and_numbers(name: str) -> None:
+    rule = QUERIES[name].rule
+    rebuilt = algorithm(name, rule.parameters)
+    assert name in METHODS and rebuilt == method(rule)
+    with pytest.raises(errors.ExperimentError, match="unknown_algorithm|There is no algorithm"):
+        algorithm(name, {**rule.parameters, "other": 1.0})
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_order_of_clients_changes_no_answer(name: str) -> None:
+    parts = clients()
+    forth, back = simulated(QUERIES[name], parts), simulated(QUERIES[name], parts[::-1])
+    if name == "mean":
+        np.testing.assert_allclose(forth.mean, back.mean, rtol=1e-6)  # rows are shuffled by client number
+    else:
+        assert str(forth) == str(back)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: mean("age", low=1, high=1), "low must be below high"),
+        (lambda: mean("age", low=0, high=math.inf), "high must be a finite number"),
+        (lambda: mean("age", low=0, high=1, elements=0), "elements must be a whole number"),
+        (lambda: histogram("age", low=0, high=1, bins=0), "bins must be a whole number"),
+        (lambda: histogram("age", low=math.nan, high=1), "low must be a finite number"),
+        (lambda: quantiles("age", (), low=0, high=1), "one to 8 levels"),
+        (lambda: quantiles("age", (1.5,), low=0, high=1), "a level must be a finite number in 0..1"),
+        (lambda: quantiles("age", (0.5,), low=0, high=1, rounds=0), "rounds must be a whole number"),
+        (lambda: heavy_hitters("code", bits=25, fraction=0.1), "bits must be a whole number in 1..24"),
+        (lambda: heavy_hitters("code", bits=8, fraction=0), "fraction must be a finite number"),
+        (lambda: ask(count("height"), SCHEMA, clients=3), "asks about 'height'; the schema has age, code"),
+    ],
+)
+def test_impossible_queries_are_refused_by_name(make: Any, words: str) -> None:
+    with pytest.raises(errors.ExperimentError, match=words) as caught:
+        make()
+    assert caught.value.reason == "query_invalid"
+
+
+def test_an_experiment_that_would_answer_another_question_is_refused() -> None:
+    from dataclasses import replace
+
+    wanted = ask(quantiles("age", (0.5,), low=0, high=120), SCHEMA, clients=3)
+    for changes, words in (
+        ({"epochs": 2}, "every row once"),
+        ({"holdout": 0.2}, "asks all rows"),
+        ({"rounds": RoundPolicy(rounds=2, cohort=3, evaluate_every=0)}, "takes 3 rounds"),
+        ({"codecs": ("int8", "float32")}, "sums are exact"),
+    ):
+        with pytest.raises(errors.ExperimentError, match=words):
+            replace(wanted, **changes)
+    assert replace(wanted, optimizer=adam(0.1)).algorithm.name == "quantiles"
+
+
+def test_the_version_of_another_query_is_no_answer() -> None:
+    parts = clients(2)
+    run = simulate_full(ask(count("age"), SCHEMA, clients=2), parts)
+    with pytest.raises(errors.InputError, match="the query histogram has") as caught:
+        histogram("age", low=0, high=1).answer(run.weights)
+    assert caught.value.reason == "query_mismatch"

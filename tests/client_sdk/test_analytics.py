@@ -1,0 +1,58 @@
+"""A query on a real coordinator: the same value that `simulate` takes is submitted, and devices answer it over HTTP."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+from sdk_kit import SCHEMA, Coordinator, rows
+
+from coterie.aggregation.analytics import ask, histogram, quantiles
+from coterie.client_sdk import Control, Device, submit
+from coterie.protocol.tensors import read_file
+
+
+def test_quantiles_and_a_histogram_over_http(coordinator: Coordinator, tmp_path: Path) -> None:
+    parts = [rows(30 + 7 * seed, seed) for seed in range(3)]
+    values = np.concatenate([part["x"] for part in parts]).ravel()
+    labels = np.concatenate([part["y"] for part in parts])
+    query, classes = quantiles("x", (0.25, 0.9), low=-10, high=10, rounds=2), histogram("y", low=0, high=3, bins=3)
+    runs = [
+        submit(
+            ask(asked, SCHEMA, clients=3, name=name),
+            coordinator.url,
+            token=coordinator.token,
+            key=tmp_path / "researcher.key",
+            population="asked",
+        )
+        for name, asked in (("quantiles", query), ("classes", classes))
+    ]
+    with Control(coordinator.url, token=coordinator.token) as control:
+        token = control.enrolment_token("asked").token
+    devices = [
+        Device(coordinator.url, data=part, folder=tmp_path / f"d{number}", token=token)
+        for number, part in enumerate(parts)
+    ]
+    threads = [threading.Thread(target=device.run) for device in devices]
+    for thread in threads:
+        thread.start()
+    try:
+        assert [run.wait(40).reason for run in runs] == ["completed", "completed"]
+        versions = [
+            read_file(run.download(tmp_path / f"{run.id}.safetensors", version="latest", form="weights"))
+            for run in runs
+        ]
+    finally:
+        for device in devices:
+            device.stop()
+        for thread in threads:
+            thread.join(20)
+        for device in devices:
+            device.close()
+    found = query.answer(versions[0])
+    assert found.values == values.size
+    for quantile in found.quantiles:
+        exact = float(np.quantile(values, quantile.level, method="inverted_cdf"))
+        assert quantile.lower <= exact < quantile.upper
+        assert quantile.error < 0.01
+    counted = classes.answer(versions[1])
+    assert counted.counts.tolist() == np.bincount(labels, minlength=3).tolist()
