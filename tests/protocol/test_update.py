@@ -368,12 +368,11 @@ def test_an_accumulators_values_lie_within_what_its_weight_allows() -> None:
 
 
 def test_the_codecs_of_an_update_keep_their_state_by_section() -> None:
-    first = encode_update(**NAMES, weight=7, steps=3, specs=SPECS, sections=SECTIONS, codecs={"delta": "topk:0.1+ef"},
-                          round=4)  # fmt: skip
+    options: dict[str, Any] = {**NAMES, "weight": 7, "steps": 3, "specs": SPECS, "codecs": {"delta": "topk:0.1+ef"}}
+    first = encode_update(sections=SECTIONS, round=4, **options)
     assert set(first.state) == {"codec/delta/residual", "codec/round"}
     residual = first.state["codec/delta/residual"]
     assert residual.shape == (19,) and np.count_nonzero(residual) == np.count_nonzero(SECTIONS["delta"]) - 2
-    options: dict[str, Any] = {**NAMES, "weight": 7, "steps": 3, "specs": SPECS, "codecs": {"delta": "topk:0.1+ef"}}
     silent = {**SECTIONS, "delta": np.zeros(19, np.float32)}
     state = {**first.state, "variate": np.ones(3, np.float32)}
     for rounds, fading in ((5, 1.0), (7, 0.95**2)):

@@ -1,6 +1,7 @@
 """The committed vectors are current, and this SDK passes them as any other must: from the files alone."""
 
 import base64
+import hashlib
 import json
 import runpy
 import struct
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
-from coterie.protocol.codecs import NO_STATE, Keys, Shape, parse
+from coterie.protocol.codecs import FAMILIES, NO_STATE, Keys, Shape, families, parse
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema
@@ -87,16 +89,40 @@ def test_layouts_that_must_be_refused(case: Any) -> None:
     assert caught.value.reason == case["code"]
 
 
-KEYS = Keys.of(task="task_1", plan="plan-1", base="base-1", section="delta")
+KEYS = Keys.of(**FILES["codecs"]["header"])
+
+
+def test_codec_seeds_and_streams() -> None:
+    seeds = FILES["codecs"]["seeds"]
+    assert (KEYS.own.hex(), KEYS.shared.hex()) == (seeds["own"], seeds["shared"])
+    for case in FILES["codecs"]["streams"]:
+        seed = hashlib.sha256(KEYS.own + case["label"].encode()).digest()
+        counter = (case["start"] // 16).to_bytes(16, "big")
+        whole = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor().update(bytes(64))
+        skip = case["start"] % 16
+        assert (seed.hex(), whole[skip : skip + 40].hex()) == (case["seed"], case["bytes"])
 
 
 @pytest.mark.parametrize("case", cases("codecs", "cases"))
 def test_codec(case: Any) -> None:
-    codec, shape = parse(case["codec"]), Shape.flat(*case["segments"])
+    codec, shape = parse(case["codec"]), Shape(tuple(case["segments"]), tuple(case["rows"]))
     payload, size = bytes.fromhex(case["payload"]), shape.length
-    assert codec.encode(floats(case["vector"], codec.name), KEYS, shape, NO_STATE)[0].hex() == case["payload"]
     assert codec.decode(payload, KEYS, shape, 0, size).tobytes().hex() == case["decoded"]
     assert codec.decode(payload, KEYS, shape, 1, size - 1).tobytes().hex() == case["decoded_from_1_to_minus_1"]
+    vector = floats(case["vector"], codec.name)
+    made, _ = codec.encode(vector, KEYS, shape, NO_STATE)
+    if case["exact"]:
+        assert made.hex() == case["payload"]
+    exact = vector.astype(np.float64)
+    error = float(((codec.decode(made, KEYS, shape, 0, size).astype(np.float64) - exact) ** 2).sum())
+    assert error <= 1.01 * case["squared_error"] + 1e-9 * float((exact**2).sum())
+
+
+@pytest.mark.parametrize("case", cases("codecs", "long"))
+def test_long_codec_payload(case: Any) -> None:
+    codec, shape = parse(case["codec"]), Shape.flat(*case["segments"])
+    decoded = codec.decode(bytes.fromhex(case["payload"]), KEYS, shape, 0, shape.length)
+    assert sha256_hex(decoded.tobytes()) == case["decoded_sha256"]
 
 
 @pytest.mark.parametrize("case", cases("codecs", "refused_payloads", "refused_vectors"))
@@ -108,6 +134,12 @@ def test_codec_input_that_must_be_refused(case: Any) -> None:
         else:
             codec.encode(floats(case["vector"], codec.name), KEYS, shape, NO_STATE)
     assert caught.value.reason == case["code"]
+
+
+def test_every_family_of_codecs_has_vectors() -> None:
+    seen = {family for case in FILES["codecs"]["cases"] for family in families(case["codec"])}
+    # Error feedback changes what is encoded, not how.
+    assert seen == set(FAMILIES) - {"ef"}
 
 
 SPECS = [SectionSpec.from_json(spec) for spec in FILES["update"]["specs"]]
