@@ -49,7 +49,10 @@ def counts(total: Vector, edges: Edges) -> tuple[float, Vector, Vector]:
 
 def even(low: float, high: float, bins: int) -> Edges:
     """One row of edges that cut [low, high] into bins of equal width; the last edge lies just above high."""
-    return cut(np.float32(low), np.nextafter(np.float32(high), np.float32(np.inf)), bins, max(abs(low), abs(high)))
+    row = cut(np.float32(low), np.float32(high), bins, max(abs(low), abs(high)))
+    # Only the last edge is moved: a bin that begins at a whole number must begin exactly there.
+    row[-1] = np.nextafter(row[-1], np.float32(np.inf))
+    return row
 
 
 def cut(lower: np.float32, upper: np.float32, bins: int, scale: float) -> Edges:

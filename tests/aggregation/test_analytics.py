@@ -125,6 +125,13 @@ def test_a_histogram_counts_every_value_of_a_feature_or_of_the_label(column: str
     assert (answer.below, answer.above, answer.counts.sum()) == (0, 0, values.size)
 
 
+def test_edges_at_whole_numbers_are_whole() -> None:
+    parts = clients()
+    answer = simulated(histogram("digit", low=0, high=10, bins=10), parts)
+    assert answer.edges[:-1].tolist() == list(range(10))
+    assert answer.counts.tolist() == np.bincount(everything(parts, "digit"), minlength=10).tolist()
+
+
 def test_what_lies_outside_a_histogram_is_counted_apart() -> None:
     parts = clients()
     answer, ages = simulated(histogram("age", low=30, high=50, bins=4), parts), everything(parts, "age")
