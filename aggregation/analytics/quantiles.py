@@ -5,8 +5,8 @@ themselves. A round counts, for every bin edge, the values below it, so it knows
 Therefore, if the same rows answer every round:
 
     value error    the quantile lies in [lower, upper); upper − lower ≤ (high − low) / bins**rounds, and a float32
-                   spacing at the larger end of the range for each round, since edges are float32 numbers; the
-                   value given is the middle, so it is wrong by at most half of that
+                   spacing at the larger end of the range for each round and one more, since edges are float32
+                   numbers; the value given is the middle, so it is wrong by at most half of that
     rank error     none: the counts are exact
 
 If each round asks another sample of m rows, a rank is wrong by at most n · √(ln(2/δ) / 2m) with probability 1 − δ
