@@ -85,21 +85,28 @@ def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, sta
         change, after = server.update(delta, kept)
         # State that is not one number for each weight, such as a count of steps, is the whole model's.
         stays = {name: uncovered if value.shape == uncovered.shape else False for name, value in after.items()}
-        kept.update({name: np.where(stays[name], kept[name], value) for name, value in after.items()})
+        kept.update({name: _unless(stays[name], value, kept[name]) for name, value in after.items()})
         return change
 
     # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
     change = placed.get(DELTA, np.zeros(layout.size))
-    told = {**placed, DELTA: np.where(statistics, 0.0, change)}
+    told = {**placed, DELTA: _unless(statistics, change, 0.0)}
     aggregates = replace(together, sections=told)
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
-    step = np.where(statistics, change, step)
+    step = _unless(statistics, step, change)
     named = {_OPTIMIZER + name: value for name, value in kept.items()}
-    return np.where(uncovered, 0.0, step), named | {_METHOD + name: value for name, value in own.items()}
+    return _unless(uncovered, step, 0.0), named | {_METHOD + name: value for name, value in own.items()}
+
+
+def _unless(mask: npt.NDArray[np.bool_] | bool, value: Vector, other: Vector | float) -> Vector:
+    """The value, but for the other where the mask holds. Most models have no such place, and need no copy."""
+    return np.where(mask, other, value) if np.any(mask) else value
 
 
 def _place(spec: SectionSpec, section: Vector, size: int) -> Vector:
     """A section's elements where they belong in the whole vector; zeros elsewhere."""
+    if spec.slices == ((0, size),):
+        return section
     vector, at = np.zeros(size, np.float64), 0
     for start, stop in spec.slices:
         vector[start:stop] = section[at : at + stop - start]

@@ -152,7 +152,7 @@ def simulate_full(
         workers=workers,
         threads=1,
     )
-    initial = versions.add(compiled.initial_bytes)
+    initial = versions.add_tensors(compiled.initial)
     kept = None if folder is None else _checkpoints(folder, experiment, compiled.plan, initial, len(population))
     if resume and kept is None:
         raise ConfigurationError("Only a run with a folder can be resumed.", code="resume_without_folder")

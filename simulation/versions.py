@@ -1,5 +1,6 @@
 """Model versions of a run: the newest in memory, all of them in a folder where there is one."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import StorageError
-from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import write_durably
 from coterie.protocol.layout import Layout
-from coterie.protocol.tensors import decode_tensors, encode_tensors, read_file
+from coterie.protocol.tensors import read_file, tensor_chunks, write_file
 
 Tensors = dict[str, NDArray[Any]]
 
 
 class Versions:
-    """Weights by their SHA-256.
+    """Weights by the SHA-256 of their tensor file. In memory a version is one flat vector, as the layout orders it, and
+    its file is never made where nobody reads it.
 
     folder: where each is kept as ``<sha256>.safetensors``; None for memory alone, which holds what `retain` says.
     """
@@ -25,42 +26,60 @@ class Versions:
     def __init__(self, layout: Layout, folder: Path | None) -> None:
         self._layout = layout
         self._folder = folder
-        self._data: dict[str, bytes] = {}
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self._sizes: dict[str, int] = {}
 
-    def add(self, data: bytes) -> str:
-        """Keep a version's file; its id."""
-        digest = sha256_hex(data)
-        self._data[digest] = data
-        if self._folder is not None:
-            write_durably(self._folder / f"{digest}.safetensors", data)
-        return digest
+    def add(self, weights: NDArray[np.float32]) -> str:
+        """Keep a version; its id."""
+        digest, size = hashlib.sha256(), 0
+        for chunk in tensor_chunks(self._layout.unflatten(weights)):
+            digest.update(chunk)
+            size += len(chunk)
+        name = digest.hexdigest()
+        self._vectors[name], self._sizes[name] = weights, size
+        if self._folder is not None and not self._kept(self._folder, name).exists():
+            write_durably(self._kept(self._folder, name), tensor_chunks(self._layout.unflatten(weights)))
+        return name
 
-    def add_vector(self, weights: NDArray[np.float32]) -> str:
-        """Keep a version given flat, as the layout orders it."""
-        return self.add(encode_tensors(self._layout.unflatten(weights)))
+    def add_tensors(self, weights: Tensors) -> str:
+        """Keep a version given by tensors."""
+        return self.add(self._layout.flatten(weights))
+
+    def vector(self, digest: str) -> NDArray[np.float32]:
+        """A version, flat; read-only. Raises StorageError when it is no longer there."""
+        if digest not in self._vectors:
+            if self._folder is None:
+                raise StorageError(f"Version {digest[:12]} was not kept.", hint="Give the simulation a folder.")
+            self.add_tensors(read_file(self._kept(self._folder, digest)))
+        view = self._vectors[digest].view()
+        view.flags.writeable = False
+        return view
 
     def read(self, digest: str) -> Tensors:
-        """The tensors of a version. Raises StorageError when it is no longer there."""
-        if digest in self._data:
-            return decode_tensors(self._data[digest])
-        if self._folder is None:
-            raise StorageError(f"Version {digest[:12]} was not kept.", hint="Give the simulation a folder.")
-        return read_file(self._folder / f"{digest}.safetensors")
+        """The tensors of a version, as read-only views. Raises StorageError when it is no longer there."""
+        vector, slices = self.vector(digest), self._layout.slices
+        return {name: vector[slice(*slices[name])].reshape(shape) for name, shape in self._layout.shapes.items()}
 
     def size(self, digest: str) -> int:
         """Bytes of a version's file."""
-        return len(self._data[digest]) if digest in self._data else len(encode_tensors(self.read(digest)))
+        self.vector(digest)
+        return self._sizes[digest]
 
     def file(self, digest: str, folder: Path) -> Path:
         """A file of a version: the one that is kept, else one written into ``folder``."""
         if self._folder is not None:
-            return self._folder / f"{digest}.safetensors"
-        path = folder / f"{digest}.safetensors"
+            return self._kept(self._folder, digest)
+        path = self._kept(folder, digest)
         if not path.exists():
-            path.write_bytes(self._data[digest])
+            write_file(path, self.read(digest))
         return path
 
     def retain(self, digests: Iterable[str]) -> None:
         """Forget all versions in memory but these."""
         wanted = set(digests)
-        self._data = {digest: data for digest, data in self._data.items() if digest in wanted}
+        self._vectors = {digest: vector for digest, vector in self._vectors.items() if digest in wanted}
+        self._sizes = {digest: size for digest, size in self._sizes.items() if digest in wanted}
+
+    @staticmethod
+    def _kept(folder: Path, digest: str) -> Path:
+        return folder / f"{digest}.safetensors"

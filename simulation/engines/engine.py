@@ -12,13 +12,16 @@ from coterie.errors import ConfigurationError
 from coterie.simulation.population import Client
 from coterie.simulation.work import Assignment, Measured, Trained
 
+HELD = 8
+"""So many results stay as they are while more are taken."""
+
 
 class Engine(Protocol):
     """Lets clients work.
 
     Guarantees: results come in the order of the clients given, each a function of its client, the weights and the
-    assignment; no more than a few of them exist at once, and the arrays of one may be overwritten as soon as the next
-    is taken. An error of one client ends the call with that error.
+    assignment; no more than a few of them exist at once, and the arrays of one may be overwritten when `HELD` more have
+    been taken. An error of one client ends the call with that error.
     """
 
     def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:

@@ -24,7 +24,7 @@ from typing import IO, Literal, TypeVar, cast
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import RemoteError
 from coterie.simulation.engines import shared
-from coterie.simulation.engines.engine import Setting
+from coterie.simulation.engines.engine import HELD, Setting
 from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.population import CACHED, Client
@@ -65,10 +65,10 @@ class Processes:
         except BaseException:
             self.close()
             raise
-        # One for each worker to write, one for each to wait in turn, one that is being read.
+        # One for each worker to write, one for each to wait in turn, and those that are being read.
         self._waiting = setting.workers
         self._slots: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for number in range(2 * setting.workers + 1):
+        for number in range(2 * setting.workers + HELD + 1):
             self._slots.put(f"out-{number}")
 
     def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
@@ -94,27 +94,30 @@ class Processes:
     ) -> Iterator[Result]:
         name = self._share_weights(weights, assignment.base)
         waiting: deque[Future[tuple[Json, str]]] = deque()
+        taken: deque[str] = deque()
 
-        def taken() -> Iterator[Result]:
+        def take() -> Result:
             answer, slot = waiting.popleft().result()
-            try:
-                raise_told(answer)
-                yield read(answer, shared.read(self._folder / slot))
-            finally:
-                self._slots.put(slot)
+            taken.append(slot)
+            if len(taken) > HELD:
+                self._slots.put(taken.popleft())
+            raise_told(answer)
+            return read(answer, shared.read(self._folder / slot))
 
         try:
             for client in clients:
                 waiting.append(self._pool.submit(self._job, kind, client, name, assignment))
                 if len(waiting) > self._waiting:
-                    yield from taken()
+                    yield take()
             while waiting:
-                yield from taken()
+                yield take()
         finally:
             for future in waiting:
                 if not future.cancel():
                     with suppress(Exception):
-                        self._slots.put(future.result()[1])
+                        taken.append(future.result()[1])
+            for slot in taken:
+                self._slots.put(slot)
 
     def _job(self, kind: Kind, client: Client, weights: str, assignment: Assignment) -> tuple[Json, str]:
         slot = self._slots.get()
