@@ -42,6 +42,10 @@ def client(
     trainer: Annotated[
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
     ] = None,
+    reveal_data: Annotated[
+        bool,
+        typer.Option("--reveal-data", help="Tell the coordinator how many rows and which classes this client has."),
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Leave after one contribution is settled.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would leave this machine; send nothing.")
@@ -64,7 +68,11 @@ def client(
         token=token,
         name=name,
         trainer=own,
-        policy=DevicePolicy(threads=threads, memory_bytes=None if memory_mb is None else memory_mb * MEBIBYTE),
+        policy=DevicePolicy(
+            threads=threads,
+            memory_bytes=None if memory_mb is None else memory_mb * MEBIBYTE,
+            reveal_data=reveal_data,
+        ),
         ca=ca,
         on_event=Teller(output),
     )

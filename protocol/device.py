@@ -107,13 +107,23 @@ class EnrolResponse(Response):
     nonce: Nonce
 
 
+class DataReport(Request):
+    """What a device says of its data, if its owner lets it: how many rows it trains on, and which classes are among
+    their labels (empty where labels are no classes).
+    """
+
+    examples: Whole
+    labels: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(max_length=1000)] = ()
+
+
 class CheckIn(Request):
     """A device asks for a task. pending: tasks whose client state waits to be settled. experiments: those of which an
-    edge aggregator would know whether they are over.
+    edge aggregator would know whether they are over. data: for experiments that choose by it; None keeps it to itself.
     """
 
     pending: Annotated[tuple[TaskId, ...], Field(max_length=64)] = ()
     experiments: Annotated[tuple[ExperimentId, ...], Field(max_length=64)] = ()
+    data: DataReport | None = None
     capabilities: Capabilities = Capabilities()
     protocol: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1, max_length=16)] = PROTOCOL_VERSIONS
 

@@ -4,12 +4,15 @@ import asyncio
 
 import structlog
 
-from coterie.protocol.control import ExperimentCreate
+from coterie.aggregation.engine import open_slots
+from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.server.bell import Bell
+from coterie.server.device.pace import Demand
 from coterie.server.plans import Plans
+from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
 from coterie.server.store.engine import Database
-from coterie.server.traffic import Traffic
+from coterie.server.store.experiments import OpenRound
 
 RETRY_S = 1.0
 log = structlog.get_logger("coterie.server")
@@ -18,11 +21,14 @@ log = structlog.get_logger("coterie.server")
 class Board:
     """The running experiments by population, as of the last commit. A hint: rows decide."""
 
-    def __init__(self, database: Database, plans: Plans, traffic: Traffic) -> None:
+    def __init__(self, database: Database, plans: Plans, rounds: Rounds) -> None:
         self._database = database
         self._plans = plans
-        self._traffic = traffic
+        self._rounds = rounds
+        self._traffic = rounds.traffic
         self._running: dict[str, str] = {}
+        self._policies: dict[str, RoundPolicy] = {}
+        self._opened: dict[str, list[OpenRound]] = {}
 
     @property
     def count(self) -> int:
@@ -33,6 +39,36 @@ class Board:
         """Whether an experiment runs over this population."""
         return population in self._running.values()
 
+    def demand(self, population: str, now: int) -> Demand | None:
+        """What the experiments over this population want of its devices; None when none runs. now: milliseconds."""
+        if not self.busy(population):
+            return None
+        opened = self._opened.get(population, [])
+        values = [found.value for found in opened]
+        slots = sum(open_slots(value, "train") + open_slots(value, "evaluate") for value in values)
+        brought = sum(value.accepted + value.evaluated for value in values)
+        lost = sum(value.failed + value.evaluation_failed for value in values)
+        next_rounds = [self._next_round_s(found, now) for found in opened]
+        return Demand(
+            open_slots=slots,
+            seconds=min((value.config.deadline_s / 4 for value in values), default=60.0),
+            yield_=(brought + 1) / (brought + lost + 1),
+            next_round_s=min(next_rounds, default=0.0),
+        )
+
+    def rests_s(self, population: str) -> list[float]:
+        """How long each experiment over this population lets a device rest that has contributed."""
+        return [self._policies[name].rest_s for name, where in self._running.items() if where == population]
+
+    def _next_round_s(self, found: OpenRound, now: int) -> float:
+        """In how many seconds the round after this one should begin, if it takes as long as those before; 0 when that
+        is unknown, or tasks may be handed out before.
+        """
+        config, usual = found.value.config, self._rounds.durations.get(found.row.experiment)
+        if usual is None or config.federated_evaluation or config.buffered:
+            return 0.0
+        return max(found.row.created_at / 1000 + usual - now / 1000, 0.0)
+
     async def refresh(self) -> None:
         """Look at the rows again."""
         async with self._database.read() as session:
@@ -41,6 +77,7 @@ class Board:
         for row in rows:
             if row.id not in self._running:
                 request = ExperimentCreate.model_validate_json(row.request)
+                self._policies[row.id] = request.rounds
                 frozen = [request.frozen.sha256] if request.frozen else []
                 graphs = [graph.sha256 for graph in (await self._plans.manifest(row.plan)).graphs.values()]
                 self._traffic.use(row.id, [row.plan, row.model, *graphs, *frozen])
@@ -49,6 +86,10 @@ class Board:
                 found.row.experiment, [sha256 for sha256 in (found.value.base, found.value.version) if sha256]
             )
         self._running = {row.id: row.population for row in rows}
+        self._policies = {name: policy for name, policy in self._policies.items() if name in self._running}
+        self._opened = {}
+        for found in opened:
+            self._opened.setdefault(self._running.get(found.row.experiment, ""), []).append(found)
         self._traffic.forget(self._running)
 
     async def catch_up(self) -> bool:

@@ -15,6 +15,7 @@ from coterie.server.auth.nonces import Nonces
 from coterie.server.auth.tokens import Token
 from coterie.server.bell import Bell
 from coterie.server.board import Board
+from coterie.server.device.pace import Pacer
 from coterie.server.faults import Faults
 from coterie.server.fleet import Fleet
 from coterie.server.metrics import Metrics
@@ -52,9 +53,10 @@ class Coordinator:
     workers: Workers
     metrics: Metrics
     bell: Bell
+    fleet: Fleet
+    pacer: Pacer
     first_token: Token | None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    fleet: Fleet = field(default_factory=Fleet)
     uploads: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary[str, asyncio.Lock])
     """One lock per task while parts of its update are coming in."""
 
@@ -97,9 +99,10 @@ async def _opened(
     key, first_token = await housekeeping.first_start(database, settings.folder.resolve())
     async with database.read() as session:
         orphans = await housekeeping.sweep_orphans(session, blobs)
-    rounds = Rounds()
+    fleet = Fleet()
+    rounds = Rounds(fleet=fleet)
     plans = Plans(blobs)
-    board = Board(database, plans, rounds.traffic)
+    board = Board(database, plans, rounds)
     await board.refresh()
     coordinator = Coordinator(
         settings=settings,
@@ -115,6 +118,8 @@ async def _opened(
         workers=Workers(attempts=settings.aggregate_attempts, timeout_s=settings.aggregate_timeout_s),
         metrics=Metrics(),
         bell=bell,
+        fleet=fleet,
+        pacer=Pacer(settings, fleet),
         first_token=first_token,
     )
     driver = Driver(

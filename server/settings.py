@@ -44,11 +44,33 @@ class Settings(BaseSettings):
     retry_idle_s: float = Field(
         default=1.0, gt=0, description="The shortest mean wait between two check-ins while none runs."
     )
+    retry_ceiling_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="The longest mean wait between two check-ins of a large fleet with nothing to do.",
+    )
     heartbeat_s: float = Field(default=15.0, gt=0, description="How often an idle event stream says that it is alive.")
     aggregate_attempts: int = Field(
         default=3, ge=1, description="How often a numeric job is tried before its round is abandoned."
     )
     aggregate_timeout_s: float = Field(default=3600.0, gt=0, description="How long one numeric job may take.")
+    upstream: str | None = Field(
+        default=None, description="The coordinator above: this one is an edge aggregator of it, and has one population."
+    )
+    upstream_token: str | None = Field(
+        default=None, repr=False, description="A token of the kind edge; needed to join, not any more afterwards."
+    )
+    upstream_ca: Path | None = Field(default=None, description="PEM of the authority of the coordinator above.")
+    edge_cohort: int = Field(default=10, ge=1, description="How many updates an edge aggregator's round wants.")
+    edge_over_selection: float = Field(
+        default=1.0, ge=1, le=10, description="How many tasks it hands out for each update that it wants."
+    )
+    edge_min_clients: int = Field(
+        default=2, ge=1, description="Of how many clients its answers are at least, whatever is asked above."
+    )
+    edge_deadline_s: float | None = Field(
+        default=None, gt=0, description="How long its rounds may take; four fifths of the round above when not given."
+    )
     prestart: bool = Field(default=True, description="Start the worker process before the first numeric job needs it.")
     shutdown_s: float = Field(default=5.0, gt=0, description="How long open requests may take to end on shutdown.")
 

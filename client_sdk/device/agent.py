@@ -13,7 +13,7 @@ from typing import Any, Final
 from coterie.client_sdk.device.backoff import Window, after_answer, after_failure
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.faults import Faults
-from coterie.client_sdk.device.membership import Membership, capabilities, join
+from coterie.client_sdk.device.membership import Membership, capabilities, data_report, join
 from coterie.client_sdk.device.preview import DryRun, nothing, preview
 from coterie.client_sdk.device.runner import Runner
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
@@ -191,7 +191,8 @@ class Agent:
                 await runner.abort(task, "encoding", "dry_run", "")
 
     async def _check_in(self, runner: Runner) -> CheckInResponse:
-        message = CheckIn(pending=tuple(self.store.pending()[:64]), capabilities=self._capabilities)
+        data = data_report(runner.membership) if self.settings.policy.reveal_data else None
+        message = CheckIn(pending=tuple(self.store.pending()[:64]), data=data, capabilities=self._capabilities)
         try:
             value = await runner.requests.json("POST", "/v1/device/check-in", message.model_dump(mode="json"))
         except RemoteError as error:

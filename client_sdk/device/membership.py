@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from coterie import __version__
@@ -17,7 +18,14 @@ from coterie.errors import ConfigurationError, RemoteError
 from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.codecs import FAMILIES
 from coterie.protocol.codecs.table import EXTRA_ONLY
-from coterie.protocol.device import PROTOCOL_VERSIONS, Capabilities, EnrolRequest, EnrolResponse, PopulationInfo
+from coterie.protocol.device import (
+    PROTOCOL_VERSIONS,
+    Capabilities,
+    DataReport,
+    EnrolRequest,
+    EnrolResponse,
+    PopulationInfo,
+)
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.wire import read_message
 
@@ -150,6 +158,13 @@ def _needed(token: str | None, store: Store) -> str:
 
 def _bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def data_report(membership: Membership) -> DataReport:
+    """What check-ins say of the data when the device's policy lets them: rows, and up to 1000 classes of labels."""
+    label = membership.schema.label
+    found = np.unique(membership.rows[label.name]) if label.dtype == "int32" else np.empty(0, np.int32)
+    return DataReport(examples=membership.examples, labels=tuple(found[:1000].tolist()))
 
 
 def capabilities(policy: DevicePolicy, *, external: bool) -> Capabilities:

@@ -18,7 +18,8 @@ class DevicePolicy:
 
     signers: public keys (hex) whose plans may run here; None for those that were pinned at enrolment. plan: limits of
     size for plans and their graphs. threads: of one training or evaluation. max_steps: local steps of one task at most;
-    training ends there and sends what it has. max_weight: the most examples that this device ever claims.
+    training ends there and sends what it has. max_weight: the most examples that this device ever claims. reveal_data:
+    whether check-ins tell how many rows and which classes it has, for experiments that choose devices by that.
 
     memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
     sets of the step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations
@@ -34,6 +35,7 @@ class DevicePolicy:
     max_download_bytes: int = 1024 * MEBIBYTE
     max_weight: int | None = None
     max_steps: int | None = None
+    reveal_data: bool = False
 
     def __post_init__(self) -> None:
         numbers = {

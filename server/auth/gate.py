@@ -62,7 +62,7 @@ class SignedDevice:
         coordinator.nonces.spend(self.nonce, self.nonce_expires)
         if self.revoked:
             raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
-        coordinator.fleet.saw(self.id, now_ms())
+        coordinator.fleet.saw(self.id, now_ms(), self.population)
 
 
 def coordinator_of(request: Request) -> Coordinator:

@@ -13,11 +13,14 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.progress import configure
+from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.errors import Conflict, ExperimentError, Forbidden
+from coterie.protocol.codecs import parse
 from coterie.protocol.codecs.table import unfit
 from coterie.protocol.control import BlobRef, ExperimentCreate
 from coterie.protocol.layout import Layout
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
@@ -31,12 +34,13 @@ class Ground:
 
     schema_digest: str
     signers: tuple[str, ...]
+    client_state: str
 
 
 async def ground(session: AsyncSession, population: str) -> Ground:
     """The population's schema and the keys it accepts. Raises NotFound."""
     row = await named(session, population)
-    return Ground(row.schema_digest, await populations.signers(session, row.name))
+    return Ground(row.schema_digest, await populations.signers(session, row.name), row.client_state)
 
 
 async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
@@ -62,6 +66,8 @@ async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
         await _check_tree(session, request)
     plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
     _check_fit(request, plan.manifest, base)
+    _check_state(request, plan.manifest, base)
+    _check_selection(request.rounds, plan.manifest)
     await asyncio.to_thread(_check_weights, here.blobs, request, plan.manifest)
     return plan.manifest
 
@@ -142,6 +148,42 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
             raise ExperimentError(message, code=code)
     server_optimizer(request.server.name, request.server.parameters)
     configure(request.rounds, 1, central=request.evaluation is not None)
+
+
+def _check_state(request: ExperimentCreate, manifest: Manifest, base: Ground) -> None:
+    """Nothing may stay on the devices of a population that keeps nothing. Raises ExperimentError
+    (``stateless_population``).
+    """
+    if base.client_state == "kept":
+        return
+    keeping = [name for name in request.codecs if parse(name).stateful]
+    what = f"the method {manifest.algorithm.name}" if manifest.client_state else f"the codec {', '.join(keeping)}"
+    if manifest.client_state or keeping:
+        raise ExperimentError(
+            f"Population {request.population!r} keeps no state on its devices, which do not come back, but {what} "
+            "needs what a device kept from its last round.",
+            hint="Choose a method and codecs without client state, such as FedAvg and eden:4, or a population made "
+            "with client_state 'kept'.",
+            code="stateless_population",
+        )
+
+
+def _check_selection(policy: RoundPolicy, manifest: Manifest) -> None:
+    """Raises ExperimentError: ``selection_invalid``, or ``labels_unknown`` for labels that no device can have."""
+    selector_of(policy.selection)
+    label = manifest.schema.label
+    low, high = (0, len(label.classes) - 1) if label.classes is not None else (label.low, label.high)
+    wrong = [
+        value
+        for value in policy.labels
+        if label.dtype != "int32" or (low is not None and value < low) or (high is not None and value > high)
+    ]
+    if wrong:
+        raise ExperimentError(
+            f"The rounds ask for devices with rows of label {wrong[0]}, but {label.name!r} has no such class.",
+            hint="Name classes by their numbers, from 0 in the order of the schema's classes.",
+            code="labels_unknown",
+        )
 
 
 def _check_weights(blobs: BlobStore, request: ExperimentCreate, manifest: Manifest) -> None:

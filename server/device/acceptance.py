@@ -9,17 +9,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import EvaluationAccepted, UpdateAccepted, counted_in
 from coterie.aggregation.evaluate import read_evaluation
-from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.errors import CoterieError, UpdateRefused
 from coterie.protocol.device import Task
-from coterie.protocol.metrics import MetricSums
+from coterie.protocol.metrics import EXAMPLES, MetricSums
 from coterie.protocol.update import Update, UpdateLimits, read_update
 from coterie.server.auth.gate import SignedDevice
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.task_states import own, refusal
 from coterie.server.rounds.transitions import awaits
-from coterie.server.store import events, experiments, nonces, tasks
+from coterie.server.store import events, experiments, nonces, participations, tasks
 from coterie.server.store.tables import TaskRow
 
 
@@ -52,6 +52,14 @@ def metric_sums(update: Update, manifest: Manifest, message: Task) -> MetricSums
     return read_evaluation(manifest, update, weight_cap=message.weight_cap)
 
 
+def training_loss(update: Update, manifest: Manifest) -> float | None:
+    """The mean loss that a training update reports; None when its plan measures none."""
+    if not {EXAMPLES, "loss"} <= set(manifest.metrics):
+        return None
+    sums = dict(zip(manifest.metrics, update.decode(METRICS).tolist(), strict=False))
+    return sums["loss"] / sums[EXAMPLES] if sums[EXAMPLES] > 0 else None
+
+
 async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:
     """Note a part that is not the last: its bytes, its nonce, and that the device is still at it."""
     async with here.database.write("part") as session:
@@ -73,6 +81,7 @@ async def accept(
     try:
         update = await asyncio.to_thread(check, whole, manifest, message)
         sums = metric_sums(update, manifest, message) if message.kind == "evaluate" else None
+        loss = training_loss(update, manifest) if message.kind == "train" else None
     except UpdateRefused as error:
         here.metrics.updates.labels(error.reason).inc()
         await _refuse(here, device, row, error, size)
@@ -107,11 +116,28 @@ async def accept(
                 return _twice(await own(session, row.id, device.id), sha256)
             events.append(session, "update.accepted", data, row.experiment)
             await _count(here, session, row, sums)
+            if message.kind == "train":
+                await _remember(session, row, update.header.weight, loss)
     except CoterieError:
         await _drop_unmentioned(here, device, row, sha256)
         raise
     here.metrics.updates.labels("accepted").inc()
     return "accepted"
+
+
+async def _remember(session: AsyncSession, row: TaskRow, examples: int, loss: float | None) -> None:
+    """What selection may know of this device from now on."""
+    now = now_ms()
+    await participations.note(
+        session,
+        experiment=row.experiment,
+        device=row.device,
+        round=row.round,
+        examples=examples,
+        loss=loss,
+        seconds=(now - row.created_at) / 1000,
+        now=now,
+    )
 
 
 async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRow, sha256: str) -> None:

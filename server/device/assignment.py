@@ -11,12 +11,15 @@ from coterie.errors import Conflict
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import ExperimentCreate
-from coterie.protocol.device import BlobRef, Capabilities, Task
+from coterie.protocol.device import BlobRef, Capabilities, DataReport, Task
+from coterie.protocol.rounds import RoundPolicy
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.limits import upload_limit
 from coterie.server.device.terms import edge_terms, fits, with_time_left
-from coterie.server.store import blob_rows, events, experiments, nonces, tasks
+from coterie.server.rounds.eligibility import eligible
+from coterie.server.rounds.reservations import kept_for_others
+from coterie.server.store import blob_rows, events, experiments, nonces, participations, tasks
 from coterie.server.store.devices import ClientBounds
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import TaskRow
@@ -37,6 +40,7 @@ class Asker:
     nonce: str
     nonce_expires: int
     capabilities: Capabilities
+    data: DataReport | None
     clients: ClientBounds | None
 
 
@@ -71,7 +75,22 @@ async def _may_take(
     request = ExperimentCreate.model_validate_json(experiment.request)
     if not await fits(session, opened, kind, asker.clients, request):
         return False
+    if asker.clients is None and not await _chosen(session, opened, kind, asker, request.rounds):
+        return False
     return (await coordinator.plans.manifest(experiment.plan)).trainer in asker.capabilities.trainers
+
+
+async def _chosen(session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker, policy: RoundPolicy) -> bool:
+    """Whether a device is eligible, and the round's tasks are not kept for others. An edge aggregator's devices answer
+    to the edge, so neither is asked of it.
+    """
+    if kind == "evaluate" and policy.purpose == "train":
+        return True
+    now, number = now_ms(), opened.value.number
+    past = await participations.find(session, opened.row.experiment, asker.id)
+    if not eligible(policy, asker.data, past, round=number, now=now):
+        return False
+    return not kept_for_others(opened.row, asker.id, now)
 
 
 async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: Kind) -> Task | None:

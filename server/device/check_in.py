@@ -7,7 +7,7 @@ from coterie.protocol.device import PROTOCOL_VERSIONS, CheckIn, CheckInResponse,
 from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease, repeat
-from coterie.server.device.pace import window
+from coterie.server.device.pace import rested
 from coterie.server.store import experiments, tasks
 
 router = gated_router("device")
@@ -23,6 +23,7 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
             hint="Update the older of the two.",
             code="protocol_unsupported",
         )
+    here.fleet.told(device.id, body.data)
     busy = here.board.busy(device.population)
     task: Task | None = None
     settled: dict[str, str] = {}
@@ -34,6 +35,7 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
             nonce=device.nonce,
             nonce_expires=device.nonce_expires,
             capabilities=body.capabilities,
+            data=body.data,
             clients=device.clients,
         )
         async with here.database.read() as session:
@@ -46,7 +48,9 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
         elif offers:
             experiment, kind = offers[0]
             task = await lease(here, asker, experiment, kind)
-    again = window(here, busy=busy, now=now_ms())
+    now = now_ms()
+    again = here.pacer.window(device.population, here.board.demand(device.population, now), now)
+    accepted = rested(again, here.board.rests_s(device.population))
     return CheckInResponse.model_validate(
-        {"task": task, "retry_if_accepted": again, "retry_if_rejected": again, "settled": settled, "ended": ended}
+        {"task": task, "retry_if_accepted": accepted, "retry_if_rejected": again, "settled": settled, "ended": ended}
     )

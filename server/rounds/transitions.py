@@ -36,10 +36,14 @@ from coterie.aggregation.progress import (
     first_round,
     measured,
 )
+from coterie.aggregation.round import Cause, RoundConfig
 from coterie.errors import InternalError
 from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.server.clock import now_ms
+from coterie.server.edge import answer
+from coterie.server.fleet import Fleet
 from coterie.server.rounds.record import round_record
+from coterie.server.rounds.reservations import reserve
 from coterie.server.store import blob_rows, events, experiments, tasks
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
@@ -48,9 +52,13 @@ from coterie.server.traffic import Traffic
 
 @dataclass(frozen=True)
 class Rounds:
-    """Applies events to rounds inside the caller's transaction."""
+    """Applies events to rounds inside the caller's transaction. durations: how long the rounds of each experiment took
+    of late, in seconds, as far as this process has seen them.
+    """
 
     traffic: Traffic = field(default_factory=Traffic)
+    fleet: Fleet = field(default_factory=Fleet)
+    durations: dict[str, float] = field(default_factory=dict[str, float])
 
     async def begin_first(self, session: AsyncSession, experiment: ExperimentRow) -> None:
         """Begin the first round of a new experiment."""
@@ -111,6 +119,27 @@ class Rounds:
     ) -> None:
         request = ExperimentCreate.model_validate_json(experiment.request)
         config = configure(request.rounds, action.number, central=request.evaluation is not None)
+        await self._open(session, experiment, request, config, action, before)
+
+    async def begin_for(
+        self, session: AsyncSession, experiment: ExperimentRow, config: RoundConfig, *, base: str, upstream: str
+    ) -> int:
+        """Begin the round with which an edge aggregator answers a task of the coordinator above. Returns its number."""
+        request = ExperimentCreate.model_validate_json(experiment.request)
+        action = StartRound(experiment.round + 1, base)
+        await self._open(session, experiment, request, config, action, None, upstream)
+        return experiment.round
+
+    async def _open(
+        self,
+        session: AsyncSession,
+        experiment: ExperimentRow,
+        request: ExperimentCreate,
+        config: RoundConfig,
+        action: StartRound,
+        before: Round | None,
+        upstream: str | None = None,
+    ) -> None:
         value, effects = start(action.number, action.base, config, place=action.place, before=before)
         row = RoundRow(
             experiment=experiment.id,
@@ -119,9 +148,13 @@ class Rounds:
             state=value.to_json(),
             base=value.base,
             bytes_down=0,
+            upstream=upstream,
             version=0,
             created_at=now_ms(),
         )
+        reservation = await reserve(session, self.fleet, experiment, request, value, row.created_at)
+        if reservation is not None:
+            row.reserved, row.reserved_until = json.dumps(reservation.devices), reservation.until
         for name, content in (await self._perform(session, row, effects)).items():
             setattr(row, name, content)
         session.add(row)
@@ -131,8 +164,10 @@ class Rounds:
     async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
         experiment = await experiments.locked(session, row.experiment)
         committed = value.phase is Phase.COMMITTED
-        # In buffered mode the tasks that are out go on; what was passed on is not this round's any more.
-        await tasks.settle(session, row.experiment, row.number, tasks.COUNTED if committed else tasks.ROLLED_BACK)
+        # In buffered mode the tasks that are out go on; what was passed on is not this round's any more. Whether the
+        # updates of an edge aggregator count, the coordinator above says later.
+        if row.upstream is None or not committed:
+            await tasks.settle(session, row.experiment, row.number, tasks.COUNTED if committed else tasks.ROLLED_BACK)
         row.finished_at = ended = now_ms()
         row.cause = value.cause.value if value.cause else None
         row.bytes_down = self.traffic.take(row.experiment)
@@ -141,10 +176,29 @@ class Rounds:
             value, bytes_up=bytes_up, bytes_down=row.bytes_down, seconds=(ended - row.created_at) / 1000
         )
         row.record = json.dumps(record)
-        if committed:
+        lasted = (ended - row.created_at) / 1000
+        self.durations[row.experiment] = (self.durations.get(row.experiment, lasted) + lasted) / 2
+        if committed and row.upstream is None:
             await self._adopt(session, experiment, row, value)
         events.append(session, f"round.{value.phase.value}", record, row.experiment)
-        await self._continue(session, experiment, value)
+        if row.upstream is None:
+            await self._continue(session, experiment, value)
+            return
+        await answer.give(session, row, value)
+        if value.cause is Cause.STOPPED:
+            self.finish_mirrored(session, experiment, Reason.STOPPED)
+
+    def finish_mirrored(self, session: AsyncSession, experiment: ExperimentRow, reason: Reason) -> None:
+        """End an edge aggregator's part in an experiment."""
+        experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
+        experiment.reason, experiment.finished_at = reason.value, now_ms()
+        ended = {
+            "state": experiment.state,
+            "reason": reason.value,
+            "detail": reason.sentence,
+            "rounds": experiment.round,
+        }
+        events.append(session, "experiment.finished", ended, experiment.id)
 
     async def _adopt(self, session: AsyncSession, experiment: ExperimentRow, row: RoundRow, value: Round) -> None:
         version = value.version or ""
@@ -170,6 +224,7 @@ class Rounds:
                 await self._begin(session, experiment, action, value)
             case Finish(reason, _):
                 await tasks.end_all(session, experiment.id, value.number, now_ms())
+                self.durations.pop(experiment.id, None)
                 experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
                 experiment.reason, experiment.finished_at = reason.value, now_ms()
                 ended = {

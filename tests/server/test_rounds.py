@@ -12,9 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board
-from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
-from coterie.server.device.pace import window
 from coterie.server.store import experiments
 from coterie.server.store.tables import ExperimentRow
 
@@ -187,20 +185,5 @@ def test_a_database_that_fails_once_leaves_no_device_idle(coordinator: Opener, m
             await operator.experiment(rounds=1, cohort=1)
             assert await device.task(5)
             assert not failures
-
-    run(work())
-
-
-def test_retry_windows_spread_a_large_fleet(coordinator: Opener) -> None:
-    async def work() -> None:
-        async with coordinator(check_in_rate=10.0, retry_floor_s=0.2) as operator:
-            here = operator.app.state.coordinator
-            small = window(here, busy=True, now=now_ms())
-            assert (small.min_ms, small.max_ms) == (160, 240)
-            for number in range(1000):
-                here.fleet.saw(f"dev_{number}", now_ms())
-            large = window(here, busy=True, now=now_ms() + 2000)
-            # A thousand devices at half of ten per second come back every 200 seconds.
-            assert (large.min_ms, large.max_ms) == (160_000, 240_000)
 
     run(work())

@@ -1,0 +1,38 @@
+"""Which devices may take a training task of a round, and what is known of each for its selection. Pure."""
+
+from coterie.aggregation.selection import Candidate
+from coterie.protocol.device import DataReport
+from coterie.protocol.rounds import RoundPolicy
+from coterie.server.store.tables import ParticipationRow
+
+
+def eligible(
+    policy: RoundPolicy, report: DataReport | None, past: ParticipationRow | None, *, round: int, now: int
+) -> bool:
+    """Whether a device may take part in this round.
+
+    report: what it says of its data, if its owner lets it; a policy that asks for data is met by those alone that say
+    so. past: its last contribution to this experiment; rest_rounds and rest_s count from there.
+    """
+    asks = policy.min_examples is not None or bool(policy.labels)
+    if asks and (
+        report is None or report.examples < (policy.min_examples or 0) or not set(policy.labels) <= set(report.labels)
+    ):
+        return False
+    if past is None:
+        return True
+    return round - past.last_round > policy.rest_rounds and now - past.at >= policy.rest_s * 1000
+
+
+def candidate(device: str, report: DataReport | None, past: ParticipationRow | None) -> Candidate:
+    """A device as selectors see it. Without a report, its rows are those that its last update counted."""
+    if past is None:
+        return Candidate(id=device, examples=report.examples if report else None)
+    return Candidate(
+        id=device,
+        examples=report.examples if report else past.examples,
+        loss=past.loss,
+        seconds=past.seconds,
+        last_round=past.last_round,
+        times=past.times,
+    )

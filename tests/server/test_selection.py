@@ -1,0 +1,149 @@
+"""Selection over HTTP: tasks kept for the chosen for a while, eligibility by what devices say and did, and rest."""
+
+import asyncio
+import json
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+from server_kit import Device, Opener, fleet, update
+
+from coterie.protocol.device import Task
+from coterie.server.rounds.reservations import kept_for_others
+from coterie.server.store.tables import RoundRow
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run an asynchronous test."""
+    asyncio.run(work)
+
+
+async def ask(device: Device, data: dict[str, Any] | None = None) -> Task | None:
+    """Check in once, saying what the device has."""
+    body = {"capabilities": {"trainers": ["plan", "external"]}, "data": data}
+    answer = await device.send("POST", "/v1/device/check-in", json.dumps(body).encode())
+    assert answer.is_success, answer.text
+    found = answer.json()["task"]
+    return None if found is None else Task.model_validate(found)
+
+
+async def train(device: Device, task: Task, loss: float = 1.0) -> None:
+    """Answer a task; loss: the mean that the update reports."""
+    answer = await device.upload(task, update(task, sums=(10, 10 * loss, 5)))
+    assert answer.status_code == 200, answer.text
+
+
+async def takers(devices: Sequence[Device]) -> dict[int, Task]:
+    """Who gets a task when each asks once, the last first."""
+    asked = {number: await ask(devices[number]) for number in reversed(range(len(devices)))}
+    return {number: task for number, task in asked.items() if task is not None}
+
+
+# Long windows, so that what is kept for the chosen stays kept while a test looks.
+SLOW: dict[str, Any] = {"retry_floor_s": 20.0, "retry_idle_s": 20.0}
+
+
+def test_the_tasks_of_a_round_are_kept_for_those_it_chooses(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator(**SLOW) as operator:
+            devices = await fleet(operator, await operator.population(), 4)
+            assert await takers(devices) == {}
+            experiment = await operator.experiment(rounds=2, cohort=2, selection="least_recent", deadline_s=300.0)
+            first = await takers(devices)
+            assert len(first) == 2
+            for number, task in first.items():
+                await train(devices[number], task)
+            await operator.until_round(experiment, 1, "committed")
+            second = await takers(devices)
+            assert set(second) == {0, 1, 2, 3} - set(first)
+
+    run(work())
+
+
+def test_whom_a_round_waits_for_in_vain_leaves_its_place(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator(retry_floor_s=0.3, retry_idle_s=0.3) as operator:
+            one, two, three = await fleet(operator, await operator.population(), 3)
+            assert await takers((one, two, three)) == {}
+            experiment = await operator.experiment(rounds=1, cohort=1, selection="cyclic")
+            # The first by id is chosen, and never comes.
+            assert await ask(two) is None and await ask(three) is None
+            await train(two, await two.task(5))
+            assert (await operator.finished(experiment))["reason"] == "completed"
+
+    run(work())
+
+
+def test_power_of_choice_asks_the_unknown_then_the_highest_loss(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator(**SLOW) as operator:
+            devices = await fleet(operator, await operator.population(), 3)
+            assert await takers(devices) == {}
+            experiment = await operator.experiment(rounds=4, cohort=1, selection="power_of_choice(3)", deadline_s=300.0)
+            order: list[int] = []
+            for number in (1, 2, 3, 4):
+                ((who, task),) = (await takers(devices)).items()
+                await train(devices[who], task, loss=float(1 + who))
+                await operator.until_round(experiment, number, "committed")
+                order.append(who)
+            assert sorted(order[:3]) == [0, 1, 2] and order[3] == 2
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("data", "fits"),
+    [
+        (None, False),
+        ({"examples": 49, "labels": [0, 1]}, False),
+        ({"examples": 50, "labels": [0]}, False),
+        ({"examples": 50, "labels": [0, 1, 2]}, True),
+    ],
+)
+def test_who_must_have_data_must_say_so(data: dict[str, Any] | None, fits: bool, coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            await operator.experiment(rounds=1, cohort=1, min_examples=50, labels=[0, 1])
+            assert (await ask(device, data) is not None) == fits
+
+    run(work())
+
+
+def test_who_has_contributed_rests(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            one, two = await fleet(operator, await operator.population(), 2)
+            experiment = await operator.experiment(rounds=3, cohort=1, rest_rounds=1, rest_s=3600.0)
+            await train(one, await one.task())
+            await operator.until_round(experiment, 1, "committed")
+            answer = await one.check_in()
+            assert answer["task"] is None
+            assert answer["retry_if_accepted"] == {"min_ms": 3_600_000, "max_ms": 4_320_000}
+            assert answer["retry_if_rejected"]["max_ms"] < 1000
+            await train(two, await two.task())
+            await operator.until_round(experiment, 2, "committed")
+            assert await ask(one) is None  # an hour has not passed
+
+    run(work())
+
+
+def test_a_selection_that_cannot_be_is_refused_before_anything_begins(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            await operator.population()
+            for changes, code in (
+                ({"selection": "best_of(3)"}, "selection_invalid"),
+                ({"labels": [0, 7]}, "labels_unknown"),
+            ):
+                request = await operator.request(**changes)
+                answer = await operator.call("POST", "/v1/experiments", json=request.model_dump(mode="json"))
+                assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
+
+    run(work())
+
+
+def test_a_reservation_is_over_when_its_time_is() -> None:
+    row = RoundRow(reserved='["a"]', reserved_until=1000)
+    assert [kept_for_others(row, device, 999) for device in ("a", "b")] == [False, True]
+    assert not kept_for_others(row, "b", 1000) and not kept_for_others(RoundRow(), "b", 0)
