@@ -45,7 +45,9 @@ def list_models(
 def download(
     run: Annotated[str, typer.Argument(metavar="RUN", help="An experiment's name, id or the id's start.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path("infer.onnx"),
-    version: Annotated[str, typer.Option(help="best, latest, a round's number, or the start of a sha256.")] = "best",
+    version: Annotated[
+        str, typer.Option(help="best, latest, a round's number, the start of a sha256, or average(N).")
+    ] = "best",
     form: Annotated[
         Literal["infer", "weights"],
         typer.Option(help="infer (an ONNX file with the weights inside) or weights (safetensors)."),

@@ -1,18 +1,21 @@
 """Getting a model version out of a coordinator, as one file that needs nothing else."""
 
+import re
 from pathlib import Path
 from typing import Final, Literal
 
+from coterie.aggregation.averaging import average
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.control.client import ControlClient
 from coterie.errors import ConfigurationError, ExperimentError, NotFound
 from coterie.protocol.control import ModelView
 from coterie.protocol.files import write_durably
-from coterie.protocol.tensors import decode_tensors
+from coterie.protocol.tensors import decode_tensors, encode_tensors
 
 Form = Literal["infer", "weights"]
 FORMS: Final[tuple[Form, ...]] = ("infer", "weights")
 SHORTEST_PREFIX: Final = 6
+AVERAGE: Final = re.compile(r"average\(([1-9][0-9]{0,3})\)")
 
 
 async def download(
@@ -20,7 +23,8 @@ async def download(
 ) -> Path:
     """Write a model version to ``path`` (made with its folders) and return the path.
 
-    version: ``best``, ``latest``, a round's number, or a version's SHA-256 or the beginning of one. form: ``infer`` is
+    version: ``best``, ``latest``, a round's number, a version's SHA-256 or the beginning of one, or ``average(n)``: the
+    mean of the last n versions. form: ``infer`` is
     an ONNX file with the weights inside, whose inputs are the schema's features (raw values) and whose output is
     ``output``; ``weights`` is the version's safetensors file as it is.
     Guarantees: every byte that was downloaded has the digest by which it is known; the file is whole or absent.
@@ -30,17 +34,21 @@ async def download(
     if form not in FORMS:
         raise ConfigurationError(f"There is no form {form!r}.", hint=f"Choose one of {', '.join(FORMS)}.")
     view = await client.experiment(experiment)
-    model = choose(await client.models(view.id), version, view.best)
-    weights = await client.blob(model.sha256)
+    chosen = choose(await client.models(view.id), version, view.best)
+    weights = await _weights(client, chosen)
     data = weights if form == "weights" else await _infer(client, view.plan.id, weights)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, data)
     return path
 
 
-def choose(models: list[ModelView], version: str, best: str | None) -> ModelView:
-    """The version that a name means. Raises NotFound, which lists what there is."""
+def choose(models: list[ModelView], version: str, best: str | None) -> list[ModelView]:
+    """The versions that a name means: one, or those that are to be averaged. Raises NotFound, which lists what there
+    is.
+    """
     found: list[ModelView] = []
+    if (mean := AVERAGE.fullmatch(version)) and models:
+        return models[-int(mean[1]) :]
     if version == "latest" or (version == "best" and best is None):
         found = models[-1:]
     elif version == "best":
@@ -50,13 +58,19 @@ def choose(models: list[ModelView], version: str, best: str | None) -> ModelView
     elif len(version) >= SHORTEST_PREFIX:
         found = [model for model in models if model.sha256.startswith(version)]
     if len({model.sha256 for model in found}) == 1:
-        return found[0]
+        return found[:1]
     rounds = f"{models[0].round} to {models[-1].round}" if models else "(there is none yet)"
     raise NotFound(
         f"{'No' if not found else 'More than one'} model version is called {version!r}.",
-        hint=f"Say best, latest, a SHA-256 of at least {SHORTEST_PREFIX} digits, or a round: {rounds}.",
+        hint=f"Say best, latest, average(3), a SHA-256 of at least {SHORTEST_PREFIX} digits, or a round: {rounds}.",
         code="model_unknown",
     )
+
+
+async def _weights(client: ControlClient, models: list[ModelView]) -> bytes:
+    """The safetensors file of one version, or of the mean of several."""
+    files = [await client.blob(model.sha256) for model in models]
+    return files[0] if len(files) == 1 else encode_tensors(average([decode_tensors(data) for data in files]))
 
 
 async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from sdk_kit import RESEARCHER, SCHEMA, Coordinator, experiment, infer, rows
 
@@ -64,6 +65,10 @@ def test_from_submit_to_a_file_that_plain_onnxruntime_runs(coordinator: Coordina
     assert [model.parent for model in models[1:]] == [model.sha256 for model in models[:-1]]
     weights = run.download(tmp_path / "weights.safetensors", version="latest", form="weights")
     assert sum(tensor.size for tensor in read_file(weights).values()) == 67
+    mean = read_file(run.download(tmp_path / "mean.safetensors", version="average(2)", form="weights"))
+    parts = [read_file(run.download(tmp_path / number, version=number, form="weights")) for number in ("2", "3")]
+    for name, value in mean.items():
+        np.testing.assert_allclose(value, (parts[0][name] + parts[1][name]) / 2, rtol=1e-5, atol=1e-7)
     path = run.download(tmp_path / "new" / "infer.onnx", version=str(models[-1].round))
     fresh = rows(60, 99)
     assert float((infer(path, {"batch/x": fresh["x"]}).argmax(1) == fresh["y"]).mean()) > 0.85
@@ -153,12 +158,14 @@ def test_the_version_that_a_name_means() -> None:
         return ModelView.model_validate({"sha256": sha256, "experiment": "exp_" + "0" * 32, "round": round, "size": 1})
 
     models = [model(0, "ab" * 32), model(1, "abababcd" * 8), model(2, "cd" * 32)]
-    assert choose(models, "latest", None).round == 2
-    assert choose(models, "best", "abababcd" * 8).round == 1
-    assert choose(models, "best", None).round == 2
-    assert choose(models, "0", None).round == 0
-    assert choose(models, "cdcdcd", None).round == 2
-    for version in ("ababab", "7", "abc", "newest"):
+    assert [found.round for found in choose(models, "latest", None)] == [2]
+    assert [found.round for found in choose(models, "best", "abababcd" * 8)] == [1]
+    assert [found.round for found in choose(models, "best", None)] == [2]
+    assert [found.round for found in choose(models, "0", None)] == [0]
+    assert [found.round for found in choose(models, "cdcdcd", None)] == [2]
+    assert [found.round for found in choose(models, "average(2)", None)] == [1, 2]
+    assert [found.round for found in choose(models, "average(9)", None)] == [0, 1, 2]
+    for version in ("ababab", "7", "abc", "newest", "average(0)", "average()"):
         with pytest.raises(NotFound, match="best, latest"):
             choose(models, version, None)
 
