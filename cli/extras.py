@@ -18,6 +18,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "uvicorn",
     ),
     "demo": ("sklearn",),
+    "plot": ("matplotlib",),
 }
 
 

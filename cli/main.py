@@ -9,6 +9,7 @@ import typer
 from coterie import __version__
 from coterie.cli import client, demo, doctor, models, new, server, simulate, stop, submit, watch
 from coterie.cli import list as list_
+from coterie.cli import report as report_
 from coterie.cli.failures import INTERRUPTED, report
 
 # Name, function, and what it is for in one line.
@@ -21,6 +22,7 @@ COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("client", client.client, "Join and train on local data."),
     ("list", list_.list_, "List experiments, populations or devices."),
     ("watch", watch.watch, "Show an experiment's rounds as they end."),
+    ("report", report_.report, "Draw the curves of a run."),
     ("stop", stop.stop, "Stop an experiment."),
     ("doctor", doctor.doctor, "Check this machine."),
 )

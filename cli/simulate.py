@@ -28,6 +28,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Train in this process: no coordinator, no network, the same arithmetic."""
+    from coterie.aggregation.report.files import write_run
     from coterie.cli.loading import call, load_experiment, override, split_target
     from coterie.client_sdk.control.submission import slug
     from coterie.simulation import simulate_full
@@ -44,6 +45,7 @@ def simulate(
         result = simulate_full(
             experiment, shards, workers=threads, folder=folder / "versions", on_event=lambda event: show(table, event)
         )
+    write_run(folder, experiment.name, result.history)
     committed = [row for row in table.rows if row["state"] == "committed"]
     path: Path | None = None
     if committed:
@@ -63,6 +65,7 @@ def simulate(
         output.say("No round was committed, so there is no model; the causes stand in the table.")
         raise typer.Exit(FAILED)
     output.say(f"Model: {path}")
+    output.say(f"Curves and tables: {folder}; coterie report {folder.name} draws them.")
 
 
 def show(table: RoundTable, event: Mapping[str, Any]) -> None:

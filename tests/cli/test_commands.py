@@ -33,6 +33,7 @@ COMMANDS = (
     "client",
     "list",
     "watch",
+    "report",
     "stop",
     "models list",
     "models download",

@@ -104,6 +104,11 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
         assert finished["rounds"] == 2
         assert finished["reason"] == "completed"
         assert {device["state"] for device in run("list", "devices")} == {"active"}
+    (drawn,) = run("report", "machines")
+    assert drawn["committed"] == 2 and drawn["worst_decile_accuracy"] is not None
+    assert (place.folder / drawn["path"]).is_file() and (
+        place.folder / ".coterie/reports/machines/rounds.csv"
+    ).is_file()
     assert [row["name"] for row in run("list")] == ["machines"]
     assert [row["name"] for row in run("list", "populations")] == ["machines"]
     assert [row["round"] for row in run("models", "list", "machines")] == [0, 1, 2]

@@ -1,0 +1,85 @@
+"""A history as panels of curves: what to draw, whoever draws it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from coterie.aggregation.history import History, RoundRecord
+from coterie.protocol.spread import Spread
+
+Points = tuple[tuple[int, float], ...]
+_FIRST = ("loss", "accuracy")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: (round, value) in the order of rounds. faint: of less weight than the others."""
+
+    name: str
+    points: Points
+    faint: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share an axis. unit: of the axis. marks: rounds that were abandoned. from_zero: whether the axis
+    begins at 0, as amounts do.
+    """
+
+    title: str
+    series: tuple[Series, ...]
+    unit: str = ""
+    marks: tuple[int, ...] = ()
+    from_zero: bool = field(default=False)
+
+
+def panels(history: History) -> tuple[Panel, ...]:
+    """The panels of a run: each metric with its worst decile of clients, then bytes, seconds and clients per round.
+
+    Metrics that were never measured, and amounts that are always zero, have no panel.
+    """
+    measured = {name for record in history for name in (*record.metrics, *record.training, *record.fairness)}
+    names = (*(name for name in _FIRST if name in measured), *sorted(measured - {*_FIRST}))
+    abandoned = tuple(record.round for record in history if record.state == "abandoned")
+    found = [Panel(name, _metric(history, name), marks=abandoned) for name in names]
+    found += [
+        Panel("bytes per round", _amounts(history, _BYTES), unit="MB", marks=abandoned, from_zero=True),
+        Panel("seconds per round", _amounts(history, _SECONDS), unit="s", marks=abandoned, from_zero=True),
+        Panel("clients per round", _amounts(history, _CLIENTS), marks=abandoned, from_zero=True),
+    ]
+    return tuple(panel for panel in found if any(series.points for series in panel.series))
+
+
+def _metric(history: History, name: str) -> tuple[Series, ...]:
+    series = (
+        Series("evaluation", tuple(history.curve(name))),
+        Series("worst decile", _deciles(history, name, lambda spread: spread.worst_decile)),
+        Series("best decile", _deciles(history, name, lambda spread: spread.best_decile), faint=True),
+        Series("training", tuple(history.curve(f"training.{name}")), faint=True),
+    )
+    return tuple(one for one in series if one.points)
+
+
+def _deciles(history: History, name: str, read: Callable[[Spread], float]) -> Points:
+    return tuple((record.round, read(record.fairness[name])) for record in history if name in record.fairness)
+
+
+_Read = Callable[[RoundRecord], float | None]
+_BYTES: Sequence[tuple[str, _Read]] = (
+    ("up", lambda record: record.bytes_up / 1e6),
+    ("down", lambda record: record.bytes_down / 1e6),
+)
+_SECONDS: Sequence[tuple[str, _Read]] = (("seconds", lambda record: record.seconds),)
+_CLIENTS: Sequence[tuple[str, _Read]] = (
+    ("accepted", lambda record: record.accepted),
+    ("failed", lambda record: record.failed),
+)
+
+
+def _amounts(history: History, reads: Sequence[tuple[str, _Read]]) -> tuple[Series, ...]:
+    series: list[Series] = []
+    for name, read in reads:
+        values = [(record.round, read(record)) for record in history]
+        points = tuple((round, value) for round, value in values if value is not None)
+        if any(value for _, value in points):
+            series.append(Series(name, points))
+    return tuple(series)

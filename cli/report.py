@@ -1,0 +1,153 @@
+"""`coterie report`: the curves of a run as a picture, and its table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.extras import require
+from coterie.cli.output import Json, Output, figure, size
+from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, admin_token, file_to_write
+from coterie.errors import InputError
+
+if TYPE_CHECKING:
+    from coterie.aggregation.history import History
+
+SIMULATIONS, REPORTS = HOME / "simulations", HOME / "reports"
+_DRAWN = (".png", ".pdf", ".jpg")
+_ENDINGS = (".svg", ".csv", *_DRAWN)
+_COLUMNS = 3
+
+
+def report(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's folder or file of --json lines, a simulation's name, or an experiment on a coordinator.",
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The picture to write: .svg or .csv, with matplotlib also .png and .pdf.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Draw a run: loss, accuracy, worst decile of clients, bytes, seconds and failures per round."""
+    from coterie.aggregation.report.files import write_run
+    from coterie.aggregation.report.panels import panels
+    from coterie.aggregation.report.svg import svg
+    from coterie.protocol.files import make_folder, write_durably
+
+    output = Output(json)
+    found = _stored(run)
+    if found is None:
+        name, history = _fetched(run, url, token, ca)
+        folder = write_run(REPORTS / name, name, history)
+    else:
+        name, history, folder = found
+    path = file_to_write(out or folder / "report.svg")
+    ending = path.suffix.lower()
+    if ending not in _ENDINGS:
+        raise InputError(
+            f"{path} does not say what to draw: its ending is none of {', '.join(_ENDINGS)}.",
+            hint=f"Name it {path.with_suffix('.svg')}.",
+            code="report_format",
+        )
+    make_folder(path.parent)
+    if ending in _DRAWN:
+        require("plot", command="report")
+        _draw(name, history, path)
+    else:
+        write_durably(path, (history.to_csv() if ending == ".csv" else svg(name, panels(history))).encode())
+    _tell(output, name, history, path)
+
+
+def _stored(run: str) -> "tuple[str, History, Path] | None":
+    """The run that lies in this folder, this file, or under this name among the simulations made here."""
+    from coterie.aggregation.report.files import read_run
+
+    for path in (Path(run), SIMULATIONS / run):
+        if path.exists():
+            return *read_run(path), path if path.is_dir() else path.parent
+    if Path(run).suffix or len(Path(run).parts) > 1:
+        raise InputError(
+            f"There is no folder or file {run}.",
+            hint="Name a run's folder, a simulation's name or an experiment's; `coterie list` shows the experiments.",
+            code="run_unreadable",
+        )
+    return None
+
+
+def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[str, History]":
+    """The run on a coordinator."""
+    from coterie.cli.watch import chosen
+    from coterie.client_sdk.control.control import Control
+
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        found = chosen(control, run)
+        return found.name, found.history()
+
+
+def _tell(output: Output, name: str, history: "History", path: Path) -> None:
+    committed = history.committed
+    worst = history.curve("fairness.accuracy")
+    final = history.final
+    told: dict[str, Any] = {
+        "name": name,
+        "rounds": len(history),
+        "committed": len(committed),
+        "failed": sum(record.failed for record in history),
+        "bytes_up": sum(record.bytes_up for record in history),
+        "bytes_down": sum(record.bytes_down for record in history),
+        "seconds": round(sum(record.seconds or 0.0 for record in history), 3),
+        "loss": final.metrics.get("loss") if final else None,
+        "accuracy": final.metrics.get("accuracy") if final else None,
+        "worst_decile_accuracy": worst[-1][1] if worst else None,
+        "reason": history.reason,
+        "path": path,
+    }
+    output.event("report", **told)
+    output.say(
+        f"{name}: {len(history)} rounds, {len(committed)} committed; accuracy {figure(told['accuracy'])}, worst decile "
+        f"of clients {figure(told['worst_decile_accuracy'])}; {size(told['bytes_up'])} up, {size(told['bytes_down'])} "
+        f"down; {figure(told['seconds'], 1)} s."
+    )
+    output.say(f"Drawn: {path}")
+
+
+def _draw(name: str, history: "History", path: Path) -> None:
+    """The same panels by matplotlib."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    from coterie.aggregation.report.panels import panels
+    from coterie.aggregation.report.svg import COLOURS
+
+    drawn = panels(history)
+    lines = -(-len(drawn) // _COLUMNS)
+    figure: Any = Figure(figsize=(4.4 * min(_COLUMNS, len(drawn)), 0.5 + 2.9 * lines), layout="constrained")
+    figure.suptitle(name)
+    places: Any = figure.subplots(lines, min(_COLUMNS, len(drawn)), squeeze=False)
+    axes = list(places.flat)
+    for panel, place in zip(drawn, axes, strict=False):
+        for at, series in enumerate(panel.series):
+            rounds, values = zip(*series.points, strict=True)
+            place.plot(
+                rounds, values, color=COLOURS[at % len(COLOURS)], label=series.name,
+                linewidth=1 if series.faint else 2, alpha=0.55 if series.faint else 1.0,
+                marker="o" if len(rounds) == 1 else None,
+            )  # fmt: skip
+        for mark in panel.marks:
+            place.axvline(mark, color="#999999", linestyle="--", linewidth=1)
+        place.set_title(f"{panel.title} ({panel.unit})" if panel.unit else panel.title, fontsize=10)
+        if panel.from_zero:
+            place.set_ylim(bottom=0)
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
+        place.grid(color="#e4e4e4")
+        place.legend(fontsize=8, frameon=False)
+    for spare in axes[len(drawn) :]:
+        spare.set_axis_off()
+    figure.savefig(path, dpi=120)

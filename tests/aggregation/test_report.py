@@ -1,0 +1,103 @@
+"""What a run leaves for people: files that read back, panels and their picture."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coterie import errors
+from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.report.files import read_run, write_run
+from coterie.aggregation.report.panels import panels
+from coterie.aggregation.report.svg import svg, ticks
+from coterie.protocol.spread import Spread
+
+
+def record(number: int, **changes: object) -> RoundRecord:
+    loss = 1 / number
+    found = {
+        "round": number,
+        "state": "committed",
+        "accepted": 10,
+        "metrics": {"loss": loss, "accuracy": 1 - loss / 2, "auc": 0.5},
+        "training": {"loss": loss * 1.1},
+        "fairness": {"accuracy": Spread(clients=20, worst_decile=0.1, median=0.5, best_decile=1.0, deviation=0.2)},
+        "evaluation": "federated",
+        "bytes_up": 1000,
+        "bytes_down": 5_000_000,
+        "seconds": 0.5,
+        "model": f"{number:064x}",
+    }
+    return RoundRecord(**{**found, **changes})  # pyright: ignore[reportArgumentType]
+
+
+LOST = RoundRecord(round=3, state="abandoned", cause="deadline", failed=4)
+RUN = History((record(1), record(2), LOST, record(4)), "completed", "best")
+
+
+def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "deep" / "run", "digits", RUN)
+    assert read_run(folder) == ("digits", RUN) == read_run(folder / "rounds.jsonl")
+    assert {path.name for path in folder.iterdir()} == {"rounds.jsonl", "rounds.csv", "rounds.svg"}
+    table = (folder / "rounds.csv").read_text().splitlines()
+    assert len(table) == 5 and table[0].endswith("accuracy_worst_decile")
+
+
+def test_the_lines_of_a_command_are_a_run_too(tmp_path: Path) -> None:
+    lines = [{"event": "joined"}, *RUN.to_dicts(), {"event": "summary", "rounds": 3, "reason": "completed"}]
+    path = tmp_path / "printed.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    name, history = read_run(path)
+    assert name == "printed" and history.rounds == RUN.rounds and history.reason == "completed"
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{}", b"not json", b"\xff\xfe", b'{"event": "round"}', b'{"event": "round", "round": []}']
+)
+def test_what_is_no_run_is_refused_by_name(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "rounds.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    for place in (path, tmp_path):
+        with pytest.raises(errors.InputError) as caught:
+            read_run(place)
+        assert caught.value.reason == "run_unreadable"
+
+
+def test_every_round_has_its_panels() -> None:
+    found = {panel.title: panel for panel in panels(RUN)}
+    assert list(found) == ["loss", "accuracy", "auc", "bytes per round", "seconds per round", "clients per round"]
+    accuracy = {series.name: series.points for series in found["accuracy"].series}
+    assert accuracy["evaluation"] == ((1, 0.5), (2, 0.75), (4, 0.875))
+    assert accuracy["worst decile"] == ((1, 0.1), (2, 0.1), (4, 0.1))
+    clients = {series.name: series.points for series in found["clients per round"].series}
+    assert clients["failed"][2] == (3, 4) and found["loss"].marks == (3,)
+
+
+def test_what_was_never_measured_has_no_panel() -> None:
+    bare = History((RoundRecord(round=1, state="committed", accepted=1),))
+    assert [panel.title for panel in panels(bare)] == ["clients per round"]
+    assert panels(History()) == ()
+
+
+@pytest.mark.parametrize("history", [RUN, History((record(1),)), History()])
+def test_the_picture_is_svg_with_a_line_for_every_curve(history: History) -> None:
+    drawn = panels(history)
+    root = ElementTree.fromstring(svg("a <b> & c", drawn))
+    lines = [node for node in root.iter() if node.tag.endswith("polyline")]
+    assert len(lines) == sum(len(panel.series) for panel in drawn)
+    width, height = float(root.get("width", "0")), float(root.get("height", "0"))
+    for node in lines:
+        for pair in node.get("points", "").split():
+            x, y = map(float, pair.split(","))
+            assert 0 <= x <= width and 0 <= y <= height
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-2, 1e6))
+def test_ticks_are_few_and_within(low: float, span: float) -> None:
+    found = ticks(low, low + span)
+    assert 2 <= len(found) <= 7
+    assert low - span * 1e-6 <= found[0] and found[-1] <= low + span * (1 + 1e-6)
