@@ -1,0 +1,98 @@
+"""kill -9 in buffered rounds: what was acknowledged, also between two rounds, is counted exactly once.
+
+Three devices hold tasks of the first version; the third answers when that is long committed. The coordinator dies at a
+point, and the devices carry on as real ones do. Whichever round counted an update and however much it lagged by then,
+every update moves the weights by its value times its share, and its device is told.
+"""
+
+import asyncio
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server_kit import Device, Operator, fleet, update
+from test_kill import Zygote, supervised, until_dead_once, until_no_update_is_left
+
+from coterie.protocol.device import Task
+from coterie.protocol.tensors import decode_tensors
+
+# Each point with the time at which it strikes: the second acceptance or commit lies between two rounds.
+STRIKES = (
+    "lease.before_commit:2", "lease.after_commit:4",
+    "accept.before_commit:1", "accept.after_commit:1", "accept.before_commit:2", "accept.after_commit:2",
+    "update_blob.after_sync:2", "aggregated.before_commit:1", "aggregated.after_commit:2",
+    "commit.before_commit:1", "commit.after_commit:1", "commit.before_commit:2",
+    "updates.before_delete:1", "updates.after_delete:1", "cleanup.before_commit:1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Generator[Zygote, None, None]:
+    """One zygote for all the strikes."""
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("strike", STRIKES)
+def test_kill_between_buffered_rounds(strike: str, zygote: Zygote, tmp_path: Path) -> None:
+    asyncio.run(live(strike, zygote, tmp_path))
+
+
+async def live(strike: str, zygote: Zygote, folder: Path) -> None:
+    """One experiment of three rounds, each of one update or of as many as waited."""
+    async with supervised(zygote, folder, strike) as (supervisor, operator):
+        token = await operator.population()
+        experiment = await operator.experiment(
+            rounds=3, cohort=1, concurrency=3, mode="buffered", staleness_cap=5, staleness_exponent=0.0
+        )
+        devices = await fleet(operator, token, 3)
+        held = [(device, await device.task()) for device in devices]
+        sent = [(*pair, await delivered(*pair, value=value)) for pair, value in zip(held, (1.0, 2.0, 4.0), strict=True)]
+        # Two updates that waited together make one round, so that somebody has to answer once more.
+        async with asyncio.timeout(60):
+            while (await operator.state(experiment))["state"] == "running":
+                for device in devices:
+                    found = (await device.check_in())["task"]
+                    if found is not None:
+                        task = Task.model_validate(found)
+                        sent.append((device, task, await delivered(device, task, value=0.0)))
+        await until_dead_once(supervisor)
+        await check(operator, experiment, sent)
+        await until_no_update_is_left(folder)
+    assert supervisor.statuses == [-signal.SIGKILL, 0]
+
+
+async def delivered(device: Device, task: Task, *, value: float) -> float | None:
+    """Upload until it is acknowledged: the value, or None when the experiment was over by then."""
+    answer = await device.upload(task, update(task, value))
+    assert answer.status_code == 200 or answer.json()["code"] == "round_closed", answer.text
+    return value if answer.status_code == 200 else None
+
+
+async def check(operator: Operator, experiment: str, sent: list[tuple[Device, Task, float | None]]) -> None:
+    """Every acknowledged update is in exactly one round, in the order of the acknowledgements; momentum 0.5 says what
+    the versions must be.
+    """
+    rounds = await operator.rounds(experiment)
+    assert [entry["state"] for entry in rounds] == ["committed"] * 3
+    told = {task.id: (await device.check_in([task.id]))["settled"].get(task.id) for device, task, _ in sent}
+    acknowledged = [(task, value) for _, task, value in sent if value is not None]
+    counted = [value for task, value in acknowledged if told[task.id] == "counted"]
+    assert len(counted) == sum(entry["accepted"] for entry in rounds)
+    assert counted[:3] == [1.0, 2.0, 4.0]
+    velocity = expected = 0.0
+    for entry in rounds:
+        these, counted = counted[: entry["accepted"]], counted[entry["accepted"] :]
+        velocity = 0.5 * velocity + sum(these) / len(these)
+        expected += velocity
+        assert np.isclose(await number(operator, entry["model"]), expected)
+
+
+async def number(operator: Operator, sha256: str) -> float:
+    """The number that all weights of a version are."""
+    tensors = decode_tensors((await operator.http.get(f"/v1/blobs/{sha256}")).content)
+    (value,) = set(np.concatenate([tensor.reshape(-1) for tensor in tensors.values()]).tolist())
+    return value
