@@ -38,6 +38,33 @@ def server(
         Literal["debug", "info", "warning", "error"],
         typer.Option(envvar="COTERIE_LOG_LEVEL", help="The least that is logged; logs are JSON on stderr."),
     ] = "warning",
+    upstream: Annotated[
+        str | None,
+        typer.Option(envvar="COTERIE_UPSTREAM", help="Be an edge aggregator of the coordinator at this URL."),
+    ] = None,
+    upstream_token: Annotated[
+        str | None,
+        typer.Option(envvar="COTERIE_UPSTREAM_TOKEN", help="Its token of the kind edge; needed to join it."),
+    ] = None,
+    upstream_ca: Annotated[
+        Path | None,
+        typer.Option(envvar="COTERIE_UPSTREAM_CA", help="PEM of the authority that signed its certificate."),
+    ] = None,
+    edge_cohort: Annotated[
+        int, typer.Option(min=1, envvar="COTERIE_EDGE_COHORT", help="Updates wanted in an edge aggregator's round.")
+    ] = 10,
+    edge_over_selection: Annotated[
+        float,
+        typer.Option(min=1, max=10, envvar="COTERIE_EDGE_OVER_SELECTION", help="Tasks handed out for each of them."),
+    ] = 1.0,
+    edge_min_clients: Annotated[
+        int,
+        typer.Option(min=1, envvar="COTERIE_EDGE_MIN_CLIENTS", help="Fewest clients that it ever speaks for."),
+    ] = 2,
+    edge_deadline: Annotated[
+        float | None,
+        typer.Option(envvar="COTERIE_EDGE_DEADLINE_S", help="Seconds for its rounds, instead of 4/5 of those above."),
+    ] = None,
     stop_with_stdin: Annotated[
         bool,
         typer.Option("--stop-with-stdin", help="Stop when standard input closes, as when the parent process ends."),
@@ -50,14 +77,24 @@ def server(
     from coterie.server.settings import Settings
 
     output = Output(json)
-    given: dict[str, Any] = {"tls_cert": tls_cert, "tls_key": tls_key}
+    given: dict[str, Any] = {
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "upstream": upstream,
+        "upstream_token": upstream_token,
+        "upstream_ca": upstream_ca,
+        "edge_deadline_s": edge_deadline,
+    }
     settings = Settings(
         host=host,
         port=port,
         folder=folder,
         insecure=insecure,
         log_level=log_level,
-        **{key: path for key, path in given.items() if path},
+        edge_cohort=edge_cohort,
+        edge_over_selection=edge_over_selection,
+        edge_min_clients=edge_min_clients,
+        **{key: value for key, value in given.items() if value is not None},
     )
     if stop_with_stdin:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()

@@ -122,6 +122,17 @@ def counted(metrics: Sequence[str], vector: npt.NDArray[np.float32], *, clients:
     )
 
 
+def uncounted(metrics: Sequence[str], sums: MetricSums) -> npt.NDArray[np.float64]:
+    """The inverse of `counted`: the section of an accumulator over the clients that the sums count."""
+    named = {name: row for row, name in enumerate(_measured(metrics))}
+    counts = np.zeros((len(named), len(GRID)), np.float64)
+    for name, value in sums.sums.items():
+        if name.startswith(CLIENTS):
+            metric, _, place = name.removeprefix(CLIENTS).rpartition("/")
+            counts[named[metric], int(place)] = value
+    return counts.reshape(-1)
+
+
 def spreads(sums: Mapping[str, float]) -> dict[str, Spread]:
     """The spread of each metric whose counts are among the sums; empty where no client counted."""
     counts: dict[str, npt.NDArray[np.float64]] = {}

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.nonces import Nonces
@@ -16,6 +17,9 @@ from coterie.server.auth.tokens import Token
 from coterie.server.bell import Bell
 from coterie.server.board import Board
 from coterie.server.device.pace import Pacer
+from coterie.server.edge.edge import Edge
+from coterie.server.edge.edge import Parts as EdgeParts
+from coterie.server.edge.membership import token_missing
 from coterie.server.faults import Faults
 from coterie.server.fleet import Fleet
 from coterie.server.metrics import Metrics
@@ -24,7 +28,7 @@ from coterie.server.rounds.driver import Driver, Parts
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import Workers
 from coterie.server.settings import Settings
-from coterie.server.store import housekeeping
+from coterie.server.store import housekeeping, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.compression import Compression
 from coterie.server.store.devices import DeviceCache
@@ -96,6 +100,7 @@ async def open_coordinator(settings: Settings, faults: Faults | None = None) -> 
 async def _opened(
     settings: Settings, faults: Faults, database: Database, blobs: BlobStore, bell: Bell
 ) -> AsyncGenerator[Coordinator, None]:
+    await _check_upstream(settings, database)
     key, first_token = await housekeeping.first_start(database, settings.folder.resolve())
     async with database.read() as session:
         orphans = await housekeeping.sweep_orphans(session, blobs)
@@ -137,6 +142,15 @@ async def _opened(
         asyncio.create_task(_tidy(coordinator), name="tidy"),
         asyncio.create_task(board.follow(bell), name="board"),
     ]
+    above = None if settings.upstream is None else Link(settings.upstream, ca=settings.upstream_ca)
+    if above is not None:
+        edge = Edge(
+            EdgeParts(
+                settings=settings, database=database, blobs=blobs, rounds=coordinator.rounds, plans=plans, bell=bell
+            ),
+            above,
+        )
+        background.append(asyncio.create_task(edge.run(), name="edge"))
     if settings.prestart:
         background.append(asyncio.create_task(coordinator.workers.start(), name="warm the worker"))
     log.info("coordinator open", folder=str(settings.folder), orphans=orphans, experiments=board.count)
@@ -149,8 +163,22 @@ async def _opened(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await coordinator.workers.close()
+        if above is not None:
+            await above.close()
         with suppress(Exception):  # closing must go on: when devices were last seen is worth no failure
             await housekeeping.tidy(database, coordinator.fleet.take_unwritten())
+
+
+async def _check_upstream(settings: Settings, database: Database) -> None:
+    """Refuse at once what an edge aggregator could never do."""
+    if settings.upstream is None:
+        return
+    async with database.read() as session:
+        joined = await upstream.membership(session)
+    if joined is None and not settings.upstream_token:
+        raise token_missing()
+    if joined is not None and not settings.upstream_token and joined.url != settings.upstream.rstrip("/"):
+        log.warning("the coordinator above has another address now", before=joined.url, now=settings.upstream)
 
 
 async def _tidy(coordinator: Coordinator) -> None:

@@ -38,6 +38,13 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
     "evaluated": "a central evaluation recorded",
     "commit": "a model version committed, its round ended and the next one begun",
     "cleanup": "the rows of update blobs that are gone",
+    "edge_key": "an edge aggregator's own key",
+    "joined": "an edge aggregator's membership of the coordinator above",
+    "mirrored": "a task of the coordinator above, with the round that answers it",
+    "answered": "the answer of an edge aggregator sent, or refused",
+    "settled": "what became above of an edge aggregator's answers",
+    "withdrawn": "a round of an edge aggregator ended by the coordinator above",
+    "told": "a task given up, and the coordinator above told so",
     "sweep": "housekeeping at start and now and then: expired nonces and idempotency keys",
 }
 
@@ -45,6 +52,8 @@ BLOB_WRITES: Final[Mapping[str, str]] = {
     "upload": "a blob that an administrator uploaded",
     "update": "an update file that a device sent",
     "result": "a model version or server state that an aggregation made",
+    "accumulator": "an accumulator that an edge aggregator made",
+    "mirror": "a blob that an edge aggregator fetched from the coordinator above",
 }
 
 COMMIT_POINTS: Final[Mapping[str, str]] = {
@@ -61,6 +70,16 @@ COMMIT_POINTS: Final[Mapping[str, str]] = {
     "updates.before_delete": "before the update blobs of an ended round are deleted",
     "updates.after_delete": "after the update blobs of an ended round are deleted",
 }
+
+
+EDGE_POINTS: Final = tuple(
+    point
+    for point in COMMIT_POINTS
+    if point.startswith(
+        ("edge_key.", "joined.", "mirror", "accumulator_", "answered.", "settled.", "withdrawn.", "told.")
+    )
+)
+"""The points that only an edge aggregator reaches."""
 
 
 @final

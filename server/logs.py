@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from structlog.typing import Processor
 
-_SECRET = re.compile(r"(coterie_(?:admin|enrol)_[0-9a-f]{32}_)[A-Za-z0-9-]+")
+_SECRET = re.compile(r"(coterie_(?:admin|enrol|edge)_[0-9a-f]{32}_)[A-Za-z0-9-]+")
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -7,7 +7,7 @@ from fastapi import Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round, StopRequested
-from coterie.aggregation.progress import Progress, measured
+from coterie.aggregation.progress import Progress, Reason, measured
 from coterie.errors import Conflict, InternalError, NotFound
 from coterie.protocol import ids
 from coterie.protocol.control import ExperimentCreate, ExperimentView, ModelView, Page, RoundView
@@ -17,7 +17,7 @@ from coterie.server.clock import now_ms
 from coterie.server.control import submission
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
-from coterie.server.store import audit, events, experiments, tasks
+from coterie.server.store import audit, events, experiments, tasks, upstream
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
 router = gated_router("experiments")
@@ -139,9 +139,12 @@ async def stop(experiment: Name, here: Here, admin: Admin) -> ExperimentView:
         row = await experiments.locked(session, (await found(session, experiment)).id)
         if row.state == experiments.RUNNING:
             opened = await experiments.open_round(session, row.id)
-            if opened is None:
+            if opened is not None:
+                await here.rounds.apply(session, opened, StopRequested())
+            elif await upstream.mirrored(session, row.id):
+                here.rounds.finish_mirrored(session, row, Reason.STOPPED)
+            else:
                 raise InternalError(f"The experiment {row.id} runs but has no open round.")
-            await here.rounds.apply(session, opened, StopRequested())
             await audit.append(session, admin.token, "experiment.stopped", row.id)
             await session.flush()
             await session.refresh(row)

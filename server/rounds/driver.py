@@ -25,7 +25,7 @@ from coterie.aggregation.engine import (
     Event,
     Phase,
 )
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, InternalError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Task
 from coterie.server.bell import Bell, wait
@@ -33,7 +33,7 @@ from coterie.server.clock import now_ms
 from coterie.server.plans import Plans
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import JobFailed, Workers
-from coterie.server.store import blob_rows, events, experiments, tasks
+from coterie.server.store import blob_rows, events, experiments, tasks, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
@@ -177,13 +177,18 @@ class Driver:
         out = self._parts.blobs.scratch_file(f"job-{experiment}-{number}")
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
+        answers = found.row.upstream is not None
         try:
-            result = await self._parts.workers.run("aggregate", self._aggregate_arguments(found, row, accepted, out))
+            if answers:
+                arguments = await self._accumulate_arguments(found, row, accepted, out)
+            else:
+                arguments = self._aggregate_arguments(found, row, accepted, out)
+            result = await self._parts.workers.run("accumulate" if answers else "aggregate", arguments)
         except JobFailed as error:
             await self._step("aggregate_failed", found, AggregateFailed(error.message))
             return
         else:
-            await self._keep_result(found, result)
+            await (self._keep_accumulator(found, result) if answers else self._keep_result(found, result))
         finally:
             shutil.rmtree(out, ignore_errors=True)
 
@@ -232,6 +237,40 @@ class Driver:
             changes = {"aggregate": weights["sha256"], "server_state": state["sha256"] if state else None}
             self._parts.rounds.traffic.use(opened.row.experiment, [weights["sha256"]])
             await self._parts.rounds.apply(session, opened, event, changes)
+
+    async def _accumulate_arguments(
+        self, found: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
+    ) -> dict[str, Any]:
+        async with self._parts.database.read() as session:
+            above = await upstream.find(session, found.row.upstream or "")
+        if above is None:
+            raise InternalError(f"Round {found.row.number} of {row.id} answers a task that has no row.")
+        terms, blobs = upstream.terms(above), self._parts.blobs
+        return {
+            "manifest": str(blobs.path("blobs", row.plan)),
+            "task": above.id,
+            "base": found.value.base,
+            "reducer": terms.reducer,
+            "min_clients": above.min_clients,
+            "max_clients": terms.max_clients,
+            "updates": [str(blobs.path("updates", task.upload or "")) for task in accepted],
+            "weight_cap": upstream.message(above).weight_cap,
+            "out": str(out),
+        }
+
+    async def _keep_accumulator(self, found: OpenRound, result: dict[str, Any]) -> None:
+        """Make an edge aggregator's answer durable, then say so. It is no version: the round keeps the one it had."""
+        file = result["accumulator"]
+        await self._parts.blobs.put("updates", file["sha256"], Path(file["path"]), point="accumulator")
+        async with self._parts.database.write("aggregated") as session:
+            opened = await self._same(session, found)
+            if opened is None:
+                return
+            for entry in result["rejected"]:
+                await tasks.reject(session, entry["task"], entry["code"], entry["message"])
+            await upstream.keep(session, opened.row.upstream or "", file["sha256"])
+            event = AggregateReady(opened.value.base, result["metrics"], len(result["rejected"]))
+            await self._parts.rounds.apply(session, opened, event, {"aggregate": file["sha256"]})
 
     async def _evaluate(self, found: OpenRound) -> None:
         async with self._parts.database.read() as session:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.aggregation.accumulator import Answer, accumulate_updates
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.plan.manifest import Manifest
@@ -31,6 +32,28 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "state": _file(Path(result.state)) if result.state else None,
         "metrics": dict(result.metrics),
         "accepted": list(result.accepted),
+        "rejected": [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in result.rejected],
+    }
+
+
+def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the update files of an edge aggregator's round into the accumulator that it sends on."""
+    result = accumulate_updates(
+        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        Answer(
+            task=arguments["task"],
+            base=arguments["base"],
+            reducer=arguments["reducer"],
+            min_clients=arguments["min_clients"],
+            max_clients=arguments["max_clients"],
+        ),
+        updates=[Path(path) for path in arguments["updates"]],
+        weight_cap=arguments["weight_cap"],
+        out=Path(arguments["out"]),
+    )
+    return {
+        "accumulator": {"path": result.path, "sha256": result.sha256, "size": result.size},
+        "metrics": dict(result.metrics),
         "rejected": [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in result.rejected],
     }
 

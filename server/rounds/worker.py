@@ -30,13 +30,24 @@ def _aggregate(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return aggregate_job(arguments)
 
 
+def _accumulate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.rounds.jobs import accumulate_job
+
+    return accumulate_job(arguments)
+
+
 def _evaluate(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from coterie.server.rounds.jobs import evaluate_job
 
     return evaluate_job(arguments)
 
 
-JOBS: Final[Mapping[str, Job]] = {"warm": _warm, "aggregate": _aggregate, "evaluate": _evaluate}
+JOBS: Final[Mapping[str, Job]] = {
+    "warm": _warm,
+    "aggregate": _aggregate,
+    "accumulate": _accumulate,
+    "evaluate": _evaluate,
+}
 
 
 def perform(line: str) -> dict[str, Any]:

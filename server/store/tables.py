@@ -224,7 +224,8 @@ class MembershipRow(Base):
 class UpstreamTaskRow(Base):
     """A task that an edge aggregator has of the coordinator above, answered by its round ``number`` of ``experiment``.
 
-    ``upload``: the accumulator's file; ``answer``: what it is made of where there is no file, as JSON.
+    ``min_clients``: of how many clients the answer must be at least. ``upload``: the accumulator's file; ``answer``:
+    what it is made of where there is no file, as JSON.
     """
 
     __tablename__ = "upstream_tasks"
@@ -233,6 +234,7 @@ class UpstreamTaskRow(Base):
     number: Mapped[int]
     message: Mapped[str] = mapped_column(Text)
     state: Mapped[str] = mapped_column(String(16), index=True)
+    min_clients: Mapped[int]
     upload: Mapped[str | None] = mapped_column(String(64))
     answer: Mapped[str | None] = mapped_column(Text)
     detail: Mapped[str | None] = mapped_column(Text)

@@ -1,7 +1,9 @@
 """What an edge aggregator holds of the coordinator above it, as rows: its membership, and the tasks it has there.
 
 leased ──► ready ──► pending ──► counted       its round is answered; the answer is sent; the round above counted it
-       │         └─► refused └─► rolled_back   nothing comes of the answer
+       │         │           └─► rolled_back   or did not
+       │         ├─► counted                   an evaluation counts when it is taken
+       │         └─► refused                   the answer may not enter the aggregate above
        └─► failed ──► told                     no answer could be made; the coordinator above knows it
 """
 
@@ -14,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.errors import InternalError
 from coterie.protocol.device import EdgeTerms, Task
 from coterie.server.clock import now_ms
-from coterie.server.store.tables import MembershipRow, UpstreamTaskRow
+from coterie.server.store.tables import ExperimentRow, MembershipRow, UpstreamTaskRow
 
 LEASED: Final = "leased"
 READY: Final = "ready"
@@ -26,7 +28,7 @@ TOLD: Final = "told"
 REFUSED: Final = "refused"
 NEXT: Final[dict[str, tuple[str, ...]]] = {
     LEASED: (READY, FAILED, TOLD),
-    READY: (PENDING, REFUSED),
+    READY: (PENDING, COUNTED, REFUSED),
     PENDING: (COUNTED, ROLLED_BACK),
     FAILED: (TOLD,),
 }
@@ -67,6 +69,28 @@ async def move(session: AsyncSession, task: str, state: str, **changes: Any) -> 
         .values(state=state, **ended, **changes)
     )
     return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def experiments(session: AsyncSession, limit: int) -> Sequence[str]:
+    """The experiments of above that are running here, the oldest first."""
+    mirrored = select(UpstreamTaskRow.experiment)
+    query = select(ExperimentRow.id).where(ExperimentRow.state == "running", ExperimentRow.id.in_(mirrored))
+    return (await session.execute(query.order_by(ExperimentRow.id).limit(limit))).scalars().all()
+
+
+async def mirrored(session: AsyncSession, experiment: str) -> bool:
+    """Whether an experiment is one of the coordinator above."""
+    query = select(UpstreamTaskRow.id).where(UpstreamTaskRow.experiment == experiment)
+    return (await session.execute(query.limit(1))).first() is not None
+
+
+async def keep(session: AsyncSession, task: str, accumulator: str) -> None:
+    """Say which file answers a task that is not ready yet."""
+    await session.execute(
+        update(UpstreamTaskRow)
+        .where(UpstreamTaskRow.id == task, UpstreamTaskRow.state == LEASED)
+        .values(upload=accumulator)
+    )
 
 
 async def live_accumulators(session: AsyncSession) -> frozenset[str]:

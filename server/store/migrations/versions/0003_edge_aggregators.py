@@ -39,6 +39,7 @@ def upgrade() -> None:
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("min_clients", sa.BigInteger(), nullable=False),
         sa.Column("upload", sa.String(length=64), nullable=True),
         sa.Column("answer", sa.Text(), nullable=True),
         sa.Column("detail", sa.Text(), nullable=True),

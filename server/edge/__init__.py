@@ -1,0 +1,1 @@
+"""An edge aggregator: a coordinator to the devices below it, a client to the coordinator above."""

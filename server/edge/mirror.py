@@ -1,0 +1,247 @@
+"""A task of the coordinator above becomes a round here: its blobs, its experiment, and the round that answers it."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.accumulator import tree_reducer
+from coterie.aggregation.plan.check import check_plan
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.progress import Progress
+from coterie.aggregation.round import RoundConfig
+from coterie.client_sdk.device.blobs import BlobCache
+from coterie.errors import PlanRefused, PolicyRefused
+from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
+from coterie.protocol.device import EdgeTerms, Task
+from coterie.protocol.layout import Layout
+from coterie.protocol.tensors import TensorLimits, read_file
+from coterie.server.clock import now_ms
+from coterie.server.edge.membership import Membership
+from coterie.server.rounds.transitions import Rounds
+from coterie.server.settings import Settings
+from coterie.server.store import blob_rows, devices, events, experiments, populations, upstream
+from coterie.server.store.blobs import BlobStore
+from coterie.server.store.engine import Database
+from coterie.server.store.tables import BlobRow, ExperimentRow, ModelRow, RoundRow, UpstreamTaskRow
+
+MOST_ROUNDS = 1_000_000
+SHARE_OF_TIME = 0.8
+"""So much of what is left of the round above may the round here take; the rest is for adding up and sending."""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Makes rounds of tasks."""
+
+    settings: Settings
+    database: Database
+    blobs: BlobStore
+    rounds: Rounds
+    cache: BlobCache
+
+    async def take(self, membership: Membership, task: Task) -> bool:
+        """Check a task, fetch what it names and begin the round that answers it. False for a task known before.
+
+        Guarantees: the coordinator pinned at enrolment signed this very task for this edge aggregator; an accepted key
+        signed the plan; every byte has its digest. What the devices below check again is checked here too, so that a
+        bad task costs none of them anything.
+        Raises PolicyRefused, PlanRefused, ExperimentError (``reducer_in_tree``), TensorFileError, Unauthenticated;
+        RemoteError.
+        """
+        async with self.database.read() as session:
+            if await upstream.find(session, task.id) is not None:
+                return False
+            signers = await populations.signers(session, membership.population)
+            known = await experiments.find(session, task.experiment)
+            nested = await devices.any_edge(session, membership.population)
+        terms = self._accepted(membership, task, known)
+        manifest = await self._fetch(task, signers)
+        config = local_config(self.settings, task, terms, nested=nested)
+        async with self.database.write("mirrored") as session:
+            experiment = await self._experiment(session, membership, task, manifest, config)
+            before = experiment.round
+            number = await self.rounds.begin_for(session, experiment, config, base=task.model.sha256, upstream=task.id)
+            session.add(
+                UpstreamTaskRow(
+                    id=task.id,
+                    experiment=experiment.id,
+                    number=number,
+                    message=task.model_dump_json(exclude_unset=True),
+                    state=upstream.LEASED,
+                    min_clients=needed(self.settings, terms),
+                    created_at=now_ms(),
+                )
+            )
+            dropped = await _drop_base(session, experiment.id, before, task.model.sha256)
+        if dropped is not None:
+            await self.blobs.remove("blobs", dropped)
+        return True
+
+    def _accepted(self, membership: Membership, task: Task, known: ExperimentRow | None) -> EdgeTerms:
+        """The task's terms, if this edge aggregator takes it."""
+        task.verify(membership.coordinator_key)
+        task.plan.verify()
+        if task.device != membership.device:
+            raise PolicyRefused("The task was signed for another edge aggregator.", code="task_of_another")
+        if task.edge is None:
+            raise PolicyRefused(
+                "The task is a device's: it has no terms for an edge aggregator.",
+                hint="Enrol with a token of the kind edge.",
+                code="task_without_terms",
+            )
+        if known is not None and known.state == "stopped":
+            raise PolicyRefused("The operator of this edge aggregator stopped the experiment.", code="stopped_here")
+        if needed(self.settings, task.edge) > task.edge.max_clients:
+            raise PolicyRefused(
+                f"The task lets this edge aggregator speak for {task.edge.max_clients} clients; it never speaks for "
+                f"fewer than {needed(self.settings, task.edge)}.",
+                hint="Lower --edge-min-clients, or enrol with a token that allows more.",
+                code="too_few_clients",
+            )
+        tree_reducer(task.edge.reducer)
+        return task.edge
+
+    async def _fetch(self, task: Task, signers: tuple[str, ...]) -> Manifest:
+        """Everything that the task names, durable here."""
+        data = await self._blob(task.plan.id, "plan", None)
+        named = Manifest.from_bytes(data).graphs
+        graphs = {name: await self._blob(graph.sha256, "graph", graph.size) for name, graph in named.items()}
+        plan = await asyncio.to_thread(
+            check_plan,
+            data,
+            graphs,
+            signature=task.plan.signature,
+            signer=task.plan.signer,
+            allowed_signers=signers,
+        )
+        await self._tensors(task.model.sha256, "model", task.model.size, plan.manifest.layout)
+        if plan.manifest.frozen is not None:
+            await self._tensors(plan.manifest.frozen.sha256, "frozen", None, plan.manifest.frozen.layout)
+        return plan.manifest
+
+    async def _blob(self, sha256: str, kind: str, size: int | None) -> bytes:
+        path = self.blobs.path("blobs", sha256)
+        async with self.database.read() as session:
+            row = await blob_rows.find(session, sha256)
+        if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
+            data = await self.cache.fetch(sha256, limit=self.settings.blob_limit, size=size)
+            part = self.blobs.scratch_file(f"mirror-{sha256}")
+            await asyncio.to_thread(part.write_bytes, data)
+            await self.blobs.put("blobs", sha256, part, point="mirror")
+            part.unlink()
+            async with self.database.write("mirrored") as session:
+                await blob_rows.keep(session, sha256, len(data), kind)
+            self.cache.prune(keep=frozenset(), bytes_kept=0)
+        return await asyncio.to_thread(path.read_bytes)
+
+    async def _tensors(self, sha256: str, kind: str, size: int | None, layout: Layout) -> None:
+        await self._blob(sha256, kind, size)
+        await asyncio.to_thread(_check_tensors, self.blobs.path("blobs", sha256), layout, kind)
+
+    async def _experiment(
+        self, session: AsyncSession, membership: Membership, task: Task, manifest: Manifest, config: RoundConfig
+    ) -> ExperimentRow:
+        """The experiment of above as it is known here; what a task says of it holds from this round on."""
+        request = local_request(membership.population, task, manifest, config)
+        row = await experiments.find(session, task.experiment)
+        if row is None:
+            row = ExperimentRow(
+                id=task.experiment,
+                name=request.name,
+                population=request.population,
+                request=request.model_dump_json(),
+                plan=manifest.id,
+                state=experiments.RUNNING,
+                progress=Progress(current=task.model.sha256).to_json(),
+                round=0,
+                model=task.model.sha256,
+                created_at=now_ms(),
+            )
+            session.add(row)
+            events.append(session, "experiment.mirrored", {"name": row.name, "population": row.population}, row.id)
+        row.request, row.plan, row.model = request.model_dump_json(), manifest.id, task.model.sha256
+        row.state, row.reason, row.finished_at = experiments.RUNNING, None, None
+        await session.flush()
+        return row
+
+
+def needed(settings: Settings, terms: EdgeTerms) -> int:
+    """Of how many clients an answer must be at least: both sides have a say."""
+    return max(settings.edge_min_clients, terms.min_clients)
+
+
+def local_config(settings: Settings, task: Task, terms: EdgeTerms, *, nested: bool) -> RoundConfig:
+    """What the round that answers a task aims for. nested: whether edge aggregators may be among its clients; then one
+    update may be enough, since it is of many.
+    """
+    fewest = needed(settings, terms)
+    cohort = min(max(settings.edge_cohort, 1 if nested else fewest), terms.max_clients)
+    left = max(SHARE_OF_TIME * terms.deadline_ms / 1000, 0.1)
+    seconds = min(left, settings.edge_deadline_s or left)
+    least = 1 if nested else fewest
+    if task.kind == "evaluate":
+        return RoundConfig(
+            cohort=cohort,
+            min_updates=least,
+            evaluate_only=True,
+            federated_evaluation=True,
+            evaluation_cohort=cohort,
+            evaluation_deadline_s=seconds,
+        )
+    return RoundConfig(
+        cohort=cohort, over_selection=settings.edge_over_selection, min_updates=least, deadline_s=seconds
+    )
+
+
+def local_request(population: str, task: Task, manifest: Manifest, config: RoundConfig) -> ExperimentCreate:
+    """The experiment as this edge aggregator's devices meet it."""
+    return ExperimentCreate(
+        name=manifest.name,
+        population=population,
+        plan=task.plan,
+        initial=task.model,
+        rounds=RoundPolicy(
+            rounds=MOST_ROUNDS,
+            cohort=config.cohort,
+            min_updates=config.min_updates,
+            over_selection=config.over_selection,
+            deadline_s=config.deadline_s,
+            lease_s=max(task.lease_ms / 1000, 0.001),
+            weight_cap=task.weight_cap,
+            evaluate_every=0,
+        ),
+        server=ServerRule(name="sgd"),
+        reducer=task.edge.reducer if task.edge else "mean",
+        codecs=task.codecs,
+        hyper=task.hyper,
+        frozen=task.frozen,
+        seed=task.seed,
+    )
+
+
+async def _drop_base(session: AsyncSession, experiment: str, before: int, base: str) -> str | None:
+    """Forget the version that the round before had, unless something here still needs it. Returns its digest."""
+    row = await session.get(RoundRow, (experiment, before))
+    if row is None or row.base == base:
+        return None
+    in_use = select(RoundRow.base).where(RoundRow.base == row.base, RoundRow.phase.in_(experiments.OPEN_PHASES))
+    in_a_lineage = select(ModelRow.sha256).where(ModelRow.sha256 == row.base)
+    for query in (in_use, in_a_lineage):
+        if (await session.execute(query.limit(1))).first() is not None:
+            return None
+    blob = await session.get(BlobRow, row.base)
+    if blob is None:
+        return None
+    await session.delete(blob)
+    return row.base
+
+
+def _check_tensors(path: Path, layout: Layout, kind: str) -> None:
+    limits = TensorLimits(max_bytes=layout.size * 4 + (1 << 20), dtypes=frozenset({"F32"}))
+    vector = layout.flatten(read_file(path, limits))
+    if not np.isfinite(vector).all():
+        raise PlanRefused(f"The {kind} of the task holds values that are not finite.", code="model_not_finite")
