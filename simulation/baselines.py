@@ -1,0 +1,103 @@
+"""What federation is measured against: training on everybody's rows in one place, and each client by itself.
+
+Both run the experiment's own plan, optimizer, batch size and number of rounds, with one client, FedAvg and a server
+that adds the step as it is, so a round is the client's local training and nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.history import History
+from coterie.aggregation.horizontal import FedAvg
+from coterie.aggregation.server_optimizers import server_sgd
+from coterie.client_sdk.device.data import DataSource, load_data
+from coterie.client_sdk.device.trainers.base import Trainer
+from coterie.errors import ExperimentError
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema
+from coterie.simulation.simulation import Simulation, simulate, simulate_full
+
+# What a policy says about choosing among clients, which means nothing where there is one.
+_OF_MANY = (
+    "cohort", "min_updates", "over_selection", "dropout", "mode", "concurrency", "selection", "min_examples", "labels",
+    "rest_rounds", "rest_s", "evaluation_cohort", "weight_cap",
+)  # fmt: skip
+
+
+def centralised(
+    experiment: Experiment, clients: Sequence[DataSource], *, trainer: Trainer | str | None = None
+) -> Simulation:
+    """The experiment on all clients' rows put together: what there would be to gain without privacy.
+
+    clients: as in `simulate`. A round goes through all rows ``epochs`` times. Of the pool the same share of rows is
+    held out, but not the same rows. Raises what `simulate` raises.
+    """
+    if not clients:
+        raise ExperimentError("A baseline needs at least one client.", code="no_clients")
+    parts = [_rows(source, experiment.schema, number) for number, source in enumerate(clients)]
+    pool = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return simulate_full(_alone(experiment), [pool], trainer=trainer)
+
+
+@dataclass(frozen=True)
+class LocalOnly:
+    """Every client's own training. histories: in the order of the clients."""
+
+    histories: tuple[History, ...]
+
+    def last(self, metric: str) -> tuple[float, ...]:
+        """Each client's last value of a metric; clients that never measured it are left out."""
+        curves = (history.curve(metric) for history in self.histories)
+        return tuple(curve[-1][1] for curve in curves if curve)
+
+    def mean(self, metric: str) -> float:
+        """Over the clients. Raises ExperimentError (``not_measured``) when none measured it."""
+        return float(np.mean(self._measured(metric)))
+
+    def worst_decile(self, metric: str, *, lowest: bool = True) -> float:
+        """The mean over the tenth of the clients, at least one, with the lowest values (the highest, for a loss)."""
+        values = sorted(self._measured(metric), reverse=not lowest)
+        return float(np.mean(values[: ceil(len(values) / 10)]))
+
+    def _measured(self, metric: str) -> tuple[float, ...]:
+        values = self.last(metric)
+        if not values:
+            raise ExperimentError(
+                f"No client measured {metric!r}.",
+                hint="Give the experiment evaluation rows, or hold rows out and set evaluate_every.",
+                code="not_measured",
+            )
+        return values
+
+
+def local_only(
+    experiment: Experiment, clients: Sequence[DataSource], *, trainer: Trainer | str | None = None
+) -> LocalOnly:
+    """Each client trains by itself from the same first weights: what it has without the others.
+
+    clients: as in `simulate`. Each is measured as the experiment says: on the experiment's evaluation rows, or else on
+    the rows that it holds out itself. Raises what `simulate` raises.
+    """
+    if not clients:
+        raise ExperimentError("A baseline needs at least one client.", code="no_clients")
+    alone = _alone(experiment)
+    return LocalOnly(tuple(simulate(alone, [source], trainer=trainer) for source in clients))
+
+
+def _alone(experiment: Experiment) -> Experiment:
+    """The experiment for one client."""
+    policy = experiment.rounds.model_dump(exclude=set(_OF_MANY))
+    rounds = RoundPolicy.model_validate({**policy, "cohort": 1})
+    return replace(experiment, algorithm=FedAvg(), server_optimizer=server_sgd(), codecs=("float32",), rounds=rounds)
+
+
+def _rows(source: DataSource, schema: DataSchema, number: int) -> Mapping[str, NDArray[Any]]:
+    if isinstance(source, Mapping):
+        return schema.check(cast(Mapping[str, NDArray[Any]], source), f"client {number}")
+    return load_data(source, schema)
