@@ -148,11 +148,7 @@ def check_range(length: int, start: int, stop: int) -> None:
 
 def check_vector(vector: npt.NDArray[Any], shape: Shape) -> None:
     """Refuse what is not a flat float vector of the segments' total length, or not finite everywhere."""
-    if vector.ndim != 1 or vector.dtype.kind != "f" or vector.size != shape.length:
-        raise errors.UpdateRefused(
-            f"A section needs {shape.length} float elements in a row; got {vector.dtype} {list(vector.shape)}.",
-            code="wrong_length",
-        )
+    check_form(vector, shape)
     finite = np.isfinite(vector)
     if not finite.all():
         at = int(np.argmin(finite))
@@ -160,6 +156,15 @@ def check_vector(vector: npt.NDArray[Any], shape: Shape) -> None:
             f"Element {at} is {vector[at]}; {int((~finite).sum())} of {vector.size} are not finite.",
             hint="Training diverged: lower the learning rate or clip the delta.",
             code="not_finite",
+        )
+
+
+def check_form(vector: npt.NDArray[Any], shape: Shape) -> None:
+    """Refuse what is not a flat float vector of the segments' total length."""
+    if vector.ndim != 1 or vector.dtype.kind != "f" or vector.size != shape.length:
+        raise errors.UpdateRefused(
+            f"A section needs {shape.length} float elements in a row; got {vector.dtype} {list(vector.shape)}.",
+            code="wrong_length",
         )
 
 

@@ -14,8 +14,10 @@ Mean squared errors at 1, 2, 3, 4 bits: 0.571, 0.132, 0.0360, 0.0096 of ‖x‖�
 Vargaftik et al., DRIVE (arXiv:2105.08339) and EDEN (arXiv:2108.08842).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,9 @@ from coterie.protocol.codecs.codec import (
     Shape,
     State,
     as_float32,
+    check_form,
     check_range,
+    check_vector,
     read_payload,
 )
 from coterie.protocol.codecs.packing import fold, pack, packed_size, unfold, unpack
@@ -74,24 +78,23 @@ class Eden:
 
     def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
         """See Codec.encode. Refuses magnitudes beyond 1e15 (``out_of_range``)."""
-        values = as_float32(vector, shape)
-        check_magnitudes(values, self.name)
+        check_form(vector, shape)
+        plain = vector.dtype == np.float32 and vector.flags.c_contiguous
+        values = vector if plain else as_float32(vector, shape)
         flips = signs(keys.own)
         parts: list[bytes] = []
         for span in spans(values.size):
             block = cut(values, span)
-            norms = np.sqrt(np.einsum("ij,ij->i", block, block))
+            squares = np.vecdot(block, block)
+            if not bool((squares <= LARGEST**2).all()):  # also where there is NaN
+                check_vector(vector, shape)
+                check_magnitudes(values, self.name)
+            norms = np.sqrt(squares)
             turned = rotate(block, flips)
-            with np.errstate(divide="ignore"):
-                turned *= np.where(norms > 0, 1 / norms, 0)[:, None].astype(np.float32)
-            codes = self._quantise(turned)
-            levels = _table(self.bits)[codes]
-            agreement = np.einsum("ij,ij->i", turned, levels)
-            if self.biased:
-                scales = norms * agreement / np.einsum("ij,ij->i", levels, levels) / np.float32(span.size)
-            else:
-                scales = np.where(norms > 0, norms / np.where(norms > 0, agreement, 1), 0)
-            parts.append(join(scales, codes, self.bits))
+            codes = self._quantise(turned, norms)
+            packed = fold(codes, self.bits) if self.bits in _RUNS else codes
+            levels = _levels(packed, span, self.bits)
+            parts.append(join(self._scales(norms, turned, levels), packed, span, self.bits))
         return b"".join(parts), NO_STATE
 
     def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
@@ -107,19 +110,37 @@ class Eden:
             vector[low - start : high - start] = whole[low - span.start : high - span.start]
         return vector
 
+    def _scales(
+        self, norms: npt.NDArray[np.float32], turned: npt.NDArray[np.float32], levels: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        """The last factor of each block, whose elements turned have the norm ‖x‖ √n: of zeros, 0."""
+        agreement = np.vecdot(turned, levels)
+        if self.biased:
+            return agreement / np.vecdot(levels, levels) / np.float32(turned.shape[1])
+        return (norms * norms / np.where(agreement > 0, agreement, 1)).astype(np.float32)
+
     def _blocks(self, payload: Payload, span: Span, flips: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        scales, codes = split(payload, span, self.bits, scaled=True)
+        scales, packed = split(payload, span, self.bits, scaled=True)
         check_units(scales, span.first)
         with np.errstate(over="ignore", under="ignore"):
-            return rotate_back(_table(self.bits)[codes], flips) * scales[:, None]
+            whole = rotate_back(_levels(packed, span, self.bits), flips)
+            whole *= scales[:, None]
+        return whole
 
-    def _quantise(self, turned: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-        """The codes of normal numbers: how many thresholds the magnitude passes, and the sign above."""
-        magnitudes = np.abs(turned)
-        codes = np.signbit(turned).astype(np.uint8) << np.uint8(self.bits - 1)
-        for threshold in _thresholds(self.bits):
-            codes += (magnitudes > threshold).view(np.uint8)
-        return codes
+    def _quantise(self, turned: npt.NDArray[np.float32], norms: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+        """The codes: each element's cell on an even grid of 256 (65 536 at 3, 5 and 6 bits) says which centroid is
+        nearest, but for the few in the cell that a threshold crosses: at most 0.3 % more error.
+        """
+        fine = self.bits not in _RUNS
+        half = _HALF[fine]
+        with np.errstate(divide="ignore", over="ignore"):
+            factors = np.where(norms > 0, half / np.float32(_REACH[self.bits]) / norms, np.float32(0))
+        cells = turned * factors[:, None]
+        cells += np.float32(half)
+        np.clip(cells, 0, 2 * half - 1, out=cells)
+        if fine:
+            return np.take(_cells(self.bits), cells.astype(np.uint16))
+        return np.take(_pairs(self.bits), cells.astype(np.uint8).view("<u2")).view(np.uint8)
 
 
 def eden(bits: int, *, biased: bool = False) -> Eden:
@@ -143,6 +164,13 @@ def check_magnitudes(values: npt.NDArray[np.float32], name: str) -> None:
         )
 
 
+_RUNS = (1, 2, 4)
+"""Bits of codes of which several share a byte. The others take one byte each on the way."""
+_HALF: Mapping[bool, int] = MappingProxyType({False: 128, True: 32768})
+_REACH: Mapping[int, float] = MappingProxyType({1: 2.0, 2: 2.0, 3: 2.0, 4: 2.6, 5: 3.5, 6: 4.0})
+"""How far the grid of cells goes, in deviations: beyond the last threshold, by bits."""
+
+
 @cache
 def _table(bits: int) -> npt.NDArray[np.float32]:
     """Code → centroid, a whole number of 512ths."""
@@ -151,22 +179,50 @@ def _table(bits: int) -> npt.NDArray[np.float32]:
 
 
 @cache
-def _thresholds(bits: int) -> tuple[np.float32, ...]:
-    half = CENTROIDS[bits]
-    return tuple(np.float32((a + b) / 2) for a, b in zip(half, half[1:], strict=False))
+def _cells(bits: int) -> npt.NDArray[np.uint8]:
+    """Cell → the code of the centroid nearest to its middle."""
+    count = 2 * _HALF[bits not in _RUNS]
+    middles = (np.arange(count) + 0.5 - count // 2) * _REACH[bits] / (count // 2)
+    half = np.array(CENTROIDS[bits])
+    nearest = np.searchsorted((half[1:] + half[:-1]) / 2, np.abs(middles))
+    return (nearest | ((middles < 0) << (bits - 1))).astype(np.uint8)
 
 
-def join(scales: npt.NDArray[np.floating[Any]] | None, codes: npt.NDArray[np.uint8], bits: int) -> bytes:
-    """The bytes of blocks [count, size]: of each its scale, if there are scales, and its codes."""
-    count, size = codes.shape
+@cache
+def _pairs(bits: int) -> npt.NDArray[Any]:
+    """Two cells, the first in the lower byte → two codes."""
+    codes = _cells(bits).astype("<u2")
+    return (codes[None, :] | (codes[:, None] << 8)).reshape(-1)
+
+
+@cache
+def _bytes(bits: int) -> npt.NDArray[Any]:
+    """A byte of codes → their centroids, side by side."""
+    if bits not in _RUNS:
+        return np.resize(_table(bits), 256)
+    return _table(bits)[unfold(np.arange(256, dtype=np.uint8), bits)].reshape(256, 8 // bits)
+
+
+def _levels(packed: npt.NDArray[np.uint8], span: Span, bits: int) -> npt.NDArray[np.float32]:
+    """The centroids of a span's codes, [count, size]."""
+    table = _bytes(bits)
+    if bits == 4:  # one element of eight bytes is found faster than a row of two
+        return np.take(table.view(np.uint64).reshape(-1), packed).view(np.float32).reshape(span.count, span.size)
+    return np.take(table, packed, axis=0).reshape(span.count, span.size)
+
+
+def join(scales: npt.NDArray[np.float32] | None, packed: npt.NDArray[np.uint8], span: Span, bits: int) -> bytes:
+    """The bytes of a span's blocks: of each its scale, if there are scales, and its codes, folded where several share a
+    byte.
+    """
     head = 0 if scales is None else _SCALE.itemsize
-    out = np.empty((count, head + size * bits // 8), np.uint8)
+    out = np.empty((span.count, head + span.size * bits // 8), np.uint8)
     if scales is not None:
-        out[:, :head] = scales.astype(_SCALE).view(np.uint8).reshape(count, head)
-    if bits in (1, 2, 4):
-        out[:, head:] = fold(codes, bits)
+        out[:, :head] = scales.astype(_SCALE).view(np.uint8).reshape(span.count, head)
+    if bits in _RUNS:
+        out[:, head:] = packed.reshape(span.count, -1)
     else:
-        for row, block in zip(out, codes, strict=True):
+        for row, block in zip(out, packed.reshape(span.count, span.size), strict=True):
             row[head:] = np.frombuffer(pack(block, bits), np.uint8)
     return out.tobytes()
 
@@ -175,12 +231,12 @@ def split(
     payload: Payload, span: Span, bits: int, *, scaled: bool
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
     """The inverse of `join` for a span; no scales unless `scaled`. Every block is a multiple of 64 elements."""
-    head, packed = _SCALE.itemsize if scaled else 0, packed_size(span.size, bits)
+    head, size = _SCALE.itemsize if scaled else 0, packed_size(span.size, bits)
     at = head * span.first + span.start * bits // 8
-    data = read_payload(payload, at, at + span.count * (head + packed))
-    rows = np.frombuffer(data, np.uint8).reshape(span.count, head + packed)
+    data = read_payload(payload, at, at + span.count * (head + size))
+    rows = np.frombuffer(data, np.uint8).reshape(span.count, head + size)
     scales = np.ascontiguousarray(rows[:, :head]).view(_SCALE).reshape(-1) if scaled else np.empty(0, _SCALE)
     body = np.ascontiguousarray(rows[:, head:])
-    if bits in (1, 2, 4):
-        return scales, unfold(body, bits)
+    if bits in _RUNS:
+        return scales, body
     return scales, np.stack([unpack(row.tobytes(), span.size, bits).astype(np.uint8) for row in body])

@@ -35,6 +35,7 @@ from coterie.protocol.codecs.codec import (
     check_range,
 )
 from coterie.protocol.codecs.eden import check_magnitudes, join, split
+from coterie.protocol.codecs.packing import fold, unfold
 from coterie.protocol.codecs.rotation import Span, blocks, cut, rotate, rotate_back, signs, spans
 from coterie.protocol.codecs.stochastic import check_units
 
@@ -85,8 +86,9 @@ class Grid:
     def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
         """See Codec.encode. Refuses magnitudes beyond 1e15 (``out_of_range``)."""
         parts: list[bytes] = []
-        for _, scales, codes in self._rounded(vector, keys, shape):
-            parts.append(join(scales if self.norm is None else None, codes, self.bits))
+        for span, scales, codes in self._rounded(vector, keys, shape):
+            packed = fold(codes, self.bits) if self.bits in (1, 2, 4) else codes
+            parts.append(join(scales if self.norm is None else None, packed, span, self.bits))
         return b"".join(parts), NO_STATE
 
     def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
@@ -163,11 +165,12 @@ class Grid:
 
     def _read(self, payload: Payload, span: Span, length: int) -> tuple[npt.NDArray[np.float32], Codes]:
         if self.norm is None:
-            scales, codes = split(payload, span, self.bits, scaled=True)
+            scales, packed = split(payload, span, self.bits, scaled=True)
             check_units(scales, span.first)
-            return scales, codes
-        _, codes = split(payload, span, self.bits, scaled=False)
-        return np.full(span.count, self._public(span.size, length)), codes
+        else:
+            scales = np.full(span.count, self._public(span.size, length))
+            _, packed = split(payload, span, self.bits, scaled=False)
+        return scales, unfold(packed, self.bits) if self.bits in (1, 2, 4) else packed
 
     def _factor(self, deviation: npt.NDArray[np.floating[Any]], size: int) -> npt.NDArray[np.float32]:
         """Δ/2 · σ / n."""

@@ -8,8 +8,10 @@ are the first n signs of the seed and H is the n × n matrix of ±1 in Sylvester
 below 2**24, so that any order of additions gives the same bits in any language.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -83,15 +85,30 @@ def rotate_back(whole: npt.NDArray[Real], flips: npt.NDArray[Real]) -> npt.NDArr
 
 
 def _transform(matrix: npt.NDArray[Real]) -> npt.NDArray[Real]:
-    """H applied to every row: that of a block is the Kronecker product of two small ones, so two products do.
-
-    One block at a time, 64 × 64 × 64 at most: too little for a BLAS to wake its threads for.
+    """H applied to every row. That of a block is the Kronecker product of small ones, 4 ⊗ 32 ⊗ 32 for 4096, so that
+    small products do: each too small for a BLAS to wake its threads for.
     """
     count, size = matrix.shape
-    inner = 1 << (size.bit_length() // 2)
-    outer = size // inner
-    right = np.matmul(matrix.reshape(count, outer, inner), _hadamard(inner, matrix.dtype.char))
-    return np.matmul(_hadamard(outer, matrix.dtype.char), right).reshape(count, size)
+    inner, middle, outer = _FACTORS[size]
+    kind = matrix.dtype.char
+    turned = np.matmul(matrix.reshape(-1, middle, inner), _hadamard(inner, kind))
+    turned = np.matmul(_hadamard(middle, kind), turned)
+    if outer > 1:
+        turned = np.matmul(_hadamard(outer, kind), turned.reshape(count, outer, -1))
+    return turned.reshape(count, size)
+
+
+_FACTORS: Mapping[int, tuple[int, int, int]] = MappingProxyType(
+    {
+        64: (8, 8, 1),
+        128: (8, 16, 1),
+        256: (16, 16, 1),
+        512: (16, 32, 1),
+        1024: (32, 32, 1),
+        2048: (32, 32, 2),
+        4096: (32, 32, 4),
+    }
+)
 
 
 @cache

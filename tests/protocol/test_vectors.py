@@ -115,7 +115,7 @@ def test_codec(case: Any) -> None:
         assert made.hex() == case["payload"]
     exact = vector.astype(np.float64)
     error = float(((codec.decode(made, KEYS, shape, 0, size).astype(np.float64) - exact) ** 2).sum())
-    assert error <= 1.01 * case["squared_error"] + 1e-9 * float((exact**2).sum())
+    assert error <= 1.05 * case["squared_error"] + 1e-9 * float((exact**2).sum())
 
 
 @pytest.mark.parametrize("case", cases("codecs", "long"))
