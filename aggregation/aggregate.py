@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.accumulator import EITHER, counted_weight, take
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Vector, reducer
@@ -96,7 +97,7 @@ def aggregate_updates(
         manifest,
         base=weights,
         sections=sections,
-        clients=len(usable),
+        clients=sum(entry.clients for entry in usable),
         weight=whole,
         server=server,
         state={} if server_state is None else read_file(server_state),
@@ -123,13 +124,14 @@ def aggregate_updates(
 class _Usable:
     """An update that passed. Only this is kept of it, so that memory does not grow with the number of updates.
 
-    effective: its weight times its freshness.
+    effective: its weight times its freshness. clients: of how many it is, more than one for an accumulator.
     """
 
     task: str
     path: Path
     weight: float
     effective: float
+    clients: int
 
 
 def _check(
@@ -142,13 +144,13 @@ def _check(
     for path in sorted(paths):
         task = path.name
         try:
-            task = read_update(path, manifest.sections, plan=manifest.id).header.task
-            update = read_update(path, manifest.sections, base=digests[lags.bases.get(task, base)])
+            task = read_update(path, manifest.sections, plan=manifest.id, limits=EITHER).header.task
+            update = read_update(path, manifest.sections, base=digests[lags.bases.get(task, base)], limits=EITHER)
             update.check_finite()
             if task in usable:
                 raise errors.UpdateRefused(f"Task {task} has more than one update.", code="duplicate_task")
-            weight = update.header.weight if cap is None else min(update.header.weight, cap)
-            usable[task] = _Usable(task, path, float(weight), weight * lags.freshness(task))
+            weight = counted_weight(update.header, cap)
+            usable[task] = _Usable(task, path, weight, weight * lags.freshness(task), update.header.clients)
         except (errors.UpdateRefused, errors.StorageError) as error:
             rejected.append(Rejection(task, error.reason, error.message))
     return tuple(usable[task] for task in sorted(usable)), tuple(rejected)
@@ -159,9 +161,11 @@ def _reduce(manifest: Manifest, usable: Sequence[_Usable]) -> Mapping[str, Vecto
     rules = {spec.name: reducer(_REDUCERS[spec.reduction]) for spec in manifest.sections}
     sums = {spec.name: rules[spec.name].init(spec.length) for spec in manifest.sections}
     for entry in usable:
-        update = read_update(entry.path, manifest.sections)
-        for name, rule in rules.items():
-            sums[name] = rule.add(sums[name], update.chunks(name), entry.effective)
+        update = read_update(entry.path, manifest.sections, limits=EITHER)
+        freshness = entry.effective / entry.weight if entry.weight else 1.0
+        for spec in manifest.sections:
+            rule, scale = rules[spec.name], 1.0 if spec.reduction == "sum" else freshness
+            sums[spec.name] = take(rule, sums[spec.name], update, (spec,), entry.weight, scale)
     return {name: rule.result(sums[name]) for name, rule in rules.items()}
 
 

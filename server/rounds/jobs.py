@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.aggregation.accumulator import Answer, accumulate_updates
+from coterie.aggregation.accumulate import Answer, accumulate_updates
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.plan.manifest import Manifest
