@@ -40,6 +40,7 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
     "cleanup": "the rows of update blobs that are gone",
     "edge_key": "an edge aggregator's own key",
     "joined": "an edge aggregator's membership of the coordinator above",
+    "fetched": "the row of a blob that an edge aggregator fetched",
     "mirrored": "a task of the coordinator above, with the round that answers it",
     "answered": "the answer of an edge aggregator sent, or refused",
     "settled": "what became above of an edge aggregator's answers",
@@ -72,13 +73,8 @@ COMMIT_POINTS: Final[Mapping[str, str]] = {
 }
 
 
-EDGE_POINTS: Final = tuple(
-    point
-    for point in COMMIT_POINTS
-    if point.startswith(
-        ("edge_key.", "joined.", "mirror", "accumulator_", "answered.", "settled.", "withdrawn.", "told.")
-    )
-)
+_OF_EDGES: Final = ("edge_key", "joined", "fetched", "mirror", "accumulator", "answered", "settled", "withdrawn", "told")
+EDGE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_EDGES))
 """The points that only an edge aggregator reaches."""
 
 

@@ -133,7 +133,7 @@ class Mirror:
             await asyncio.to_thread(part.write_bytes, data)
             await self.blobs.put("blobs", sha256, part, point="mirror")
             part.unlink()
-            async with self.database.write("mirrored") as session:
+            async with self.database.write("fetched") as session:
                 await blob_rows.keep(session, sha256, len(data), kind)
             self.cache.prune(keep=frozenset(), bytes_kept=0)
         return await asyncio.to_thread(path.read_bytes)
