@@ -26,8 +26,8 @@ from coterie.aggregation.horizontal import (
     Moon,
     QFedAvg,
     Scaffold,
-    algorithm,
 )
+from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
