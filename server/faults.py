@@ -73,7 +73,7 @@ COMMIT_POINTS: Final[Mapping[str, str]] = {
 }
 
 
-_OF_EDGES: Final = ("edge_key", "joined", "fetched", "mirror", "accumulator", "answered", "settled", "withdrawn", "told")
+_OF_EDGES: Final = ("edge_", "joined", "fetched", "mirror", "accumulator", "answered", "settled", "withdrawn", "told")
 EDGE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_EDGES))
 """The points that only an edge aggregator reaches."""
 
