@@ -30,7 +30,8 @@ _FORMAT = "coterie-simulation-1"
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """progress: with every begun round over. clients: the states of those that keep any. standings: what is known of
-    those that took part. informed: who has the plan.
+    those that took part. informed: who has the plan. air, before, landed: of buffered rounds, the tasks that are out,
+    the last round, and the updates that it passed on.
     """
 
     progress: Progress
@@ -39,6 +40,9 @@ class Checkpoint:
     server: State
     standings: Mapping[int, Standing]
     informed: frozenset[int]
+    air: Mapping[str, Any] | None = None
+    before: str | None = None
+    landed: Sequence[Mapping[str, Any]] = ()
 
 
 def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> str:
@@ -85,6 +89,9 @@ class CheckpointFolder:
             "server": server,
             "standings": {str(number): asdict(standing) for number, standing in checkpoint.standings.items()},
             "informed": sorted(checkpoint.informed),
+            "air": checkpoint.air,
+            "before": checkpoint.before,
+            "landed": list(checkpoint.landed),
         }
         write_durably(self._folder / FILE, json.dumps(value).encode())
         needed = {*clients.values(), server}
@@ -112,6 +119,9 @@ class CheckpointFolder:
                     server=self._read(value["server"]) if value["server"] else {},
                     standings={int(n): Standing(**standing) for n, standing in value["standings"].items()},
                     informed=frozenset(value["informed"]),
+                    air=value["air"],
+                    before=value["before"],
+                    landed=value["landed"],
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(

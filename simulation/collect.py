@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from coterie import errors
 from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.aggregation.staleness import Lags, freshness
 from coterie.aggregation.version import next_version
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
@@ -44,11 +46,25 @@ class Aggregate:
     rejected: int
 
 
+@dataclass(frozen=True)
+class Lag:
+    """How many versions the base of an update lags, and that base."""
+
+    versions: int
+    base: str
+
+
 class Collector(Protocol):
     """Takes the updates of one round, in the order of the clients, and makes a version of them."""
 
-    def add(self, trained: Trained) -> None:
-        """Take in one update. An unusable one is counted as rejected, never half added."""
+    def add(self, trained: Trained, lag: Lag | None = None) -> None:
+        """Take in one update. An unusable one is counted as rejected, never half added. lag: None for an update of the
+        round's own version.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Hold none of the arrays given so far any longer: an engine may overwrite them from now on."""
         ...
 
     def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
@@ -63,10 +79,13 @@ class Streamed:
     weights: a third of the time of adding them one by one.
     """
 
-    def __init__(self, manifest: Manifest, base: str, weight_cap: int) -> None:
+    def __init__(self, manifest: Manifest, base: str, weight_cap: int, exponent: float = 0.5) -> None:
         self._manifest = manifest
         self._base = base
         self._cap = weight_cap
+        self._exponent = exponent
+        self._older: dict[str, float] = {}
+        self._whole = 0.0
         self._rules = {spec.name: reducer(_REDUCERS[spec.reduction]) for spec in manifest.sections}
         self._sums = {spec.name: np.zeros(spec.length, np.float64) for spec in manifest.sections}
         self._held: list[tuple[Mapping[str, NDArray[Any]], float]] = []
@@ -74,18 +93,28 @@ class Streamed:
         self._clients = 0
         self._refused: list[str] = []
 
-    def add(self, trained: Trained) -> None:
+    def add(self, trained: Trained, lag: Lag | None = None) -> None:
         """Check the whole update, then hold it until there are enough to fold."""
+        base = self._base if lag is None else lag.base
         try:
-            sections = self._checked(trained)
+            sections = self._checked(trained, base)
         except errors.UpdateRefused as error:
             self._refused.append(error.message)
             return
-        weight = float(min(trained.weight, self._cap))
+        whole = float(min(trained.weight, self._cap))
+        weight = whole * freshness(0 if lag is None else lag.versions, self._exponent)
+        if base != self._base:
+            self._older[base] = self._older.get(base, 0.0) + weight
+        self._whole += whole
         self._held.append((sections, weight))
         self._weight += weight
         self._clients += 1
         if len(self._held) == HELD:
+            self._fold()
+
+    def flush(self) -> None:
+        """See `Collector`."""
+        if self._held:
             self._fold()
 
     def _fold(self) -> None:
@@ -103,8 +132,7 @@ class Streamed:
             raise errors.UpdateRefused(
                 f"None of the {len(self._refused)} updates can be used{why}", code="nothing_usable"
             )
-        if self._held:
-            self._fold()
+        self.flush()
         sections = {
             name: self._rules[name].result(Accumulator(total, self._weight, self._clients))
             for name, total in self._sums.items()
@@ -114,9 +142,11 @@ class Streamed:
             base=versions.vector(self._base),
             sections=sections,
             clients=self._clients,
-            weight=self._weight,
+            weight=self._whole,
             server=server,
             state=state,
+            freshness=self._weight / self._whole if self._whole else 1.0,
+            drift=self._drift(versions),
         )
         return Aggregate(
             version=versions.add(after.weights),
@@ -125,10 +155,21 @@ class Streamed:
             rejected=len(self._refused),
         )
 
-    def _checked(self, trained: Trained) -> Mapping[str, NDArray[Any]]:
+    def _drift(self, versions: Versions) -> NDArray[np.float64] | None:
+        """See `Aggregates.drift`."""
+        method = algorithm(self._manifest.algorithm.name, self._manifest.algorithm.parameters)
+        if not method.server.reads_drift or not self._older:
+            return None
+        now = versions.vector(self._base).astype(np.float64)
+        drift = np.zeros_like(now)
+        for base, weight in sorted(self._older.items()):
+            drift += (weight / self._weight) * (versions.vector(base) - now)
+        return drift
+
+    def _checked(self, trained: Trained, base: str) -> Mapping[str, NDArray[Any]]:
         specs = self._manifest.sections
         if trained.update is not None:
-            update = read_update(trained.update, specs, plan=self._manifest.id, base=self._base)
+            update = read_update(trained.update, specs, plan=self._manifest.id, base=base)
             update.check_finite()
             return {spec.name: update.decode(spec.name) for spec in specs}
         for spec in specs:
@@ -139,20 +180,27 @@ class Streamed:
 class Filed:
     """Updates as files, aggregated together by the coordinator's numeric job."""
 
-    def __init__(self, manifest: Manifest, base: str, weight_cap: int, folder: Path) -> None:
+    def __init__(self, manifest: Manifest, base: str, weight_cap: int, folder: Path, exponent: float = 0.5) -> None:
         self._manifest = manifest
         self._base = base
         self._cap = weight_cap
         self._folder = folder
+        self._exponent = exponent
+        self._lags: dict[str, Lag] = {}
         self._paths: list[Path] = []
 
-    def add(self, trained: Trained) -> None:
+    def add(self, trained: Trained, lag: Lag | None = None) -> None:
         """Write the update's file."""
         if trained.update is None:
             raise errors.InternalError("An update that is to be kept as a file must be encoded.")
         path = self._folder / f"{trained.task}.update"
         path.write_bytes(trained.update)
         self._paths.append(path)
+        if lag is not None:
+            self._lags[trained.task] = lag
+
+    def flush(self) -> None:
+        """See `Collector`: a file holds no array."""
 
     def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
         """See `Collector`."""
@@ -168,6 +216,11 @@ class Filed:
                 server_state=before if state else None,
                 out=self._folder / "result",
                 weight_cap=self._cap,
+                lags=Lags(
+                    versions={task: lag.versions for task, lag in self._lags.items()},
+                    bases={task: versions.file(lag.base, self._folder) for task, lag in self._lags.items()},
+                    exponent=self._exponent,
+                ),
             )
         finally:
             for path in self._paths:

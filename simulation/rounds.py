@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -24,10 +24,11 @@ from coterie.errors import InternalError, UpdateRefused
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.update import read_update
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
-from coterie.simulation.collect import Collector, Streamed
+from coterie.simulation.collect import Collector, Lag, Streamed
 from coterie.simulation.engines.engine import Engine
 from coterie.simulation.population import Population
 from coterie.simulation.versions import Versions
+from coterie.simulation.virtual_time import Air, Flight
 from coterie.simulation.work import Assignment
 
 Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
@@ -61,6 +62,9 @@ class Rounds:
     server_state: State = field(default_factory=dict[str, NDArray[Any]])
     informed: set[int] = field(default_factory=set[int])
     records: list[RoundRecord] = field(default_factory=list[RoundRecord])
+    air: Air = field(default_factory=Air)
+    before: engine.Round | None = None
+    _landed: list[Flight] = field(default_factory=list[Flight])
     _pending: dict[int, tuple[Tensors, float | None]] = field(default_factory=dict[int, "tuple[Tensors, float | None]"])
     _next_state: State | None = None
     _collector: Collector | None = None
@@ -76,7 +80,8 @@ class Rounds:
             begun, self.traffic = time.monotonic(), Traffic()
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
-            self.versions.retain((self.progress.current, self.progress.kept))
+            bases = [flight.base for flight in self.air.flights]
+            self.versions.retain((self.progress.current, self.progress.kept, *bases))
             seconds = time.monotonic() - begun
             record = RoundRecord.of(ended, bytes_up=self.traffic.up, bytes_down=self.traffic.down, seconds=seconds)
             self.records.append(record)
@@ -92,6 +97,9 @@ class Rounds:
             server=self.server_state,
             standings=dict(self.population.standings),
             informed=frozenset(self.informed),
+            air=self.air.to_json() if self.experiment.rounds.buffered else None,
+            before=None if self.before is None else self.before.to_json(),
+            landed=tuple(asdict(flight) for flight in self._landed),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -102,10 +110,13 @@ class Rounds:
         self.population.standings = dict(checkpoint.standings)
         self.server_state = checkpoint.server
         self.informed = set(checkpoint.informed)
+        self.air = Air() if checkpoint.air is None else Air.from_json(checkpoint.air)
+        self.before = None if checkpoint.before is None else engine.Round.from_json(checkpoint.before)
+        self._landed = [Flight(**flight) for flight in checkpoint.landed]
 
     def _round(self, action: StartRound) -> engine.Round:
         config = configure(self.experiment.rounds, action.number, central=self.rows is not None)
-        round, effects = engine.start(action.number, action.base, config, place=action.place)
+        round, effects = engine.start(action.number, action.base, config, place=action.place, before=self.before)
         todo = deque(effects)
         while todo:
             for event in self._perform(round, todo.popleft(), action):
@@ -116,16 +127,26 @@ class Rounds:
         if not round.phase.final:
             raise InternalError(f"Round {round.number} stands still in {round.phase.value}.")
         self._settle(round)
+        self.before = round if config.buffered else None
         return round
 
     def _perform(self, round: engine.Round, effect: engine.Effect, action: StartRound) -> list[engine.Event]:
         """What happens when an effect is performed."""
         match effect:
+            case engine.OfferTasks(kind="train", count=count) if round.config.buffered:
+                return self._fly(round, count)
+            case engine.CloseStale(oldest=oldest):
+                self.air.close(oldest)
+                return []
+            case engine.CloseTasks(kind="train"):
+                self.air.close()
+                return []
             case engine.OfferTasks(kind="train") if not round.leased and not round.accepted:
                 return self._train(round, self._assignment(round, action))
             case engine.OfferTasks(kind="evaluate") if not round.evaluation_leased and not round.evaluated:
                 return self._survey(round, self._assignment(round, action))
             case engine.Aggregate():
+                self._train_landed(round)
                 return [self._aggregate()]
             case engine.EvaluateCentrally(version=version):
                 return [self._evaluate(version, action)]
@@ -149,7 +170,7 @@ class Rounds:
     def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
         chosen = self._choose(round.config.cohort, round.number)
         clients = [self.population.client(number) for number in chosen]
-        self._collector = Streamed(self.plan.manifest, assignment.base, assignment.weight_cap)
+        self._collector = self._new_collector(assignment.base)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
@@ -161,6 +182,66 @@ class Rounds:
         events: list[engine.Event] = [engine.TaskLeased() for _ in chosen]
         events += [engine.UpdateAccepted() for _ in chosen]
         return events if len(chosen) == round.config.cohort else [*events, engine.DeadlinePassed("train")]
+
+    def _fly(self, round: engine.Round, count: int) -> list[engine.Event]:
+        """Keep the clients of a buffered round at work, and let the one come back that is done first.
+
+        A client has one say in a buffer, so those that are in it stay at home until the round is over. Nobody starts on
+        a version that is about to be replaced: making one takes no time here.
+        """
+        if round.phase is not engine.Phase.COLLECTING:
+            return []
+        policy = self.experiment.rounds
+        away = self.air.busy | {flight.number for flight in self._landed}
+        free = [int(one.id) for one in self.population.candidates(policy, round.number) if int(one.id) not in away]
+        started = self.air.start(
+            free, count, round=round.number, place=round.place, base=round.base, seed=self.experiment.seed
+        )
+        events: list[engine.Event] = [engine.TaskLeased()] * started
+        flight = self.air.land()
+        if flight is None:
+            return [*events, engine.DeadlinePassed("train")]
+        self._landed.append(flight)
+        return [*events, engine.UpdateAccepted(flight.place)]
+
+    def _new_collector(self, base: str) -> Collector:
+        policy = self.experiment.rounds
+        return Streamed(self.plan.manifest, base, policy.weight_cap, policy.staleness_exponent)
+
+    def _train_landed(self, round: engine.Round) -> None:
+        """Let the clients of a full buffer work, those on one version together: only the order of their return had to
+        be known before.
+        """
+        if not round.config.buffered:
+            return
+        policy, seed = self.experiment.rounds, self.experiment.seed
+        collector = self._new_collector(round.base)
+        done = 0
+        self.watch(round.number, "train", 0, len(self._landed))
+        groups: dict[tuple[int, str, int], list[int]] = {}
+        for flight in self._landed:
+            groups.setdefault((flight.place, flight.base, flight.round), []).append(flight.number)
+        for (place, base, number), clients in sorted(groups.items()):
+            assignment = Assignment(
+                experiment=self.experiment.name,
+                round=number,
+                base=base,
+                hyper=policy.hyper(number),
+                seed=seed,
+                weight_cap=policy.weight_cap,
+                threads=self.threads,
+            )
+            lag = Lag(round.place - place, base)
+            workers = [self.population.client(one) for one in sorted(clients)]
+            for trained in self.runner.train(workers, self.versions.read(base), assignment):
+                done += 1
+                collector.add(trained, lag)
+                self._pending[trained.number] = trained.state, trained.loss
+                self.traffic.up += trained.size
+                self.watch(round.number, "train", done, len(self._landed))
+            collector.flush()
+            self._count_down(sorted(clients), assignment)
+        self._collector = collector
 
     def _survey(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
         wanted = round.config.evaluation_cohort
@@ -207,6 +288,8 @@ class Rounds:
                 self.population.keep(number, state, round.number, loss)
             if self._next_state is not None:
                 self.server_state = self._next_state
+        if not round.waiting:
+            self._landed = []
         self._pending, self._next_state, self._collector = {}, None, None
 
     def _choose(self, count: int, round: int) -> list[int]:

@@ -1,0 +1,81 @@
+"""Buffered rounds without a clock: which clients are at work, and in which order they come back.
+
+Every task takes a time drawn from the experiment's seed: |x| for a standard normal x, which the authors of FedBuff
+found closest to what real fleets do (Nguyen et al., 2022, section 5). Only the order matters, so a time has no unit.
+Making a version takes none, which is why nothing ever waits between two rounds here, as it may on a coordinator.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.protocol.canonical import sha256_hex
+
+
+@dataclass(frozen=True, order=True)
+class Flight:
+    """A task that is out. Ordered by when it comes back; number: of its client; place: of its base (see `Round`)."""
+
+    due: float
+    sequence: int
+    number: int = field(compare=False)
+    round: int = field(compare=False)
+    place: int = field(compare=False)
+    base: str = field(compare=False)
+
+
+@dataclass
+class Air:
+    """All tasks that are out, as a heap."""
+
+    now: float = 0.0
+    sequence: int = 0
+    flights: list[Flight] = field(default_factory=list[Flight])
+
+    @property
+    def busy(self) -> frozenset[int]:
+        """The clients that are at work."""
+        return frozenset(flight.number for flight in self.flights)
+
+    def start(self, free: Sequence[int], count: int, *, round: int, place: int, base: str, seed: int) -> int:
+        """Send out up to ``count`` clients, drawn by lot from those that are free. Returns how many went.
+
+        free: their numbers, rising.
+        """
+        text = f"{seed}/task/{self.sequence}"
+        random = np.random.Generator(np.random.PCG64(int(sha256_hex(text.encode()), 16)))
+        chosen: list[int] = random.choice(len(free), min(count, len(free)), replace=False).tolist() if free else []
+        for place_of_client in chosen:
+            due = self.now + abs(float(random.standard_normal()))
+            self.sequence += 1
+            heapq.heappush(self.flights, Flight(due, self.sequence, free[place_of_client], round, place, base))
+        return len(chosen)
+
+    def land(self) -> Flight | None:
+        """The task that comes back next, and time moves on to that moment; None when none is out."""
+        if not self.flights:
+            return None
+        flight = heapq.heappop(self.flights)
+        self.now = flight.due
+        return flight
+
+    def close(self, oldest: int | None = None) -> None:
+        """Take back the tasks whose place is older than this, or all of them."""
+        self.flights = [flight for flight in self.flights if oldest is not None and flight.place >= oldest]
+        heapq.heapify(self.flights)
+
+    def to_json(self) -> dict[str, Any]:
+        """This value as JSON values."""
+        return {"now": self.now, "sequence": self.sequence, "flights": [asdict(flight) for flight in self.flights]}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Air:
+        """Read what ``to_json`` gave."""
+        flights = [Flight(**flight) for flight in value["flights"]]
+        heapq.heapify(flights)
+        return Air(float(value["now"]), int(value["sequence"]), flights)

@@ -1,0 +1,121 @@
+"""Buffered rounds in virtual time: repeatable, resumable, with updates that lag, and true to their methods."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulation_kit import CLIENTS, experiment, same
+
+from coterie.aggregation.history import RoundRecord
+from coterie.aggregation.horizontal import FedAsync, FedAvg, FedBuff
+from coterie.protocol.rounds import RoundPolicy
+from coterie.simulation import simulate_full
+from coterie.simulation.rounds import Rounds
+from coterie.simulation.virtual_time import Air
+
+
+def buffered(rounds: int = 6, **changes: Any) -> RoundPolicy:
+    values: dict[str, Any] = {"cohort": 2, "concurrency": 5, "evaluate_every": rounds, **changes}
+    return RoundPolicy(rounds=rounds, mode="buffered", **values)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy"),
+    [
+        (FedAvg(), buffered()),
+        (FedBuff(), buffered()),
+        (FedAsync(alpha=0.5), buffered(12, cohort=1, concurrency=3)),
+    ],
+    ids=["fedavg", "fedbuff", "fedasync"],
+)
+def test_a_run_learns_and_repeats_itself_whoever_works(algorithm: Any, policy: RoundPolicy) -> None:
+    wanted = experiment(algorithm=algorithm, rounds=policy)
+    first, again = simulate_full(wanted, CLIENTS), simulate_full(wanted, CLIENTS, workers=3)
+    assert same(first.weights, again.weights)
+    assert [record.accepted for record in first.history] == [policy.cohort] * policy.rounds
+    assert first.history.curve("training.loss")[0][1] > first.history.curve("training.loss")[-1][1]
+    other = simulate_full(experiment(algorithm=algorithm, rounds=policy, seed=1), CLIENTS)
+    assert not same(first.weights, other.weights)
+
+
+def test_updates_lag_but_never_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    lags: dict[int, set[int]] = {}
+    whole = Rounds._train_landed  # pyright: ignore[reportPrivateUsage]
+
+    def watched(self: Rounds, round: Any) -> None:
+        cap = self.experiment.rounds.staleness_cap
+        lags.setdefault(cap, set()).update(
+            round.place - flight.place
+            for flight in self._landed  # pyright: ignore[reportPrivateUsage]
+        )
+        whole(self, round)
+
+    monkeypatch.setattr(Rounds, "_train_landed", watched)
+    for cap in (0, 1, 20):
+        simulate_full(experiment(rounds=buffered(10, staleness_cap=cap, evaluate_every=0)), CLIENTS)
+    assert lags[0] == {0} and lags[1] == {0, 1} and max(lags[20]) > 1
+
+
+def test_as_many_at_work_as_the_goal_and_no_lag_is_what_a_cohort_does() -> None:
+    """With a buffer of everybody, each round begins afresh: it is the synchronous round, whoever comes first."""
+    clients = len(CLIENTS)
+    slow = simulate_full(experiment(rounds=RoundPolicy(rounds=3, cohort=clients, evaluate_every=0)), CLIENTS)
+    policy = buffered(3, cohort=clients, concurrency=clients, evaluate_every=0)
+    assert same(slow.weights, simulate_full(experiment(rounds=policy), CLIENTS).weights)
+    assert same(slow.weights, simulate_full(experiment(algorithm=FedBuff(), rounds=policy), CLIENTS).weights)
+
+
+def test_a_run_that_was_killed_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    wanted = experiment(algorithm=FedBuff(), rounds=buffered(6))
+    whole = simulate_full(wanted, CLIENTS)
+
+    class Killed(Exception):
+        pass
+
+    def die(event: Any) -> None:
+        if event.get("round") == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        simulate_full(wanted, CLIENTS, folder=tmp_path, on_event=die)
+    resumed = simulate_full(wanted, CLIENTS, folder=tmp_path, resume=True)
+    assert same(whole.weights, resumed.weights)
+
+    def timeless(record: RoundRecord) -> dict[str, Any]:
+        return {**record.to_dict(), "seconds": None}
+
+    assert [timeless(record) for record in whole.history] == [timeless(record) for record in resumed.history]
+
+
+def test_too_few_clients_for_a_buffer_end_by_name() -> None:
+    policy = buffered(5, cohort=len(CLIENTS) + 1, min_updates=len(CLIENTS), evaluate_every=0)
+    history = simulate_full(experiment(rounds=policy), CLIENTS).history
+    assert [record.accepted for record in history] == [len(CLIENTS)] * 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=12),
+    clients=st.integers(1, 8),
+    cap=st.integers(0, 3),
+)
+def test_the_air_holds_each_client_once_and_lets_time_pass(
+    steps: list[tuple[int, int]], clients: int, cap: int
+) -> None:
+    air, times = Air(), [0.0]
+    for place, (up, down) in enumerate(steps):
+        free = [number for number in range(clients) if number not in air.busy]
+        went = air.start(free, up, round=place + 1, place=place, base=f"v{place}", seed=3)
+        assert went == min(up, len(free)) and len(air.busy) == len(air.flights)
+        for _ in range(down):
+            flight = air.land()
+            if flight is not None:
+                times.append(flight.due)
+        air.close(place + 1 - cap)
+        assert all(flight.place >= place + 1 - cap for flight in air.flights)
+        assert Air.from_json(air.to_json()) == air
+    assert times == sorted(times)
+    air.close()
+    assert air.land() is None
