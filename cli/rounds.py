@@ -1,6 +1,7 @@
 """The live table of rounds, the same for a demo, a simulation and a run on a coordinator."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -18,7 +19,7 @@ _SPARE = ("down", "up", "sec")
 # Of the plain lines; together with the spaces between them they fit 80 columns.
 _WIDTHS = (5, 16, 9, 6, 8, 8, 8, 6)
 # Lines of the drawn table that are not rounds.
-_FRAME = 6
+_FRAME = 7
 
 
 def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -48,6 +49,7 @@ class RoundTable:
     title: str
     rows: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     _live: "Live | None" = None
+    _drawn: float = 0.0
 
     def __enter__(self) -> Self:
         if self.output.json:
@@ -76,12 +78,31 @@ class RoundTable:
         if self.output.json:
             self.output.event("round", **{key: value for key, value in row.items() if key != "event"})
         elif self._live is not None:
-            shown = in_sight(self.rows, self._live.console.height)
-            self._live.update(draw(self.title, shown, self._live.console.width), refresh=True)
+            self._live.update(self._table(self._live), refresh=True)
         else:
             if len(self.rows) == 1:
                 self.output.say(_line(COLUMNS))
             self.output.say(_line(cells(row)))
+
+    def work(self, round: int, kind: str, done: int, total: int) -> None:
+        """Show how far the clients of the open round are, on a terminal; ten times a second at most."""
+        now = time.monotonic()
+        if self._live is None or now - self._drawn < 0.1:
+            return
+        from rich.columns import Columns
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+
+        self._drawn = now
+        told = f"round {round}: {_DOING.get(kind, kind)} {done}/{total}"
+        bar = ProgressBar(total=max(total, 1), completed=done, width=24)
+        self._live.update(Group(self._table(self._live), Columns([told, bar], padding=(0, 2))), refresh=True)
+
+    def _table(self, live: "Live") -> "Table":
+        return draw(self.title, in_sight(self.rows, live.console.height), live.console.width)
+
+
+_DOING = {"train": "training", "evaluate": "evaluating"}
 
 
 def in_sight(rows: Sequence[Mapping[str, Any]], height: int) -> Sequence[Mapping[str, Any]]:

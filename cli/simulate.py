@@ -1,4 +1,4 @@
-"""`coterie simulate`: the experiment in this process, with many virtual clients."""
+"""`coterie simulate`: the experiment with many virtual clients, on this machine or a cluster."""
 
 import time
 from collections.abc import Mapping
@@ -23,11 +23,18 @@ def simulate(
     ] = "clients",
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that training may use.")] = 1,
+    engine: Annotated[
+        str, typer.Option(help="Where clients work: threads, processes, batched, batched:N, ray:local or ray://HOST.")
+    ] = "threads",
+    workers: Annotated[int, typer.Option(min=1, help="Clients that work at once.")] = 1,
+    trainer: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="A trainer of your own, for an ExternalModel.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last round of the run before.")] = False,
     out: Annotated[Path | None, typer.Option(help="Where to write infer.onnx.")] = None,
     json: Json = False,
 ) -> None:
-    """Train in this process: no coordinator, no network, the same arithmetic."""
+    """Train with virtual clients: no coordinator, no network, the same arithmetic."""
     from coterie.aggregation.report.files import write_run
     from coterie.cli.loading import call, load_experiment, override, split_target
     from coterie.client_sdk.control.submission import slug
@@ -40,13 +47,22 @@ def simulate(
     shards = call(module, split_target(target)[0], clients)
     folder = HOME / "simulations" / slug(experiment.name)
     model = file_to_write(out or folder / "infer.onnx")
-    title = f"{experiment.name}: {len(shards)} clients in this process"
+    title = f"{experiment.name}: {len(shards)} virtual clients"
     with RoundTable(output, title) as table:
         result = simulate_full(
-            experiment, shards, workers=threads, folder=folder / "versions", on_event=lambda event: show(table, event)
+            experiment,
+            shards,
+            engine=engine,
+            workers=workers,
+            trainer=trainer,
+            folder=folder / "versions",
+            resume=resume,
+            on_event=lambda event: show(table, event),
+            watch=table.work,
         )
     write_run(folder, experiment.name, result.history)
-    committed = [row for row in table.rows if row["state"] == "committed"]
+    rows = result.history.to_dicts()
+    committed = [row for row in rows if row["state"] == "committed"]
     path: Path | None = None
     if committed:
         path = result.save_infer(model)
@@ -57,8 +73,8 @@ def simulate(
         seconds=round(time.perf_counter() - started, 3),
         loss=committed[-1].get("loss") if committed else None,
         accuracy=committed[-1].get("accuracy") if committed else None,
-        bytes_up=sum(row.get("bytes_up") or 0 for row in table.rows),
-        bytes_down=sum(row.get("bytes_down") or 0 for row in table.rows),
+        bytes_up=sum(row.get("bytes_up") or 0 for row in rows),
+        bytes_down=sum(row.get("bytes_down") or 0 for row in rows),
         model=path,
     )
     if path is None:

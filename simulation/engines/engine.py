@@ -19,9 +19,9 @@ HELD = 8
 class Engine(Protocol):
     """Lets clients work.
 
-    Guarantees: results come in the order of the clients given, each a function of its client, the weights and the
-    assignment; no more than a few of them exist at once, and the arrays of one may be overwritten when `HELD` more have
-    been taken. An error of one client ends the call with that error.
+    Guarantees: results come in an order that depends on the clients alone, each a function of its client, the weights
+    and the assignment; no more than a few of them exist at once, and the arrays of one may be overwritten when `HELD`
+    more have been taken. An error of one client ends the call with that error.
     """
 
     def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
@@ -64,6 +64,10 @@ class _Entry:
 ENGINES: Mapping[str, _Entry] = {
     "threads": _Entry("coterie.simulation.engines.threads", "Threads"),
     "processes": _Entry("coterie.simulation.engines.processes", "Processes"),
+    "batched": _Entry("coterie.simulation.engines.batched", "Batched"),
+    "batched:": _Entry("coterie.simulation.engines.batched", "Batched", prefix=True),
+    "ray:local": _Entry("coterie.simulation.engines.ray", "RayCluster"),
+    "ray://": _Entry("coterie.simulation.engines.ray", "RayCluster", prefix=True),
 }
 
 

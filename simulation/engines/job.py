@@ -1,5 +1,6 @@
 """What is asked of a worker in another process, and what it answers: JSON and tensors, nothing else."""
 
+import traceback
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -7,8 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie import errors
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Rows, Tensors
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, RemoteError
 from coterie.simulation.work import Assignment, Measured, Trained, Workplace
 
 Json = dict[str, Any]
@@ -29,6 +33,20 @@ def perform(
         return {"number": number}, {_UPDATE: np.frombuffer(measured.update, np.uint8)}
     except CoterieError as error:
         return error_answer(error), {}
+    except Exception as error:  # of a trainer of the user's own, whose classes the other side need not have
+        told = RemoteError(
+            f"Client {number} failed in a worker: {type(error).__name__}: {error}",
+            hint="The traceback stands below; engine='threads' raises the error itself.",
+            code="worker_failed",
+        )
+        told.add_note("".join(traceback.format_exception(error)))
+        return error_answer(told), {}
+
+
+def rows_of(source: str, kind: str, manifest: Manifest) -> Rows:
+    """The rows that a job is about, from a source that the worker reads itself. Raises DataError."""
+    train, held_out = split(load_data(source, manifest.schema), manifest.training.holdout)
+    return train if kind == "train" else held_out
 
 
 def _pack(trained: Trained) -> tuple[Json, Arrays]:

@@ -14,12 +14,10 @@ from typing import Any
 
 from coterie.aggregation.plan.bundle import Plan, load
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.client_sdk.device.data import load_data
-from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Rows
 from coterie.errors import CoterieError
 from coterie.simulation.engines import shared
-from coterie.simulation.engines.job import Arrays, Json, error_answer, perform
+from coterie.simulation.engines.job import Arrays, Json, error_answer, perform, rows_of
 from coterie.simulation.engines.naming import resolve_trainer
 from coterie.simulation.work import Assignment, Workplace
 
@@ -56,9 +54,7 @@ class Worker:
         """Rows that the other side put into shared memory, or a source that this side reads itself."""
         if job["rows"]:
             return shared.read(self._folder / job["rows"])
-        manifest = self._workplace.plan.manifest
-        train, held_out = split(load_data(job["source"], manifest.schema), manifest.training.holdout)
-        return train if job["kind"] == "train" else held_out
+        return rows_of(job["source"], job["kind"], self._workplace.plan.manifest)
 
 
 def main() -> None:

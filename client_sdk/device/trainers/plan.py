@@ -6,9 +6,10 @@ input); the table ``_FILL`` is all that this module adds.
 """
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.evaluate import evaluate, run_probe
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphManifest, GraphName, Source
+from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphName, Source
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
@@ -68,6 +69,19 @@ _FILL: Mapping[Source, Callable[[Supply, GraphInput], NDArray[Any]]] = {
 _FED: frozenset[Source] = frozenset(("batch", "random"))
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A training before its first step. weight: examples that count."""
+
+    supply: Supply
+    weight: int
+
+    def filled(self) -> Arrays:
+        """Every input of the train graph that does not change from batch to batch."""
+        graph = self.supply.plan.manifest.graph("train")
+        return {t.name: _FILL[t.source](self.supply, t) for t in graph.inputs if t.source not in _FED}
+
+
 class PlanTrainer:
     """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at
     once.
@@ -95,24 +109,51 @@ class PlanTrainer:
 
         Guarantees: a function of its arguments, bit for bit, for a given number of threads and ONNX Runtime version.
         """
+        begun = self.begin(plan, weights, frozen, task, rows, client_state, options)
+        steps = 0
+        with self._loop(begun, options.threads) as loop:
+            for feeds in step_feeds(plan, task, rows, options):
+                loop.step(feeds)
+                steps += 1
+                options.on_step(steps)
+            ended = loop.state()
+        return self.finish(begun, ended, steps, options)
+
+    def begin(
+        self,
+        plan: Plan,
+        weights: Tensors,
+        frozen: Tensors,
+        task: LocalTask,
+        rows: Rows,
+        client_state: Tensors,
+        options: TrainOptions,
+    ) -> "Begun":
+        """What there is before the first step; for engines that step several clients at once."""
         manifest = plan.manifest
-        weight = min(len(next(iter(rows.values()))), task.weight_cap)
         probe: Tensors = {}
         if "probe" in manifest.graphs:
             probe = run_probe(self._executable(plan, "probe", options.threads), manifest, weights, rows, frozen=frozen)
         supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper}, probe)
         begun = self._run(supply, "begin", options.threads)
         state = {name.removeprefix(NEXT): value for name, value in begun.items()}
-        with self._loop(replace(supply, state=state), options.threads) as loop:
-            steps = _steps(loop, manifest.graph("train"), plan, task, rows, options)
-            # What begin made and no step changes is there for finish as well.
-            ended = {**state, **loop.state()}
-        counters = {"steps": float(steps), "weight": float(weight)}
-        finished = self._run(replace(supply, state=ended, counters=counters), "finish", options.threads)
+        weight = min(len(next(iter(rows.values()))), task.weight_cap)
+        return Begun(replace(supply, state=state), weight)
+
+    def finish(
+        self, begun: "Begun", ended: Mapping[str, NDArray[Any]], steps: int, options: TrainOptions
+    ) -> LocalResult:
+        """The result, from the carried inputs as the last step left them."""
+        if not steps:
+            raise InternalError("A training task ran no step.")
+        # What begin made and no step changes is there for finish as well.
+        supply = replace(begun.supply, state={**begun.supply.state, **ended})
+        counters = {"steps": float(steps), "weight": float(begun.weight)}
+        finished = self._run(replace(supply, counters=counters), "finish", options.threads)
         kept = f"{NEXT}client_state/"
         return LocalResult(
-            sections={spec.name: finished[f"upload/{spec.name}"] for spec in manifest.sections},
-            weight=weight,
+            sections={spec.name: finished[f"upload/{spec.name}"] for spec in supply.plan.manifest.sections},
+            weight=begun.weight,
             steps=steps,
             client_state={name.removeprefix(kept): value for name, value in finished.items() if name.startswith(kept)},
         )
@@ -151,12 +192,13 @@ class PlanTrainer:
         return found
 
     @contextmanager
-    def _loop(self, supply: Supply, threads: int) -> Generator[StepLoop]:
+    def _loop(self, begun: Begun, threads: int) -> Generator[StepLoop]:
         """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
-        graph = supply.plan.manifest.graph("train")
-        executable = self._executable(supply.plan, "train", threads)
+        plan = begun.supply.plan
+        graph = plan.manifest.graph("train")
+        executable = self._executable(plan, "train", threads)
         carried = frozenset(graph.carry.values())
-        filled = {t.name: _FILL[t.source](supply, t) for t in graph.inputs if t.source not in _FED}
+        filled = begun.filled()
         state = {name: value for name, value in filled.items() if name in carried}
         constants = {name: value for name, value in filled.items() if name not in carried}
         key = (graph.sha256, threads)
@@ -173,25 +215,17 @@ class PlanTrainer:
                 self._loops[key].append(loop)
 
 
-def _steps(loop: StepLoop, graph: GraphManifest, plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> int:
-    training = plan.manifest.training
-    limit = min(n for n in (training.max_steps, options.max_steps, 2**62) if n is not None)
+def step_feeds(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> Iterator[Arrays]:
+    """What each step of a task is fed: the batch and the numbers drawn for it, by input."""
+    training, graph = plan.manifest.training, plan.manifest.graph("train")
+    limit = min((n for n in (training.max_steps, options.max_steps) if n is not None), default=None)
     batch_inputs, random_inputs = graph.from_source("batch"), graph.from_source("random")
     # A stream of its own: the order of rows and the masks of dropout must not be correlated.
     masks = np.random.Philox(key=np.array([task.seed % 2**64, 1 << 63], np.uint64))
     batches = Batches(rows, batch_size=training.batch_size, seed=task.seed, epochs=training.epochs)
-    steps = 0
-    for batch in batches:
-        if steps >= limit:
-            break
+    for batch in islice(batches, limit):
         feeds: Arrays = {t.name: batch[t.key] for t in batch_inputs}
-        feeds |= {t.name: _uniform(masks, t.shape) for t in random_inputs}
-        loop.step(feeds)
-        steps += 1
-        options.on_step(steps)
-    if not steps:
-        raise InternalError("A training task ran no step.")
-    return steps
+        yield feeds | {t.name: _uniform(masks, t.shape) for t in random_inputs}
 
 
 def _uniform(stream: np.random.Philox, shape: tuple[int, ...]) -> NDArray[np.float32]:

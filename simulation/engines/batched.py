@@ -1,0 +1,169 @@
+"""Many clients in one graph: the train graph mapped over clients, as `compute.vmap` maps it over examples, so that one
+call of the runtime steps all of them.
+
+What a step of a small model costs is mostly the calls, not the arithmetic; here a call serves a whole group. Clients
+with about as many batches step together; one that is done has ``active = 0``, which leaves its state as it is, bit for
+bit. Before and after its steps each client is on its own, as everywhere else.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.plan.graph import GraphManifest
+from coterie.aggregation.plan.graphs import GraphBuilder
+from coterie.client_sdk.device.trainers.base import Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.plan import Begun, PlanTrainer, step_feeds
+from coterie.compute.batching import batch_graph
+from coterie.compute.ir import Graph
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes import optimise
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.step_loop import StepLoop
+from coterie.errors import ConfigurationError
+from coterie.protocol.update import of_plan
+from coterie.simulation.engines.engine import Setting
+from coterie.simulation.engines.naming import PLAN_TRAINER
+from coterie.simulation.engines.threads import Threads
+from coterie.simulation.population import Client
+from coterie.simulation.work import Assignment, Measured, Trained, Workplace, local_task
+
+Arrays = dict[str, NDArray[Any]]
+
+LANES = 8
+"""Clients in one graph where the name does not say how many."""
+
+_ALIKE = frozenset(("model", "frozen", "hyper"))
+
+
+class Batched:
+    """``batched`` or ``batched:16``: so many clients in one graph call, which may use ``workers`` threads.
+
+    Guarantees: what each client sends differs from what it sends elsewhere by rounding only: sums of products may be
+    taken in another order (see docs/simulation.md for how much). The same arguments give the same bits again.
+    Updates come group by group, those of fewest batches first. Evaluation is that of ``threads``.
+    Raises ConfigurationError: ``batched_trainer`` for a trainer of one's own, ``unknown_engine`` for a number that is
+    none.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        if setting.trainer != PLAN_TRAINER:
+            raise ConfigurationError(
+                "The engine 'batched' maps the plan's own train graph over clients; a trainer of one's own has none.",
+                hint='Take engine="threads" or "processes".',
+                code="batched_trainer",
+            )
+        self._lanes = _lanes(setting.name)
+        self._trainer = PlanTrainer()
+        self._workplace = Workplace(setting.plan, setting.frozen, self._trainer)
+        self._alone = Threads(setting)
+        self._graph = setting.plan.manifest.graph("train")
+        mapped = map_clients(GraphBuilder.of(setting.experiment).build()["train"], self._graph, self._lanes)
+        self._executable = Executable(to_onnx(mapped, name="train"), threads=setting.workers)
+        self._loop: StepLoop | None = None
+
+    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+        """See `Engine`."""
+        batch = self._workplace.plan.manifest.training.batch_size
+        ordered = sorted(clients, key=lambda client: (-(-client.shard().examples // batch), client.number))
+        for first in range(0, len(ordered), self._lanes):
+            yield from self._group(ordered[first : first + self._lanes], weights, assignment)
+
+    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+        """See `Engine`."""
+        return self._alone.evaluate(clients, weights, assignment)
+
+    def close(self) -> None:
+        """End the threads of evaluation."""
+        self._alone.close()
+
+    def _group(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+        options = TrainOptions(threads=assignment.threads)
+        seats = [self._seat(client, weights, assignment, options) for client in clients]
+        loop = self._loaded([seat.begun.filled() for seat in seats])
+        feeds = {info.name: np.zeros(info.shape, info.dtype) for info in loop.feeds}
+        active = feeds["hyper/active"]
+        while True:
+            active[:] = 0
+            for lane, seat in enumerate(seats):
+                fed = next(seat.feeds, None)
+                if fed is None:
+                    continue
+                active[lane] = 1
+                seat.steps += 1
+                for name, value in fed.items():
+                    feeds[name][lane] = value
+            if not active.any():
+                break
+            # Idle lanes compute on what lies there: zeros, or the last batch.
+            loop.step(feeds)
+        ended = loop.state()
+        for lane, seat in enumerate(seats):
+            own = {name: stacked[lane] for name, stacked in ended.items()}
+            result = self._trainer.finish(seat.begun, own, seat.steps, options)
+            yield self._workplace.sent(seat.client.number, result, seat.client.state, assignment)
+
+    def _seat(self, client: Client, weights: Tensors, assignment: Assignment, options: TrainOptions) -> "_Seat":
+        plan, rows = self._workplace.plan, client.shard().train
+        task = local_task(assignment, "train", client.number)
+        state = of_plan(client.state)
+        begun = self._trainer.begin(plan, weights, self._workplace.frozen, task, rows, state, options)
+        return _Seat(client, begun, step_feeds(plan, task, rows, options))
+
+    def _loaded(self, filled: Sequence[Mapping[str, NDArray[Any]]]) -> StepLoop:
+        """The step loop with these clients in its lanes; lanes without a client repeat the first and stay idle."""
+        carried = frozenset(self._graph.carry.values())
+        padded = [*filled, *[filled[0]] * (self._lanes - len(filled))]
+        alike = {t.name for t in self._graph.inputs if t.source in _ALIKE}
+        values = {
+            name: padded[0][name] if name in alike else np.stack([one[name] for one in padded])
+            for name in filled[0]
+            if name != "hyper/active"
+        }
+        state = {name: value for name, value in values.items() if name in carried}
+        constants = {name: value for name, value in values.items() if name not in carried}
+        if self._loop is None:
+            carry = self._graph.carry
+            self._loop = StepLoop(self._executable, carry=carry, constants=constants, state=state, in_place=True)
+        else:
+            self._loop.load(state, constants=constants)
+        return self._loop
+
+
+@dataclass
+class _Seat:
+    """A client of a group: what it is fed next, and how many steps it has taken."""
+
+    client: Client
+    begun: Begun
+    feeds: Iterator[Arrays]
+    steps: int = 0
+
+
+def map_clients(graph: Graph, manifest: GraphManifest, lanes: int) -> Graph:
+    """The train graph of so many clients. What is alike for all of them (the version, frozen tensors, hyper-parameters)
+    stays as it is; everything else gets a first axis of clients. Names stay.
+    """
+    sources = {tensor.name: tensor.source for tensor in manifest.inputs}
+    mapped = [sources[name] not in _ALIKE for name in graph.inputs]
+    wide, _ = batch_graph(graph, mapped, lanes, [True] * len(graph.outputs))
+    inputs = dict(zip(graph.inputs, wide.inputs.values(), strict=True))
+    outputs = dict(zip(graph.outputs, wide.outputs.values(), strict=True))
+    bare = tuple(replace(node, source="") for node in wide.nodes)
+    return optimise(Graph(inputs, bare, outputs))
+
+
+def _lanes(name: str) -> int:
+    _, colon, number = name.partition(":")
+    if not colon:
+        return LANES
+    if number.isdecimal() and int(number) >= 1:
+        return int(number)
+    raise ConfigurationError(
+        f"The engine {name[:64]!r} has no number of clients after the colon.",
+        hint="Write batched or, for example, batched:16.",
+        code="unknown_engine",
+    )

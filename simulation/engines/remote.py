@@ -1,0 +1,46 @@
+"""A worker that may be on another machine: it is given and gives back text and bytes."""
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.errors import CoterieError
+from coterie.protocol.tensors import decode_tensors, encode_tensors
+from coterie.simulation.engines.job import error_answer, perform, rows_of
+from coterie.simulation.engines.naming import resolve_trainer
+from coterie.simulation.work import Assignment, Workplace
+
+
+class Remote:
+    """manifest, graphs: of the plan. frozen: a tensor file. trainer: its name."""
+
+    def __init__(self, manifest: bytes, graphs: Mapping[str, bytes], frozen: bytes, trainer: str) -> None:
+        plan = Plan(Manifest.from_bytes(manifest), graphs)
+        self._workplace = Workplace(plan, decode_tensors(frozen), resolve_trainer(trainer))
+        self._weights: tuple[str, Tensors] = ("", {})
+
+    def perform(self, job: str, weights: NDArray[np.uint8], rows: bytes, state: bytes) -> tuple[str, bytes]:
+        """Do one job. job: JSON; weights, rows, state: tensor files. The answer as JSON, and a tensor file."""
+        asked = json.loads(job)
+        assignment = Assignment(**asked["assignment"])
+        if self._weights[0] != assignment.base:
+            self._weights = (assignment.base, decode_tensors(weights.tobytes()))
+        try:
+            given = decode_tensors(rows) or rows_of(asked["source"], asked["kind"], self._workplace.plan.manifest)
+        except CoterieError as error:
+            return json.dumps(error_answer(error)), encode_tensors({})
+        answer, tensors = perform(
+            self._workplace,
+            asked["kind"],
+            asked["number"],
+            given,
+            decode_tensors(state),
+            self._weights[1],
+            assignment,
+        )
+        return json.dumps(answer), encode_tensors(tensors)

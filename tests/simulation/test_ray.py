@@ -1,0 +1,45 @@
+"""A real Ray cluster of two workers on this machine gives what threads give."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulation_kit import CLIENTS, experiment, rows, same
+
+from coterie.aggregation.horizontal import Scaffold
+from coterie.errors import DataError, RemoteError
+from coterie.protocol.rounds import RoundPolicy
+from coterie.simulation import simulate, simulate_full
+
+pytest.importorskip("ray", reason="Ray is in an extra of its own")
+# Ray itself leaves sockets and processes to the collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def test_two_workers_of_a_cluster_give_the_weights_of_one_thread_bit_for_bit(tmp_path: Path) -> None:
+    """Arrays and files, a method with state on clients, and an error of one client."""
+    policy = RoundPolicy(rounds=3, cohort=4)
+    wanted = experiment(algorithm=Scaffold(clients=6), rounds=policy)
+    expected = simulate_full(wanted, CLIENTS)
+    mixed = [*CLIENTS[:3], *(tmp_path / f"{number}.npz" for number in range(3, 6))]
+    for number in range(3, 6):
+        np.savez(tmp_path / f"{number}.npz", allow_pickle=False, **CLIENTS[number])
+    found = simulate_full(wanted, mixed, engine="ray:local", workers=2)
+    assert same(expected.weights, found.weights)
+    assert [record.bytes_up for record in expected.history] == [record.bytes_up for record in found.history]
+    bad = rows()
+    bad["x"][3, 0] = np.nan
+    np.savez(tmp_path / "bad.npz", allow_pickle=False, **bad)
+    with pytest.raises(DataError, match="bad.npz.*row 4"):
+        simulate(wanted, [tmp_path / "bad.npz"] * 4, engine="ray:local", workers=2)
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with pytest.raises(RemoteError, match="no Ray cluster at 'ray://127.0.0.1:9'") as told:
+        simulate(experiment(), CLIENTS, engine="ray://127.0.0.1:9")
+    assert told.value.reason == "ray_unreachable"
