@@ -125,8 +125,10 @@ class Array:
             self._no_data("a NumPy array of it")
         return np.array(self._data, dtype=dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.numpy().__dlpack__(**options)
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Any:
+        return _functions().interop.export(self.numpy(), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.numpy().__dlpack_device__()
@@ -148,6 +150,9 @@ class Array:
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __int__(self) -> int:
         return int(self.item())

@@ -52,6 +52,7 @@ NARROWER: dict[str, str] = {
     "mean": "not of nothing",
     "min": "not of nothing",
     "prod": "uint8 is multiplied as int32, there being no uint32",
+    "remainder": "NaN for an infinite divisor; of floats, 0 where the standard has -0",
     "repeat": "an array of counts must be known when the function is traced",
     "sign": "0 for NaN",
     "signbit": "not the sign of NaN",

@@ -1,5 +1,6 @@
 """Questions about dtypes, as the array API standard asks them. Dtypes are NumPy's own objects."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,23 @@ def _dtype(x: Any) -> np.dtype[Any]:
     return dtype
 
 
-def finfo(type: Any) -> Any:
+@dataclass(frozen=True)
+class FloatLimits:
+    """What :func:`finfo` tells, in Python's numbers."""
+
+    dtype: np.dtype[Any]
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+
+
+def finfo(type: Any) -> FloatLimits:
     """The limits of a float dtype, or of an array's."""
-    return np.finfo(_dtype(type))
+    info = np.finfo(_dtype(type))
+    numbers = (float(x) for x in (info.eps, info.max, info.min, info.smallest_normal))
+    return FloatLimits(info.dtype, info.bits, *numbers)
 
 
 def iinfo(type: Any) -> Any:
@@ -74,8 +89,8 @@ class Info:
     """What the array API standard asks of a namespace."""
 
     def capabilities(self) -> dict[str, Any]:
-        """No indices by mask and no shapes that depend on data, because shapes are static; any number of axes."""
-        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
+        """No indices by mask and no shapes that depend on data, because shapes are static; NumPy's number of axes."""
+        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 32}
 
     def default_device(self) -> str:
         """Where arrays are made."""
@@ -94,8 +109,9 @@ class Info:
         }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, np.dtype[Any]]:
-        """All dtypes by name, or those of a kind."""
-        return {name: np.dtype(name) for name in DTYPES if kind is None or isdtype(name, kind)}
+        """The dtypes by name, or those of a kind; without float16, which the standard does not know."""
+        names = (name for name in DTYPES if name != "float16")
+        return {name: np.dtype(name) for name in names if kind is None or isdtype(name, kind)}
 
 
 def __array_namespace_info__() -> Info:

@@ -192,7 +192,7 @@ def asinh(x: ArrayLike) -> Array:
     below = bind("greater", rules.number(0, array), array)
     size = where(below, bind("negative", array), array)  # |x|, with the derivative 1 at 0
     finite = bind("minimum", size, rules.number(float(np.finfo(array.dtype).max), size))  # inf / inf is no number
-    result = log1p(size + size * (finite / (1.0 + hypot(finite, rules.number(1, array)))))
+    result = log1p(size * (1.0 + finite / (1.0 + hypot(finite, rules.number(1, array)))))  # a product keeps -0
     return where(below, bind("negative", result), result)
 
 

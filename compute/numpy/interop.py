@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from coterie.compute.array import Array, as_array
+from coterie.compute.ir import NDArray
 from coterie.compute.numpy import (
     contraction,
     creation,
@@ -196,6 +197,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tensordot": _tensordot,
     "outer": linear.outer,
 }
+
+
+def export(data: NDArray, stream: Any, max_version: tuple[int, int] | None, device: Any, copy: bool | None) -> Any:
+    """The DLPack capsule of an array's data."""
+    if copy is not False and not data.flags.writeable and (max_version is None or max_version < (1, 0)):
+        data = data.copy()  # consumers of DLPack before 1.0 cannot be told that they must not write
+    return data.__dlpack__(stream=stream, max_version=max_version, dl_device=device, copy=copy)
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> Array:

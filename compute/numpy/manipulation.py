@@ -29,8 +29,10 @@ def axis_of(name: str, array: Array, axis: int, rank: int | None = None) -> int:
 
 
 @operation
-def reshape(x: ArrayLike, shape: int | Sequence[int]) -> Array:
-    """The same elements in row-major order in another shape; one size may be -1."""
+def reshape(x: ArrayLike, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
+    """The same elements in row-major order in another shape; one size may be -1. Arrays are never written to, so
+    nothing hangs on ``copy``.
+    """
     array = as_array(x)
     target = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
     if target.count(-1) == 1:

@@ -49,7 +49,7 @@ def round(x: ArrayLike) -> Array:
     rest = bind("stop_gradient", array) - below
     odd = bind("greater", below - 2.0 * bind("floor", 0.5 * below), rules.number(0, array))
     up = logical_or(bind("greater", rest, half), logical_and(bind("equal", rest, half), odd))
-    return below + rules.cast(up, array.type.dtype)
+    return where(up, below + 1.0, below)  # not below + 0.0, which is 0 for -0
 
 
 @operation

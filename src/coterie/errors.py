@@ -100,7 +100,7 @@ class TraceError(InputError):
     code = "trace_failed"
 
 
-class ShapeError(TraceError):
+class ShapeError(TraceError, ValueError, IndexError):  # as NumPy's AxisError is
     """The shapes do not fit together."""
 
     code = "shape_mismatch"

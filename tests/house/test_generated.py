@@ -7,7 +7,8 @@ from coterie.aggregation.progress import Reason
 from coterie.aggregation.round import Cause
 from coterie.compute.numpy.absent import ABSENT, NARROWER
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "rounds.md").read_text(encoding="utf-8")
 ARRAYS = (DOCS / "array-api.md").read_text(encoding="utf-8")
 
@@ -29,3 +30,12 @@ def test_every_cause_and_reason_is_named() -> None:
 def test_everything_that_the_array_functions_leave_out_is_listed() -> None:
     assert _table("Not there", ARRAYS) == {name: f"{why}; {instead}" for name, (why, instead) in ABSENT.items()}
     assert _table("Narrower", ARRAYS) == NARROWER
+
+
+def test_the_tests_of_the_standard_that_do_not_apply_are_counted() -> None:
+    blocks = (ROOT / "tests" / "compute" / "array_api_skips.txt").read_text(encoding="utf-8").strip().split("\n\n")[1:]
+    groups = {title.removeprefix("# "): len(ids) for title, *ids in map(str.splitlines, blocks)}
+    section = ARRAYS.split("## The standard's own test suite\n")[1]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| ")]
+    assert {reason: int(count) for reason, count in rows[1:]} == groups
+    assert f"and {sum(groups.values())} do not apply" in section
