@@ -12,6 +12,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.horizontal import Algorithm, FedAvg
 from coterie.aggregation.plan.manifest import MOST_EPOCHS, MOST_HOLDOUT, MOST_ROWS, MOST_STEPS, SAMPLE_WEIGHT
+from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.compute.array import Array
 from coterie.compute.nn.module import Module
@@ -100,6 +101,7 @@ class Experiment:
             for holds, message in rules:
                 if not holds:
                     raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
+        selector_of(self.rounds.selection)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "codecs", tuple(self.codecs))
 
@@ -211,8 +213,8 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "an ExternalModel has no eval graph; leave evaluation out, clients evaluate",
         ),
         (
-            not external or e.algorithm.name in ("fedavg",),
-            "an ExternalModel's clients run FedAvg; other rules need a plan",
+            not external or e.algorithm.name in ("fedavg", "fedbuff"),
+            "an ExternalModel's clients run FedAvg or FedBuff; other rules need a plan",
         ),
         *e.algorithm.needs(e),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),

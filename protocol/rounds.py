@@ -128,6 +128,10 @@ class RoundPolicy(ByHand):
                 'concurrency is for buffered rounds; set mode="buffered" or leave it out',
             ),
             (
+                self.buffered and self.selection != "uniform",
+                "buffered rounds take whoever comes next; leave selection out",
+            ),
+            (
                 self.purpose == "evaluate" and self.buffered,
                 "an experiment that only evaluates has no buffer; leave mode out",
             ),

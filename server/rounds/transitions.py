@@ -178,7 +178,7 @@ class Rounds:
         row.record = json.dumps(record)
         lasted = (ended - row.created_at) / 1000
         self.durations[row.experiment] = (self.durations.get(row.experiment, lasted) + lasted) / 2
-        if committed and row.upstream is None:
+        if committed and row.upstream is None and not value.config.evaluate_only:
             await self._adopt(session, experiment, row, value)
         events.append(session, f"round.{value.phase.value}", record, row.experiment)
         if row.upstream is None:

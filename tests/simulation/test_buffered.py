@@ -10,6 +10,7 @@ from simulation_kit import CLIENTS, experiment, same
 
 from coterie.aggregation.history import RoundRecord
 from coterie.aggregation.horizontal import FedAsync, FedAvg, FedBuff
+from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
 from coterie.simulation.rounds import Rounds
@@ -119,3 +120,19 @@ def test_the_air_holds_each_client_once_and_lets_time_pass(
     assert times == sorted(times)
     air.close()
     assert air.land() is None
+
+
+def test_an_experiment_that_only_evaluates_measures_what_it_was_given() -> None:
+    trained = simulate_full(experiment(), CLIENTS)
+    policy = RoundPolicy(rounds=1, cohort=len(CLIENTS), purpose="evaluate")
+    told = simulate_full(experiment(rounds=policy, initial=trained.weights), CLIENTS)
+    (record,) = told.history
+    assert same(told.weights, trained.weights) and record.model == trained.history.rounds[-1].model
+    assert (record.state, record.evaluation, record.accepted) == ("committed", "federated", 0)
+    assert record.metrics["accuracy"] > 0.9
+
+
+def test_a_selection_that_there_is_not_is_refused_with_the_experiment() -> None:
+    with pytest.raises(ExperimentError, match="no selection 'best'") as caught:
+        experiment(rounds=RoundPolicy(rounds=1, cohort=1, selection="best"))
+    assert caught.value.reason == "selection_invalid"
