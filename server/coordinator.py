@@ -31,6 +31,7 @@ from coterie.server.settings import Settings
 from coterie.server.store import housekeeping, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.compression import Compression
+from coterie.server.store.deltas import Deltas
 from coterie.server.store.devices import DeviceCache
 from coterie.server.store.engine import Database, sqlite_url
 from coterie.server.store.lock import FolderLock
@@ -48,6 +49,7 @@ class Coordinator:
     database: Database
     blobs: BlobStore
     compression: Compression
+    deltas: Deltas
     key: SigningKey
     nonces: Nonces
     devices: DeviceCache
@@ -114,6 +116,7 @@ async def _opened(
         database=database,
         blobs=blobs,
         compression=Compression(blobs),
+        deltas=Deltas(blobs),
         key=key,
         nonces=Nonces(os.urandom(32), settings.nonce_window_s),
         devices=DeviceCache(database),

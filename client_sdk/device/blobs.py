@@ -1,16 +1,21 @@
 """Immutable blobs by their hash: downloaded once, resumed where a download broke off, verified before every use."""
 
+import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
+
+import httpx
 
 from coterie.client_sdk.http import Link
-from coterie.errors import PolicyRefused, RemoteError
+from coterie.errors import InputError, PolicyRefused, RemoteError
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.files import storage_error, sync_folder
+from coterie.protocol.delta import ASKED, decode_delta
+from coterie.protocol.files import storage_error, sync_folder, write_durably
 
 CACHE_BYTES: Final = 2 << 30
+MOST_HELD: Final = 4
 
 
 class BlobCache:
@@ -24,10 +29,13 @@ class BlobCache:
         self._link = link
         self._reached = reached
 
-    async def fetch(self, sha256: str, *, limit: int, size: int | None = None) -> bytes:
+    async def fetch(
+        self, sha256: str, *, limit: int, size: int | None = None, delta: Literal["none", "from_held"] = "none"
+    ) -> bytes:
         """The bytes whose SHA-256 is ``sha256``, from the cache or else from the coordinator.
 
-        limit: the most bytes that may be downloaded; size: how many there are, when that is known.
+        limit: the most bytes that may be downloaded; size: how many there are, when that is known. delta: ``from_held``
+        lets the coordinator send the difference to a blob of this size that lies in the cache: other model versions.
         Guarantees: what is returned has this hash, whatever lies in the cache or comes over the wire.
         Raises PolicyRefused above the limit, RemoteError (``digest_mismatch``, or what the coordinator says),
         StorageError.
@@ -41,7 +49,8 @@ class BlobCache:
             return data
         path.unlink(missing_ok=True)
         part = path.with_suffix(".part")
-        await self._download(sha256, part, limit if size is None else size)
+        held = self._held(size) if delta == "from_held" and not part.exists() else []
+        await self._download(sha256, part, limit if size is None else size, held)
         data = part.read_bytes()
         if sha256_hex(data) != sha256:
             part.unlink()
@@ -70,12 +79,23 @@ class BlobCache:
             if total > bytes_kept and path.stem not in keep:
                 path.unlink(missing_ok=True)
 
-    async def _download(self, sha256: str, part: Path, limit: int) -> None:
+    def _held(self, size: int | None) -> list[str]:
+        """The blobs of this size in the cache, used last first."""
+        paths = [path for path in self._folder.iterdir() if not path.suffix and path.stat().st_size == size]
+        return [path.name for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:MOST_HELD]]
+
+    async def _download(self, sha256: str, part: Path, limit: int, held: Sequence[str]) -> None:
         have = part.stat().st_size if part.exists() else 0
         # Compression is for whole answers: a range counts the blob's own bytes.
         headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"} if have else {}
+        if held:
+            headers = {"A-IM": ASKED, "If-None-Match": ", ".join(f'"{digest}"' for digest in held)}
         try:
             async with self._link.stream("GET", f"/v1/blobs/{sha256}", headers=headers) as response:
+                if response.status_code == 226:
+                    base = response.headers.get("Delta-Base", "").strip('"')
+                    await self._apply(response, sha256, base if base in held else "", part, limit)
+                    return
                 if have and response.status_code != 206:
                     have = 0
                 try:
@@ -97,6 +117,26 @@ class BlobCache:
             # 416: the part on disk is longer than the blob, or just whole; the hash will tell.
             if error.details.get("http_status") != 416:
                 raise
+
+    async def _apply(self, response: httpx.Response, sha256: str, base: str, part: Path, limit: int) -> None:
+        """Make the blob of one that is held and the delta that comes; where that fails, download it whole."""
+        received = bytearray()
+        async for piece in response.aiter_bytes():
+            received += piece
+            self._link.bytes_down += len(piece)
+            if len(received) > limit:
+                raise _too_large(sha256, len(received), limit)
+        old = _cached(self._folder / base) if base else None
+        try:
+            if old is None or sha256_hex(old) != base:
+                raise InputError("The blob that the delta begins with is not here.", code="delta_malformed")
+            data = await asyncio.to_thread(decode_delta, old, bytes(received))
+        except InputError:
+            data = b""
+        if sha256_hex(data) == sha256:
+            write_durably(part, data)
+        else:
+            await self._download(sha256, part, limit, ())
 
 
 def _cached(path: Path) -> bytes | None:

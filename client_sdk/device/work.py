@@ -199,7 +199,7 @@ def encode(
 
 async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layout, policy: DevicePolicy) -> Tensors:
     """The float32 tensors of a blob, exactly those of the layout, all finite."""
-    data = await blobs.fetch(sha256, limit=policy.max_download_bytes, size=size)
+    data = await blobs.fetch(sha256, limit=policy.max_download_bytes, size=size, delta="from_held")
     tensors = decode_tensors(data, TensorLimits(max_bytes=policy.max_download_bytes, dtypes=frozenset({"F32"})))
     layout.check(tensors)
     bad = next((name for name, tensor in tensors.items() if not np.isfinite(tensor).all()), None)

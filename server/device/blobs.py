@@ -9,6 +9,7 @@ from fastapi import Path, Request, Response
 from fastapi.responses import StreamingResponse
 
 from coterie.errors import NotFound
+from coterie.protocol.delta import ASKED
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.ranges import Unsatisfiable, parse_range
@@ -18,6 +19,7 @@ from coterie.server.store.compression import Variant
 router = gated_router("blobs")
 Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 FOR_EVER = "public, max-age=31536000, immutable"
+MOST_HELD = 4
 
 
 def accepts_zstd(header: str) -> bool:
@@ -29,6 +31,29 @@ def accepts_zstd(header: str) -> bool:
                 parameter.replace(" ", "") in ("q=0", "q=0.0", "q=0.00", "q=0.000") for parameter in parameters
             )
     return False
+
+
+def listed(header: str) -> list[str]:
+    """The digests that an If-None-Match header names."""
+    return [tag.strip().removeprefix("W/").strip('"') for tag in header.split(",") if tag.strip()]
+
+
+async def _delta(request: Request, here: Coordinator, sha256: str, size: int) -> tuple[str, bytes] | None:
+    """The digest of a version that the client has, and the delta that makes the blob of it (RFC 3229); None where the
+    client does not ask, or nothing would be gained.
+    """
+    asked = [word.partition(";")[0].strip() for word in request.headers.get("A-IM", "").split(",")]
+    if ASKED not in asked:
+        return None
+    for held in listed(request.headers.get("If-None-Match", ""))[:MOST_HELD]:
+        async with here.database.read() as session:
+            row = await blob_rows.find(session, held)
+        if row is None or row.kind != "model" or row.size != size:
+            continue
+        made = await here.deltas.made(held, sha256, size)
+        if made is not None:
+            return held, made
+    return None
 
 
 async def _size(here: Coordinator, sha256: str) -> int:
@@ -48,14 +73,22 @@ async def _size(here: Coordinator, sha256: str) -> int:
     responses={
         200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}},
         206: {"description": "The range that was asked for."},
+        226: {"description": "A delta from the version that Delta-Base names, for clients that ask for one (A-IM)."},
         304: {"description": "The client has it."},
         416: {"description": "The range lies outside of the blob."},
     },
 )
 async def get(sha256: Digest, request: Request, here: Here) -> Response:
-    """ETag is the digest. Ranges are of the bytes as stored; a whole blob may come zstd-compressed."""
+    """ETag is the digest. Ranges are of the bytes as stored; a whole blob may come zstd-compressed. Who asks for a
+    delta (``A-IM: coterie-delta``) and names model versions that it has (``If-None-Match``) may get the difference.
+    """
     size = await _size(here, sha256)
-    headers = {"ETag": f'"{sha256}"', "Cache-Control": FOR_EVER, "Accept-Ranges": "bytes", "Vary": "Accept-Encoding"}
+    headers = {
+        "ETag": f'"{sha256}"',
+        "Cache-Control": FOR_EVER,
+        "Accept-Ranges": "bytes",
+        "Vary": "Accept-Encoding, A-IM",
+    }
     tags = {tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")}
     if tags & {"*", f'"{sha256}"', f'"{sha256}-zstd"'}:
         return Response(status_code=304, headers=headers)
@@ -70,6 +103,13 @@ async def get(sha256: Digest, request: Request, here: Here) -> Response:
     if part is not None:
         headers |= {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{size}"}
         return await _send(request, here, sha256, Variant(part.start, part.stop, 206, None), headers)
+    delta = await _delta(request, here, sha256, size)
+    if delta is not None:
+        held, body = delta
+        here.rounds.traffic.sent(sha256, len(body))
+        here.metrics.sent.inc(len(body))
+        headers |= {"IM": ASKED, "Delta-Base": f'"{held}"', "Cache-Control": "no-store"}
+        return Response(body, status_code=226, headers=headers, media_type="application/octet-stream")
     if accepts_zstd(request.headers.get("Accept-Encoding", "")):
         packed = await here.compression.packed(sha256, size)
         if packed is not None:
