@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.client_sdk.device.data import DataSource, load_data
@@ -21,7 +20,7 @@ from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
-from coterie.simulation.simulation import Simulation, simulate, simulate_full
+from coterie.simulation.simulation import Simulation, simulate_full
 
 # What a policy says about choosing among clients, which means nothing where there is one.
 _OF_MANY = (
@@ -47,13 +46,13 @@ def centralised(
 
 @dataclass(frozen=True)
 class LocalOnly:
-    """Every client's own training. histories: in the order of the clients."""
+    """Every client's own training: its run, in the order of the clients."""
 
-    histories: tuple[History, ...]
+    runs: tuple[Simulation, ...]
 
     def last(self, metric: str) -> tuple[float, ...]:
         """Each client's last value of a metric; clients that never measured it are left out."""
-        curves = (history.curve(metric) for history in self.histories)
+        curves = (run.history.curve(metric) for run in self.runs)
         return tuple(curve[-1][1] for curve in curves if curve)
 
     def mean(self, metric: str) -> float:
@@ -87,7 +86,7 @@ def local_only(
     if not clients:
         raise ExperimentError("A baseline needs at least one client.", code="no_clients")
     alone = _alone(experiment)
-    return LocalOnly(tuple(simulate(alone, [source], trainer=trainer) for source in clients))
+    return LocalOnly(tuple(simulate_full(alone, [source], trainer=trainer) for source in clients))
 
 
 def _alone(experiment: Experiment) -> Experiment:

@@ -28,9 +28,9 @@ def test_the_method_does_not_matter_where_there_is_one_client() -> None:
 
 def test_each_client_alone_is_a_simulation_of_that_client() -> None:
     found = local_only(experiment(), CLIENTS[:3])
-    for history, client in zip(found.histories, CLIENTS[:3], strict=True):
-        alone = simulate_full(experiment(rounds=RoundPolicy(rounds=4, cohort=1)), [client]).history
-        assert [record.model for record in history.rounds] == [record.model for record in alone.rounds]
+    for run, client in zip(found.runs, CLIENTS[:3], strict=True):
+        alone = simulate_full(experiment(rounds=RoundPolicy(rounds=4, cohort=1)), [client])
+        assert same(run.weights, alone.weights)
     values = found.last("accuracy")
     assert len(values) == 3 and found.mean("accuracy") == pytest.approx(float(np.mean(values)))
     assert found.worst_decile("accuracy") == min(values)
@@ -40,7 +40,7 @@ def test_each_client_alone_is_a_simulation_of_that_client() -> None:
 def test_the_evaluation_rows_are_everybodys() -> None:
     test = rows(60, 5)
     found = local_only(experiment(evaluation=test), CLIENTS[:2])
-    assert all(record.evaluation == "central" for history in found.histories for record in history.rounds)
+    assert all(record.evaluation == "central" for run in found.runs for record in run.history.rounds)
 
 
 def test_what_cannot_be_measured_is_said() -> None:
