@@ -4,7 +4,7 @@
 
 The yardstick is ``copy = x.copy(); copy += x`` on the float32 vector, and for decoding the same. Each round measures
 the yardstick and then one codec, so that both see the same moment; each figure is the least of all rounds, in
-nanoseconds an element. ``ratio`` is encoding over the yardstick, ``bits`` the payload's bits for each element, ``error``
+nanoseconds an element. ``ratio`` is encoding over the yardstick, ``bits`` the payload's bits an element, ``error``
 the squared error over the vector's energy. The budget is that of ``eden:4``: a ratio of at most 6.
 """
 
