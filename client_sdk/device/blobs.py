@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-import httpx
-
 from coterie.client_sdk.http import Link
+from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import InputError, PolicyRefused, RemoteError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.delta import ASKED, decode_delta
