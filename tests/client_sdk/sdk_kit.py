@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedAvg
-from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
+from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished, Shapes
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.agent import Agent
@@ -28,7 +28,6 @@ from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.models import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentView
-from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
@@ -86,7 +85,7 @@ def counting() -> Algorithm:
     """FedAvg whose client state is the number of this client's updates that rounds have counted."""
     plain = FedAvg()
 
-    def state(layout: Layout) -> Mapping[str, tuple[int, ...]]:
+    def state(shapes: Shapes) -> Mapping[str, tuple[int, ...]]:
         return {"counted": (1,)}
 
     def finish(context: Finish) -> Finished:
