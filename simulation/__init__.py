@@ -1,4 +1,4 @@
-"""Many virtual clients in one process.
+"""Many virtual clients: in threads, in processes, in one graph, or on a Ray cluster.
 
 No submodule bears the name of a public function: once loaded it would hide the function.
 """
@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.simulation.partition import dirichlet, iid, split
+    from coterie.simulation.population import VirtualClients, shards
     from coterie.simulation.simulation import Simulation, simulate, simulate_full
 
 _HOMES = {
     "Simulation": "coterie.simulation.simulation",
+    "VirtualClients": "coterie.simulation.population",
     "dirichlet": "coterie.simulation.partition",
     "iid": "coterie.simulation.partition",
+    "shards": "coterie.simulation.population",
     "simulate": "coterie.simulation.simulation",
     "simulate_full": "coterie.simulation.simulation",
     "split": "coterie.simulation.partition",
 }
-__all__ = ["Simulation", "dirichlet", "iid", "simulate", "simulate_full", "split"]
+__all__ = ["Simulation", "VirtualClients", "dirichlet", "iid", "shards", "simulate", "simulate_full", "split"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,245 @@
+"""What a simulated round costs, beside Flower's and pfl's on the same data and machine; and what memory it takes.
+
+    python benchmarks/simulate.py [--json] [--quick] [--data mnist.npz] [--cases mnist trivial batched memory]
+    python benchmarks/simulate.py --peers FOLDER --flower PYTHON --pfl PYTHON     # and the peers, in the same run
+
+mnist: 100 clients over MNIST (Dirichlet 0.5), 10 a round, one local epoch of SGD, batch 32, MLP 784-200-200-10; every
+engine with two workers. trivial: 50 clients that add a constant to 1e6 weights, so that the round is all overhead.
+batched: seconds a round of threads over those of `batched`, for models from tiny to that MLP: when to choose it.
+memory: peak of a run with 10 000 virtual clients over that with 1 000.
+
+seconds is the median over rounds without the first, in which graphs are loaded and processes started. Every case runs
+in a process of its own. ``rounds_per_peer`` and ``share_of_peer`` are ratios of medians of one run of this script; a
+peer's scripts wait for an idle machine before they start, unless --no-wait is given. PYTHON is the interpreter of an
+environment with the peer (flwr[simulation], pfl[pytorch], CPU torch); FOLDER has the peers' scripts.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.simulation import VirtualClients, shards, simulate
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "../shared/data/mnist.npz"
+SMALL = DataSchema((Feature(name="x", shape=(1,)),), Label(name="y", low=0, high=1))
+CASES = ("mnist", "trivial", "batched", "memory")
+ENGINES = ("threads", "processes", "batched:5")
+MODELS = {"tiny 8-16-4": (8, 16, 4), "small 64-32-10": (64, 32, 10), "mnist 784-200-200-10": (784, 200, 200, 10)}
+Result = dict[str, Any]
+
+
+def fit(params: Params, task: FitTask) -> FitResult:
+    """A client that costs next to nothing, as Flower's trivial client does."""
+    return {name: value + np.float32(0.01) for name, value in params.items()}, 10, 1, {}
+
+
+TRAINER = ExternalTrainer(fit)
+
+
+def mnist(data: Path) -> VirtualClients:
+    """The peers' partition of MNIST, by their rule and their generator."""
+    loaded = np.load(data)
+    x = ((loaded["x_train"].reshape(-1, 784).astype(np.float32) / 255 - 0.1307) / 0.3081).astype(np.float32)
+    y = loaded["y_train"].astype(np.int32)
+    return shards({"x": x, "y": y}, dirichlet_partition(y))
+
+
+def dirichlet_partition(
+    y: NDArray[np.int32], clients: int = 100, alpha: float = 0.5, seed: int = 0, least: int = 10
+) -> list[NDArray[np.int64]]:
+    """Redrawn until every client has at least ``least`` rows."""
+    generator = np.random.default_rng(seed)
+    while True:
+        parts: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
+        for label in np.unique(y):
+            rows = generator.permutation(np.flatnonzero(y == label))
+            cuts = (np.cumsum(generator.dirichlet([alpha] * clients))[:-1] * len(rows)).astype(int)
+            for part, piece in zip(parts, np.split(rows, cuts), strict=True):
+                part.append(piece)
+        joined = [np.concatenate(part) for part in parts]
+        if min(map(len, joined)) >= least:
+            return joined
+
+
+def classifier(sizes: tuple[int, ...], rounds: int, cohort: int) -> Experiment:
+    """An MLP, one local epoch of SGD."""
+    return Experiment(
+        name="simulate",
+        model=mlp(sizes),
+        schema=DataSchema((Feature(name="x", shape=(sizes[0],)),), Label(name="y", low=0, high=sizes[-1] - 1)),
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.1),
+        batch_size=32,
+        holdout=0.0,
+        rounds=RoundPolicy(rounds=rounds, cohort=cohort, evaluate_every=0),
+    )
+
+
+def timed(wanted: Experiment, clients: Any, **how: Any) -> float:
+    """Seconds a round, the first left out."""
+    history = simulate(wanted, clients, **how)
+    if len(history.committed) != wanted.rounds.rounds:
+        sys.exit(f"only {len(history.committed)} rounds were committed: {history.to_dicts()}")
+    return statistics.median(record.seconds or 0.0 for record in history.rounds[1:])
+
+
+def run_mnist(engine: str, chosen: argparse.Namespace) -> Result:
+    """One engine with two workers."""
+    wanted = classifier((784, 200, 200, 10), 4 if chosen.quick else 21, 10)
+    return {"seconds": timed(wanted, mnist(Path(chosen.data)), engine=engine, workers=2)}
+
+
+def run_trivial(engine: str, chosen: argparse.Namespace) -> Result:
+    """50 clients × 1e6 parameters; on processes the trainer is found by name."""
+    wanted = Experiment(
+        name="trivial",
+        model=ExternalModel({"weights": (1_000_000,)}),
+        schema=SMALL,
+        holdout=0.0,
+        rounds=RoundPolicy(rounds=3 if chosen.quick else 9, cohort=50, evaluate_every=0),
+    )
+    rows = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
+    trainer = TRAINER if engine == "threads" else "simulate:TRAINER"
+    return {"seconds": timed(wanted, [rows] * 50, engine=engine, workers=2, trainer=trainer)}
+
+
+def run_batched(model: str, chosen: argparse.Namespace) -> Result:
+    """64 clients of 96 rows each, eight in a graph."""
+    sizes = MODELS[model]
+    wanted = classifier(sizes, 4 if chosen.quick else 9, 64)
+
+    def rows(number: int) -> dict[str, NDArray[Any]]:
+        generator = np.random.Generator(np.random.PCG64(number))
+        x = generator.normal(size=(96, sizes[0])).astype(np.float32)
+        return {"x": x, "y": generator.integers(0, sizes[-1], 96).astype(np.int32)}
+
+    clients = VirtualClients(64, rows)
+    threads = timed(wanted, clients, workers=2)
+    together = timed(wanted, clients, engine="batched:8", workers=2)
+    return {"seconds": together, "threads_seconds": threads, "speedup": threads / together}
+
+
+def run_memory(count: str, chosen: argparse.Namespace) -> Result:
+    """A run over so many virtual clients, each with rows of its own."""
+
+    def rows(number: int) -> dict[str, NDArray[Any]]:
+        generator = np.random.Generator(np.random.PCG64(number))
+        y = generator.integers(0, 10, 200).astype(np.int32)
+        return {"x": generator.normal(size=(200, 784)).astype(np.float32), "y": y}
+
+    wanted = classifier((784, 200, 200, 10), 3 if chosen.quick else 12, 50)
+    seconds = timed(wanted, VirtualClients(int(count), rows), workers=2)
+    return {"seconds": seconds, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+RUNS: Mapping[str, tuple[Callable[[str, argparse.Namespace], Result], tuple[str, ...]]] = {
+    "mnist": (run_mnist, ENGINES),
+    "trivial": (run_trivial, ("threads", "processes")),
+    "batched": (run_batched, tuple(MODELS)),
+    "memory": (run_memory, ("1000", "10000")),
+}
+
+_PEERS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("mnist", "flower"): ("flower_mnist.py", "--model", "mlp", "--batch", "32"),
+    ("mnist", "pfl"): ("pfl_mnist.py", "--model", "mlp", "--batch", "32", "--threads", "1"),
+    ("trivial", "flower"): ("flower_sim.py", "--clients", "50", "--params", "1e6"),
+}
+# Runs a peer's script at once: its own wait for an idle machine is put off.
+_AT_ONCE = (
+    "import sys, runpy; sys.path.insert(0, sys.argv[1]); import common; common.wait_quiet = lambda *a, **k: None; "
+    "script = sys.argv[2]; sys.argv = sys.argv[2:]; runpy.run_path(script, run_name='__main__')"
+)
+
+
+def run_peer(case: str, peer: str, chosen: argparse.Namespace) -> float | None:
+    """A peer's seconds a round; None where it is not asked for."""
+    python, command = getattr(chosen, peer), _PEERS.get((case, peer))
+    if python is None or command is None:
+        return None
+    folder, rounds = Path(chosen.peers).resolve(), "4" if chosen.quick else "20" if case == "mnist" else "8"
+    arguments = [str(folder / command[0]), *command[1:], "--rounds", rounds]
+    if case == "mnist":
+        arguments += ["--data", str(Path(chosen.data).resolve())]
+    if peer == "pfl":
+        start = [os.fspath(Path(python).parent / "torchrun"), "--nproc-per-node", "2"]
+    else:
+        start = [python, "-c", _AT_ONCE, str(folder)] if chosen.no_wait else [python]
+    done = subprocess.run([*start, *arguments], capture_output=True, text=True, cwd=folder)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"bench"')]
+    if not lines:
+        sys.exit(f"{peer} gave no result for {case}: {done.stderr[-2000:]}")
+    return float(json.loads(lines[-1])["result"]["s_per_round"]["median"])
+
+
+def in_a_process(case: str, variant: str, chosen: argparse.Namespace) -> Result:
+    """One case in a process of its own, which also finds this file as a module."""
+    command = [sys.executable, os.fspath(Path(__file__)), "--case", f"{case}/{variant}", "--data", str(chosen.data)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *filter(None, sys.path)))}
+    command += ["--quick"] if chosen.quick else []
+    line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
+    return {"case": f"{case}/{variant}", **json.loads(line)}
+
+
+def measure(chosen: argparse.Namespace) -> None:
+    """All chosen cases, one line each."""
+    for case in chosen.cases:
+        peers = {peer: run_peer(case, peer, chosen) for peer in ("flower", "pfl")}
+        before: float | None = None
+        for variant in RUNS[case][1]:
+            result = in_a_process(case, variant, chosen)
+            for peer, seconds in peers.items():
+                if seconds is not None:
+                    result |= {f"{peer}_seconds": seconds, f"rounds_per_{peer}": seconds / result["seconds"]}
+                    result[f"share_of_{peer}"] = result["seconds"] / seconds
+            if case == "memory":
+                result |= {} if before is None else {"ratio": result["peak_mib"] / before}
+                before = result["peak_mib"]
+            print(json.dumps(result) if chosen.json else describe(result), flush=True)
+
+
+def describe(result: Result) -> str:
+    """One case as a line for people."""
+    more = "".join(f", {name} {value:.3g}" for name, value in result.items() if name not in ("case", "seconds"))
+    return f"{result['case']:>30}: {result['seconds']:.4f} s a round{more}"
+
+
+def main() -> None:
+    """Run the chosen cases and print one line each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON object per case")
+    parser.add_argument("--quick", action="store_true", help="few rounds: to see that it runs")
+    parser.add_argument("--cases", choices=CASES, nargs="+", default=list(CASES))
+    parser.add_argument("--data", default=os.fspath(DATA), help="MNIST as x_train, y_train (uint8) in an .npz")
+    parser.add_argument("--peers", default=os.fspath(ROOT / "../shared/peers"), help="the folder of the peers' scripts")
+    parser.add_argument("--flower", help="the interpreter of an environment with Flower")
+    parser.add_argument("--pfl", help="the interpreter of an environment with pfl")
+    parser.add_argument("--no-wait", action="store_true", help="let peers start on a busy machine too")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.case:
+        case, _, variant = chosen.case.partition("/")
+        print(json.dumps(RUNS[case][0](variant, chosen)))
+        return
+    measure(chosen)
+
+
+if __name__ == "__main__":
+    main()
