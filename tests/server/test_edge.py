@@ -156,7 +156,7 @@ def test_an_edge_with_too_few_clients_says_so_and_the_round_goes_on(tell: Callab
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=3, edge_deadline_s=1.0, min_clients=3)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 1)
-        experiment = await root.experiment(cohort=2, rounds=1, min_updates=1, deadline_s=6.0)
+        experiment = await root.experiment(cohort=2, rounds=1, min_updates=1, deadline_s=5.0)
         tasks = await train(below)
         await train(own)
         assert [await settled(d, t) for d, t in zip(below, tasks, strict=True)] == ["rolled_back"] * 2
