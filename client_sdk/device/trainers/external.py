@@ -50,6 +50,9 @@ EvaluateResult: TypeAlias = tuple[int, Mapping[str, float]]
 Evaluate: TypeAlias = Callable[[Params, FitTask], EvaluateResult]
 
 
+_BLOCK = 1 << 16
+
+
 class ExternalTrainer:
     """A trainer around ``fit`` and, where there is one, ``evaluate``.
 
@@ -85,9 +88,8 @@ class ExternalTrainer:
         delta = np.empty(manifest.layout.size, np.float32)
         for name, (start, stop) in manifest.layout.slices.items():
             new = _parameter(name, params, weights[name].shape)
-            with np.errstate(over="ignore", invalid="ignore"):
-                np.subtract(new, weights[name], out=delta[start:stop].reshape(new.shape))
-            _require_finite(name, new, delta[start:stop])
+            if not _difference(new.reshape(-1), weights[name].reshape(-1), delta[start:stop]):
+                _require_finite(name, new)
         count = min(_whole("weight", weight), task.weight_cap)
         options.on_step(_whole("steps", steps))
         return LocalResult(
@@ -144,11 +146,21 @@ def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, 
     return value
 
 
-def _require_finite(name: str, value: NDArray[np.float32], change: NDArray[np.float32]) -> None:
-    # A sum of squares is finite only where all terms are, and costs a tenth of looking at each.
+def _difference(new: NDArray[np.float32], old: NDArray[np.float32], out: NDArray[np.float32]) -> bool:
+    """new − old; whether it is sure to be finite. In blocks that stay in a core's cache until they have been looked at:
+    a sum of squares is finite only where all terms are.
+    """
+    sure = True
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.dot(change, change)
-    if not np.isfinite(total) and not np.isfinite(value).all():
+        for start in range(0, out.size, _BLOCK):
+            block = out[start : start + _BLOCK]
+            np.subtract(new[start : start + _BLOCK], old[start : start + _BLOCK], out=block)
+            sure = sure and bool(np.isfinite(np.dot(block, block)))
+    return sure
+
+
+def _require_finite(name: str, value: NDArray[np.float32]) -> None:
+    if not np.isfinite(value).all():
         raise DataError(
             f"fit returned {name!r} with values that are not finite.",
             hint="Lower the learning rate.",
