@@ -65,6 +65,8 @@ class Experiment:
     loss: (prediction, label) → ``[B]``; coterie weighs and averages it. optimizer: the clients'. metrics: more values
     per example, by name. With an `ExternalModel`, loss and optimizer are None.
     batch_size, epochs, max_steps, holdout: see plan.manifest.Training. codecs: for the update, by preference.
+    uploads: names of the tensors that are trained and uploaded, or patterns (``head.*``); None for all of the model's.
+    The others stay as the first version has them.
     initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the
     coordinator measures every version. infer_batch: rows per call of the exported ``infer.onnx``.
     Raises errors.ExperimentError naming the field that is not possible.
@@ -84,6 +86,7 @@ class Experiment:
     metrics: Mapping[str, PerExample] = field(default_factory=dict[str, PerExample])
     server_optimizer: ServerOptimizer = field(default_factory=server_sgd)
     codecs: tuple[str, ...] = ("float32",)
+    uploads: tuple[str, ...] | None = None
     seed: int = 0
     initial: Mapping[str, npt.NDArray[Any]] | None = None
     evaluation: Mapping[str, npt.NDArray[Any]] | None = None
@@ -104,6 +107,7 @@ class Experiment:
         selector_of(self.rounds.selection)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "codecs", tuple(self.codecs))
+        object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -133,6 +137,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "metrics": (Mapping, "a mapping of names to functions of (prediction, label)"),
         "server_optimizer": (ServerOptimizer, "a server optimizer, for example server_sgd()"),
         "codecs": ((tuple, list), "a tuple of codec names"),
+        "uploads": ((tuple, list, NoneType), "a tuple of tensor names or patterns, or None"),
         "seed": (int, "a whole number"),
         "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
         "evaluation": ((Mapping, NoneType), "a mapping of names to arrays"),
@@ -168,6 +173,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (e.infer_batch >= 1, f"infer_batch must be at least 1, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
+        (
+            e.uploads is None or (bool(e.uploads) and all(name and type(name) is str for name in e.uploads)),
+            "uploads must name at least one tensor, or be None for all",
+        ),
         (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
         (not unfit_codecs, f"these codecs do not exist or do not fit weights: {'; '.join(unfit_codecs)}"),
         (
@@ -216,6 +225,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             not external or e.algorithm.name in ("fedavg", "fedbuff"),
             "an ExternalModel's clients run FedAvg or FedBuff; other rules need a plan",
         ),
+        (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
         *e.algorithm.needs(e),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
         (not scheduled, f"hyper_schedule names {', '.join(sorted(scheduled))}, which no rule has"),

@@ -93,7 +93,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     files = {name: _write(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
     manifest = replace(
-        _manifest(experiment, layout, sections=client.sections(builder.shapes, layout)),
+        _manifest(experiment, layout, sections=builder.sections),
         frozen=_frozen(frozen),
         client_state=_tensors(client.client_state(builder.shapes)),
         hyper=builder.hyper,

@@ -11,6 +11,7 @@ from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.calls import Arrays, ModelCalls, Outputs, Requested
 from coterie.aggregation.plan.graph import NEXT, GraphName
 from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT
+from coterie.aggregation.plan.subset import chosen, names_of, narrowed
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
@@ -42,6 +43,7 @@ class GraphBuilder:
     specs: Mapping[str, ParameterSpec]
     shapes: Shapes
     layout: Layout
+    sections: tuple[SectionSpec, ...]
     buffers: tuple[str, ...]
     frozen: tuple[str, ...]
     hyper: Mapping[str, float]
@@ -72,7 +74,7 @@ class GraphBuilder:
             )
         shapes = Shapes(
             tensors={name: spec.shape for name, spec in specs.items() if spec.role != "frozen"},
-            trained={name: specs[name].shape for name in named["shared"]},
+            trained={name: specs[name].shape for name in chosen(experiment, named["shared"])},
         )
         optimizer = packed(client.optimizer(rule))
         state = _traced_state(optimizer, shapes.trained)
@@ -86,6 +88,7 @@ class GraphBuilder:
             specs=specs,
             shapes=shapes,
             layout=layout,
+            sections=narrowed(experiment, client.sections(shapes, layout), layout, shapes.tensors),
             buffers=named["buffer"],
             frozen=named["frozen"],
             hyper=hyper,
@@ -168,7 +171,8 @@ class GraphBuilder:
         moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=xp.sum(weight))
         # A step that is not active adds 0 times the change of a buffer, so it leaves the buffer as it is.
         moved |= {name: weights[name] + active * (after[name] - weights[name]) for name in self.buffers}
-        outputs = {f"{NEXT}{self._place(name)}": moved[name] for name in self.shapes.tensors}
+        # What an experiment does not train stays as the version has it.
+        outputs = {f"{NEXT}{self._place(name)}": moved.get(name, weights[name]) for name in self.shapes.tensors}
         outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
         return outputs | self.calls.sums(inputs, losses, prediction, weight, active)
 
@@ -193,10 +197,7 @@ class GraphBuilder:
         if isinstance(change, Mapping) and self.buffers:
             # Whatever a method makes of the weights' changes, running statistics move by their own.
             sections[DELTA] = {**change, **{name: end[name] - base[name] for name in self.buffers}}
-        outputs = {
-            f"upload/{spec.name}": self._section(spec, sections)
-            for spec in self.client.sections(self.shapes, self.layout)
-        }
+        outputs = {f"upload/{spec.name}": self._section(spec, sections) for spec in self.sections}
         sums = [inputs[f"metric/{name}"] for name in self.experiment.metric_names]
         outputs[f"upload/{METRICS}"] = xp.concat(sums)
         return outputs | {f"{NEXT}client_state/{name}": value for name, value in finished.client_state.items()}
@@ -257,7 +258,8 @@ class GraphBuilder:
         """A section as one flat vector."""
         value = sections.get(spec.name)
         if isinstance(value, Mapping):
-            ordered = [value[name] for name in self.layout.names if name in value]
+            covered = names_of(spec, self.layout)
+            ordered = [value[name] for name in self.layout.names if name in value and name in covered]
             value = xp.concat([xp.reshape(tensor, (tensor.size,)) for tensor in ordered]) if ordered else None
         if value is None or value.shape != (spec.length,):
             found = "nothing" if value is None else str(list(value.shape))
