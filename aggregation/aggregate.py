@@ -18,18 +18,19 @@ from coterie import errors
 from coterie.aggregation.accumulator import EITHER, counted_weight, take
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.reducers import Vector, reducer
+from coterie.aggregation.reducers import Reducer, Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.staleness import NO_LAG, Lags
+from coterie.aggregation.update_files import UpdateFiles
 from coterie.aggregation.version import next_version
 from coterie.protocol.files import make_folder, storage_error
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
 from coterie.protocol.update import read_update
 
 WEIGHTS_FILE = "weights.safetensors"
 STATE_FILE = "state.safetensors"
-_REDUCERS = {"weighted_mean": "mean", "sum": "sum"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def aggregate_updates(
     server: ServerOptimizer,
     server_state: Path | None,
     out: Path,
+    rule: str = "mean",
     weight_cap: int | None = None,
     lags: Lags = NO_LAG,
 ) -> AggregateResult:
@@ -77,20 +79,22 @@ def aggregate_updates(
 
     base: the version's file that the round began with. server_state: the state file of the round before, None at
     first.
-    weight_cap: the most that one update may weigh; a larger claim counts as the cap. lags: of the updates that were
-    trained on an older version.
+    rule: the text of the reducer of all sections that are means, which it sees as one vector; sections that are sums
+    are always summed. A rule that needs every single update cannot use an accumulator, and counts updates alike
+    whatever their weight or lag. weight_cap: the most that one update may weigh; a larger claim counts as the cap.
+    lags: of the updates that were trained on an older version.
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
     a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
     by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
-    Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow); and
-    errors.StorageError.
+    Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow), or
+    what the rule raises (``too_few_updates``: 2f ≥ n); errors.ExperimentError as `reducer` does; errors.StorageError.
     """
-    layout = manifest.layout
-    usable, rejected = _check(manifest, base, updates, weight_cap, lags)
+    layout, chosen = manifest.layout, reducer(rule)
+    usable, rejected = _check(manifest, base, updates, weight_cap, lags, chosen)
     if not usable:
         why = f"; the first: {rejected[0].message}" if rejected else "."
         raise errors.UpdateRefused(f"None of the {len(updates)} updates can be used{why}", code="nothing_usable")
-    sections = _reduce(manifest, usable)
+    sections = _reduce(manifest, usable, chosen)
     weights = layout.flatten(read_file(base, _limits(manifest)))
     whole = sum(entry.weight for entry in usable)
     after = next_version(
@@ -135,7 +139,7 @@ class _Usable:
 
 
 def _check(
-    manifest: Manifest, base: Path, paths: Sequence[Path], cap: int | None, lags: Lags
+    manifest: Manifest, base: Path, paths: Sequence[Path], cap: int | None, lags: Lags, rule: Reducer
 ) -> tuple[tuple[_Usable, ...], tuple[Rejection, ...]]:
     """The updates that can be used, by task, and why the others cannot."""
     digests = {path: _digest(path) for path in {base, *lags.bases.values()}}
@@ -146,6 +150,10 @@ def _check(
         try:
             task = read_update(path, manifest.sections, plan=manifest.id, limits=EITHER).header.task
             update = read_update(path, manifest.sections, base=digests[lags.bases.get(task, base)], limits=EITHER)
+            if rule.needs == "updates" and update.header.kind == "accumulator":
+                raise errors.UpdateRefused(
+                    f"{rule.name} needs every single update, and this is a sum of them.", code="wrong_kind"
+                )
             update.check_finite()
             if task in usable:
                 raise errors.UpdateRefused(f"Task {task} has more than one update.", code="duplicate_task")
@@ -156,17 +164,34 @@ def _check(
     return tuple(usable[task] for task in sorted(usable)), tuple(rejected)
 
 
-def _reduce(manifest: Manifest, usable: Sequence[_Usable]) -> Mapping[str, Vector]:
-    """The aggregate of every section, in one pass over the updates."""
-    rules = {spec.name: reducer(_REDUCERS[spec.reduction]) for spec in manifest.sections}
-    sums = {spec.name: rules[spec.name].init(spec.length) for spec in manifest.sections}
+def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> Mapping[str, Vector]:
+    """The aggregate of every section: the means as one vector by the rule, and the sums."""
+    means = tuple(spec for spec in manifest.sections if spec.reduction == "weighted_mean")
+    sums = tuple(spec for spec in manifest.sections if spec.reduction == "sum")
+    counted = [entry for entry in usable if entry.weight]
+    plain = reducer("sum")
+    together, total = rule.init(_length(means)), plain.init(_length(sums))
     for entry in usable:
         update = read_update(entry.path, manifest.sections, limits=EITHER)
-        freshness = entry.effective / entry.weight if entry.weight else 1.0
-        for spec in manifest.sections:
-            rule, scale = rules[spec.name], 1.0 if spec.reduction == "sum" else freshness
-            sums[spec.name] = take(rule, sums[spec.name], update, (spec,), entry.weight, scale)
-    return {name: rule.result(sums[name]) for name, rule in rules.items()}
+        total = take(plain, total, update, sums, entry.weight)
+        if rule.over is None or not counted:
+            freshness = entry.effective / entry.weight if entry.weight else 1.0
+            together = take(rule, together, update, means, entry.weight, freshness)
+    if rule.over is None or not counted or not means:
+        mean = rule.result(together) if means else together.total
+    else:
+        mean = rule.over(UpdateFiles(tuple(entry.path for entry in counted), manifest.sections, means))
+    return _split(means, mean) | _split(sums, plain.result(total))
+
+
+def _length(specs: Sequence[SectionSpec]) -> int:
+    return sum(spec.length for spec in specs)
+
+
+def _split(specs: Sequence[SectionSpec], vector: Vector) -> dict[str, Vector]:
+    """The sections of one vector, in their order."""
+    ends = np.cumsum([0, *(spec.length for spec in specs)]).tolist()
+    return {spec.name: vector[ends[place] : ends[place + 1]] for place, spec in enumerate(specs)}
 
 
 def _drift(

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+
+if TYPE_CHECKING:
+    from coterie.aggregation.reducers.source import Source
 
 Vector = npt.NDArray[np.float64]
 Needs = Literal["sums", "updates"]
@@ -17,11 +20,15 @@ Chunks = Iterable[tuple[int, npt.NDArray[np.float32] | npt.NDArray[np.float64]]]
 
 @dataclass(frozen=True)
 class Accumulator:
-    """What has been added so far: a float64 vector of weighted sums, the sum of the weights, the number of updates."""
+    """What has been added so far: a float64 vector of weighted sums, the sum of the weights, the number of updates.
+
+    rows: the updates themselves, for a rule that must see every one; its ``total`` stays zero.
+    """
 
     total: Vector
     weight: float = 0.0
     count: int = 0
+    rows: tuple[npt.NDArray[np.float32], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,10 @@ class Reducer:
     init(length) is the neutral element. add(acc, chunks, weight) takes in one update, given as (start, elements) that
     cover it once, and *consumes* ``acc``: its vector is reused, so memory is that of one model however many updates
     come. merge(a, b) joins two accumulators, consuming ``a``. result(acc) is the aggregate, float64.
+    needs: ``sums`` when an accumulator is made of sums, which a tree of aggregators can form; ``updates`` when it must
+    keep every update. fewest: the least number of updates that give a result. over(source): the result over updates
+    that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once. reference: whether
+    the last of its updates must be one that the caller trusts.
 
     Guarantees: any grouping and order of the same updates gives the same result to 1 ulp of float32; the neutral
     element changes nothing. result raises errors.UpdateRefused (``zero_weight``) when there is nothing to divide by.
@@ -42,6 +53,9 @@ class Reducer:
     merge: Callable[[Accumulator, Accumulator], Accumulator]
     result: Callable[[Accumulator], Vector]
     needs: Needs = "sums"
+    fewest: int = 1
+    over: "Callable[[Source], Vector] | None" = None
+    reference: bool = False
 
 
 def check_length(left: Accumulator, right: Accumulator) -> None:

@@ -62,5 +62,24 @@ def _add_unweighted(acc: Accumulator, chunks: Chunks, weight: float) -> Accumula
     return _add(acc, chunks, 1.0)
 
 
+def bounded_mean(name: str, bounds: tuple[float, ...]) -> Reducer:
+    """The weighted mean of updates, each scaled down to the shortest of these lengths first. It needs no more memory
+    than a mean but one update, and adds up in a tree.
+
+    Raises errors.UpdateRefused (``not_finite``) for an update that is not.
+    """
+
+    def add(acc: Accumulator, chunks: Chunks, weight: float) -> Accumulator:
+        held = [(start, np.asarray(values, np.float64)) for start, values in chunks]
+        norm = math.sqrt(math.fsum(float(np.dot(values, values)) for _, values in held))
+        if not math.isfinite(norm):
+            raise errors.UpdateRefused("An update is not finite, so its length cannot be bounded.", code="not_finite")
+        scale = min(1.0, *(bound / norm for bound in bounds)) if norm else 1.0
+        scaled = ((start, values * scale if scale < 1 else values) for start, values in held)
+        return _add(acc, scaled, weight)
+
+    return Reducer(name, _init, add, _merge, _mean)
+
+
 MEAN = Reducer("mean", _init, _add, _merge, _mean)
 SUM = Reducer("sum", _init, _add_unweighted, _merge, _sum)

@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coterie import errors
-from coterie.aggregation.reducers import REDUCERS, Accumulator, Reducer, reducer
+from coterie.aggregation.reducers import RULES, Accumulator, Reducer, reducer
 
 Vector = npt.NDArray[np.float32]
 LENGTH = 7
+SUMS = ("mean", "norm_bound(100)", "sum")
+SINGLE = (
+    *(text for text in ("median", "geometric_median", "centered_clipping(10,3)", "adasum")),
+    *(f"{name}(1)" for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "bulyan")),
+    *("norm_bound(100)+nnm(1)+trimmed_mean(1)", "bucketing(2)+median", "arc(1)+mean", "nnm(1)+bulyan(1)"),
+)
 VECTORS = arrays(np.float32, LENGTH, elements=st.floats(-1e6, 1e6, width=32))
 UPDATES = st.lists(st.tuples(VECTORS, st.integers(0, 1000)), min_size=1, max_size=8)
 
@@ -46,14 +52,14 @@ def near(left: Vector | None, right: Vector | None, scale: float) -> None:
         assert np.all(np.abs(left - right) <= np.maximum(np.spacing(np.abs(left)), scale * 2.0**-48))
 
 
-@pytest.fixture(params=sorted(REDUCERS))
+@pytest.fixture(params=SUMS)
 def rule(request: pytest.FixtureRequest) -> Reducer:
     return reducer(request.param)
 
 
 @settings(max_examples=60, deadline=None)
 @given(updates=UPDATES, data=st.data())
-@pytest.mark.parametrize("name", sorted(REDUCERS))
+@pytest.mark.parametrize("name", SUMS)
 def test_grouping_order_and_chunks_do_not_matter(name: str, updates: list[Any], data: st.DataObject) -> None:
     rule = reducer(name)
     scale = max(float(np.abs(vector).max()) * max(weight, 1) for vector, weight in updates) * len(updates)
@@ -67,7 +73,7 @@ def test_grouping_order_and_chunks_do_not_matter(name: str, updates: list[Any], 
 
 @settings(max_examples=30, deadline=None)
 @given(updates=UPDATES)
-@pytest.mark.parametrize("name", sorted(REDUCERS))
+@pytest.mark.parametrize("name", SUMS)
 def test_the_neutral_element_changes_nothing(name: str, updates: list[Any]) -> None:
     rule = reducer(name)
     plain = total(rule, updates)
@@ -128,5 +134,6 @@ def test_blocks_larger_than_the_cache_block_add_up() -> None:
 
 
 def test_an_unknown_reducer_is_refused() -> None:
-    with pytest.raises(errors.ExperimentError, match="mean, sum"):
-        reducer("median")
+    with pytest.raises(errors.ExperimentError, match="no reducer 'mode'") as caught:
+        reducer("mode")
+    assert caught.value.reason == "unknown_reducer" and "trimmed_mean" in str(caught.value.hint)

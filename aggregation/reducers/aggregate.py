@@ -1,0 +1,72 @@
+"""`aggregate`: a reducer over updates that are at hand."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.reducers.reducer import Reducer, Vector
+from coterie.aggregation.reducers.source import InMemory, canonical, check_finite, stacked
+from coterie.aggregation.reducers.text import reducer
+
+
+def aggregate(
+    rule: Reducer | str,
+    updates: Sequence[npt.ArrayLike] | npt.NDArray[Any],
+    weights: Sequence[float] | None = None,
+    *,
+    reference: npt.ArrayLike | None = None,
+) -> Vector:
+    """The aggregate of updates ``[n, d]``, as a float64 vector ``[d]``.
+
+    rule: a reducer, or its text. updates: float32 vectors (others are converted), not copied when they are one matrix.
+    weights: one for each update, 1 when None; rules that need every single update ignore all but whether it is zero.
+    reference: the trusted update that fltrust needs.
+    Guarantees: the order of the updates does not matter.
+    Raises errors.ExperimentError as `reducer` does; errors.InputError (``updates_shape``, ``reference_missing``);
+    errors.UpdateRefused: ``not_finite``, ``too_few_updates`` (2f ≥ n), ``bad_weight``, ``zero_weight``.
+    """
+    chosen = reducer(rule) if isinstance(rule, str) else rule
+    rows = stacked(updates)
+    claims = [1.0] * len(rows) if weights is None else [float(weight) for weight in weights]
+    if len(claims) != len(rows):
+        raise errors.InputError(f"{len(rows)} updates have {len(claims)} weights.", code="updates_shape")
+    if chosen.over is None or not all(claim == 1.0 for claim in claims):
+        return _one_by_one(chosen, rows, claims) if not chosen.reference else _judged(chosen, rows, claims, reference)
+    return _judged(chosen, rows, claims, reference)
+
+
+def _one_by_one(rule: Reducer, rows: npt.NDArray[np.float32], claims: Sequence[float]) -> Vector:
+    acc = rule.init(rows.shape[1])
+    for row, claim in zip(rows, claims, strict=True):
+        acc = rule.add(acc, ((0, row),), claim)
+    total = rule.result(acc)
+    if not np.isfinite(total).all():
+        check_finite(rows)
+    return total
+
+
+def _judged(
+    rule: Reducer, rows: npt.NDArray[np.float32], claims: Sequence[float], reference: npt.ArrayLike | None
+) -> Vector:
+    if rule.over is None:
+        raise errors.InternalError(f"{rule.name} reads no blocks.")
+    order = canonical(rows)
+    if rule.reference:
+        if reference is None:
+            raise errors.InputError(
+                f"{rule.name} judges updates by one that is trusted, and none was given.",
+                hint="aggregate('fltrust', updates, reference=update): train it on clean rows of your own.",
+                code="reference_missing",
+            )
+        used = [place for place, claim in enumerate(claims) if claim]
+        trusted = stacked([np.asarray(reference, np.float32)])
+        if trusted.shape[1] != rows.shape[1]:
+            raise errors.InputError(
+                f"The reference has {trusted.shape[1]} elements, the updates {rows.shape[1]}.", code="updates_shape"
+            )
+        order = np.append(canonical(rows[used]), len(used))
+        rows = np.concatenate([rows[used], trusted])
+    return rule.over(InMemory(rows, order))

@@ -1,0 +1,54 @@
+"""What a robust rule is made of: steps before it that mix updates, and the rule itself. Pure functions of numbers.
+
+Steps and most rules give *combinations* of the updates, so all that they need is the Gram matrix ``G = X Xᵀ`` of the
+updates X ``[n, d]``: a step gives A ``[m, n]`` and the next one sees ``A G Aᵀ``, the Gram matrix of ``A X``; a rule
+gives w ``[n]``, and the aggregate is ``w X``. Rules by coordinate see blocks of columns instead.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.aggregation.reducers.reducer import Vector
+from coterie.aggregation.reducers.source import Matrix
+
+Lanes = npt.NDArray[np.float32]
+"""``[columns, n]``: for each coordinate the values of all updates, sorted."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Mixes updates before a rule sees them: ``mix(G)`` is A. fewest: the least number of updates it takes; before(m):
+    how many it takes to give m.
+    """
+
+    mix: Callable[[Matrix], Matrix]
+    fewest: int = 1
+    before: Callable[[int], int] = lambda count: count
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A rule that combines: ``weights(G)`` is w. With ``reference`` the last row and column of G are those of a vector
+    that the caller trusts.
+    """
+
+    weights: Callable[[Matrix], Vector]
+    fewest: int = 1
+    reference: bool = False
+
+
+@dataclass(frozen=True)
+class ByCoordinate:
+    """A rule for each coordinate alone: ``reduce(sorted lanes)`` is ``[columns]``. choose(G): the places of the updates
+    that it looks at, all when None.
+    """
+
+    reduce: Callable[[Lanes], Vector]
+    fewest: int = 1
+    choose: Callable[[Matrix], npt.NDArray[np.intp]] | None = None
+
+
+Rule = Combination | ByCoordinate

@@ -1,0 +1,139 @@
+"""Steps and a rule, carried out over updates."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.reducers.part import ByCoordinate, Rule, Step
+from coterie.aggregation.reducers.reducer import Vector
+from coterie.aggregation.reducers.source import Block, Matrix, Source, check_finite, combine, gram
+
+# Elements of a block of lanes: sorted where they lie in cache.
+LANES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Steps, then a rule. name: its text.
+
+    Guarantees: the result depends on the updates alone, not on where they come from or in what blocks they are read;
+    what an update holds cannot reach the result but by the rule.
+    """
+
+    name: str
+    steps: tuple[Step, ...]
+    rule: Rule
+
+    @property
+    def fewest(self) -> int:
+        """The least number of updates that can be aggregated."""
+        least = self.rule.fewest
+        for step in reversed(self.steps):
+            least = max(step.before(least), step.fewest)
+        return least
+
+    def run(self, source: Source) -> Vector:
+        """The aggregate, float64. With a rule that needs a reference, the last update is the reference.
+
+        Raises errors.UpdateRefused: ``too_few_updates`` (such as 2f ≥ n), ``not_finite``, or what the rule raises.
+        """
+        check_count(self.name, source.count - self.references, self.fewest)
+        mixed, products = self._mixed(source)
+        # From here on in the order in which the source holds its updates.
+        place = np.arange(source.count, dtype=np.intp) if source.order is None else source.order
+        if mixed is not None:
+            mixed = mixed[:, np.argsort(place)]
+        if not isinstance(self.rule, ByCoordinate):
+            weights = self.rule.weights(_known(products))
+            return combine(source, weights[np.argsort(place)] if mixed is None else weights @ mixed)
+        chosen = None if self.rule.choose is None else self.rule.choose(_known(products))
+        if mixed is not None:
+            mixed, chosen = mixed if chosen is None else mixed[chosen], None
+        elif chosen is not None:
+            chosen = place[chosen]
+        total = np.empty(source.length, np.float64)
+        for start, lanes in _lanes(source, mixed, chosen):
+            total[start : start + lanes.shape[0]] = self.rule.reduce(lanes)
+        return total
+
+    def _mixed(self, source: Source) -> tuple[Matrix | None, Matrix | None]:
+        """The steps as one matrix, and the Gram matrix after them; None where neither is needed."""
+        blind = isinstance(self.rule, ByCoordinate) and self.rule.choose is None
+        if blind and not self.steps:
+            return None, None
+        products, mixed = gram(source), None
+        if source.order is not None:
+            products = products[np.ix_(source.order, source.order)]
+        for step in self.steps:
+            clients = products.shape[0] - self.references
+            part = self._with_references(step.mix(products[:clients, :clients]))
+            mixed = part if mixed is None else part @ mixed
+            products = part @ products @ part.T
+        return mixed, products
+
+    def _with_references(self, part: Matrix) -> Matrix:
+        """A step's matrix over the updates and, unchanged after them, the reference."""
+        if not self.references:
+            return part
+        whole = np.zeros((part.shape[0] + 1, part.shape[1] + 1))
+        whole[:-1, :-1], whole[-1, -1] = part, 1.0
+        return whole
+
+    @property
+    def references(self) -> int:
+        return 0 if isinstance(self.rule, ByCoordinate) or not self.rule.reference else 1
+
+
+def check_count(name: str, count: int, fewest: int) -> None:
+    """Raise errors.UpdateRefused (``too_few_updates``) when a rule has fewer updates than it needs."""
+    if count < fewest:
+        raise errors.UpdateRefused(
+            f"{name} needs at least {fewest} updates, and there are {count}: with f attackers allowed for, 2f ≥ n "
+            "leaves no honest majority to follow.",
+            hint="Lower f, or let more clients take part.",
+            code="too_few_updates",
+        )
+
+
+def _known(products: Matrix | None) -> Matrix:
+    if products is None:
+        raise errors.InternalError("A rule that reads inner products was given none.")
+    return products
+
+
+def _lanes(
+    source: Source, mixed: Matrix | None, chosen: npt.NDArray[np.intp] | None
+) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    """The values of all updates at each coordinate, sorted: lanes that lie in cache sort in a third of the time of
+    columns.
+    """
+    narrow = None if mixed is None else mixed.astype(np.float32)
+    rows = mixed.shape[0] if mixed is not None else source.count if chosen is None else chosen.size
+    width = max(LANES // max(rows, 1), 64)
+    for start, block in source.blocks():
+        for low in range(0, block.shape[1], width):
+            strip = block[:, low : low + width]
+            lanes = _lane(strip, start + low, narrow, chosen)
+            lanes.sort(axis=1)
+            yield start + low, lanes
+
+
+def _lane(
+    strip: Block, start: int, mixed: npt.NDArray[np.float32] | None, chosen: npt.NDArray[np.intp] | None
+) -> npt.NDArray[np.float32]:
+    if mixed is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            lanes = np.ascontiguousarray((mixed @ strip).T)
+    else:
+        lanes = np.ascontiguousarray((strip if chosen is None else strip[chosen]).T)
+    # A sum of squares is finite only where every element is; where it is not, each is looked at.
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = np.dot(lanes.reshape(-1), lanes.reshape(-1))
+    if not np.isfinite(square):
+        check_finite(strip, start)
+        if mixed is not None and not np.isfinite(lanes).all():
+            lanes = np.ascontiguousarray((mixed.astype(np.float64) @ strip).T.astype(np.float32))
+    return lanes

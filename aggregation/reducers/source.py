@@ -1,0 +1,161 @@
+"""Updates side by side, read in blocks of coordinates, and their Gram matrix.
+
+Rules that must see every update never need all of every update at once: they work on inner products (n × n numbers) or
+on one block of coordinates after another.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.reducers.reducer import Vector
+
+Block = npt.NDArray[np.float32]
+Matrix = npt.NDArray[np.float64]
+
+# Columns of a product: enough for BLAS to be at its best, few enough that float32 sums stay short.
+STRIP = 1 << 14
+# Below this many elements float64 costs nothing worth counting.
+SMALL = 1 << 16
+# Elements of float64 that stay in a core's second-level cache.
+CACHE = 1 << 16
+
+
+class Source(Protocol):
+    """n updates of one length. blocks: (first coordinate, ``[n, width]``) over all coordinates, as often as asked.
+    order: the places of the updates in the order in which rules see them; None for the order in which they lie.
+    """
+
+    @property
+    def count(self) -> int:
+        """n."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Elements of one update."""
+        ...
+
+    @property
+    def order(self) -> npt.NDArray[np.intp] | None:
+        """See the class."""
+        ...
+
+    def blocks(self) -> Iterator[tuple[int, Block]]:
+        """See the class."""
+        ...
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """The rows of a float32 matrix ``[n, length]``."""
+
+    rows: Block
+    order: npt.NDArray[np.intp] | None = None
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return self.rows.shape[0]
+
+    @property
+    def length(self) -> int:
+        """Elements of one update."""
+        return self.rows.shape[1]
+
+    def blocks(self) -> Iterator[tuple[int, Block]]:
+        """The whole matrix at once, without a copy."""
+        yield 0, self.rows
+
+
+def gram(source: Source) -> Matrix:
+    """All inner products, ``[n, n]`` float64: products of strips in float32, added in float64.
+
+    Raises errors.UpdateRefused (``not_finite``). A strip whose products overflow float32 is done again in float64,
+    where no finite float32 can overflow.
+    """
+    total = np.zeros((source.count, source.count), np.float64)
+    for start, block in source.blocks():
+        for low in range(0, block.shape[1], STRIP):
+            strip = block[:, low : low + STRIP]
+            with np.errstate(over="ignore", invalid="ignore"):
+                part: npt.NDArray[Any] = strip @ strip.T
+            if strip.size <= SMALL or not np.isfinite(part).all():
+                check_finite(strip, start + low)
+                wide = strip.astype(np.float64)
+                part = wide @ wide.T
+            total += part
+    return total
+
+
+def combine(source: Source, weights: Vector) -> Vector:
+    """``weights @ updates`` in float64. Updates of weight zero are not read, so what they hold cannot matter."""
+    used = np.flatnonzero(weights)
+    total = np.zeros(source.length, np.float64)
+    if used.size == 0:
+        return total
+    factors, width = weights[used], max(CACHE // used.size, 1 << 10)
+    wide = np.empty((used.size, width), np.float64)
+    for start, block in source.blocks():
+        for low in range(0, block.shape[1], width):
+            into = total[start + low : start + low + min(width, block.shape[1] - low)]
+            strip = wide[:, : into.size]
+            for row, place in zip(strip, used, strict=True):
+                row[:] = block[place, low : low + into.size]
+            np.matmul(factors, strip, out=into)
+    return total
+
+
+def distances(products: Matrix) -> Matrix:
+    """Squared Euclidean distances between all updates from their Gram matrix, ``[n, n]``, zero on the diagonal."""
+    squares = np.diagonal(products)
+    apart = np.maximum(squares[:, None] + squares[None, :] - 2 * products, 0.0)
+    np.fill_diagonal(apart, 0.0)
+    return apart
+
+
+def canonical(rows: Block) -> npt.NDArray[np.intp]:
+    """An order of the rows that depends on what they hold and not on how they lie, so that ties between updates fall
+    the same way whoever comes first.
+    """
+    few = rows[:, :8]
+    order = np.lexsort(few.T[::-1])
+    ranked = few[order]
+    if not (ranked[1:] == ranked[:-1]).all(axis=1).any():
+        return order
+    return np.array(sorted(range(len(rows)), key=lambda place: rows[place].tobytes()), np.intp)
+
+
+def check_finite(block: Block, start: int = 0) -> None:
+    """Raise errors.UpdateRefused (``not_finite``) naming the update and the element that is NaN or infinite."""
+    finite = np.isfinite(block)
+    if not finite.all():
+        row, column = (int(at) for at in np.argwhere(~finite)[0])
+        raise errors.UpdateRefused(
+            f"Update {row} holds {block[row, column]} at element {start + column}.",
+            hint="An update must be finite; drop it before it is aggregated.",
+            code="not_finite",
+        )
+
+
+def stacked(updates: Sequence[npt.ArrayLike] | npt.NDArray[Any]) -> Block:
+    """Updates as a float32 matrix ``[n, length]``, without a copy where they are one already.
+
+    Raises errors.InputError (``updates_shape``) unless they are at least one vector, all of one length.
+    """
+    try:
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(updates, np.float32)
+    except ValueError as error:
+        raise _misshapen(str(error)) from error
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise _misshapen(f"they have the shape {list(rows.shape)}")
+    return rows
+
+
+def _misshapen(why: str) -> errors.InputError:
+    return errors.InputError(f"Updates must be one or more vectors of one length, [n, d]; {why}.", code="updates_shape")

@@ -1,0 +1,88 @@
+"""What is done to updates before a rule sees them: bounds on their length, and mixing with others. Each gives the
+matrix that mixes them, from their Gram matrix.
+"""
+
+import hashlib
+
+import numpy as np
+
+from coterie.aggregation.reducers.part import Combination, Step
+from coterie.aggregation.reducers.reducer import Vector
+from coterie.aggregation.reducers.source import Matrix, distances
+
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+def shrink(norms: Vector, bound: float) -> Vector:
+    """What each update is multiplied by so that none is longer than the bound."""
+    return np.minimum(1.0, bound / np.maximum(norms, _TINY))
+
+
+def norm_bound(bound: float) -> Step:
+    """Updates longer than the bound are scaled down to it (Sun, Kairouz, Suresh, McMahan: "Can You Really Backdoor
+    Federated Learning?", 2019, section 4).
+    """
+    return Step(lambda products: np.diag(shrink(np.sqrt(np.diagonal(products)), bound)))
+
+
+def arc(f: int) -> Step:
+    """Adaptive robust clipping: the ⌊2 (f/n) (n − f)⌋ longest updates are scaled down to the longest of the others
+    (Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan: "Adaptive Gradient Clipping for Robust Federated Learning",
+    2025, algorithm 2).
+    """
+
+    def mix(products: Matrix) -> Matrix:
+        count, norms = products.shape[0], np.sqrt(np.diagonal(products))
+        clipped = int(2 * f / count * (count - f))
+        return np.diag(shrink(norms, float(np.sort(norms)[count - clipped - 1])))
+
+    return Step(mix, fewest=2 * f + 1)
+
+
+def nnm(f: int) -> Step:
+    """Nearest-neighbour mixing: each update becomes the mean of the n − f nearest to it, itself among them (Allouah,
+    Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: "Fixing by Mixing", 2023, algorithm 2). Ties go to the first in
+    order.
+    """
+
+    def mix(products: Matrix) -> Matrix:
+        keep = products.shape[0] - f
+        near = np.argsort(distances(products), axis=1, kind="stable")[:, :keep]
+        mixed = np.zeros_like(products)
+        np.put_along_axis(mixed, near, 1.0 / keep, axis=1)
+        return mixed
+
+    return Step(mix, fewest=2 * f + 1)
+
+
+def bucketing(s: int) -> Step:
+    """Means of random groups of s updates; the last may be smaller (Karimireddy, He, Jaggi: "Byzantine-Robust Learning
+    on Heterogeneous Datasets via Bucketing", 2022, algorithm 1).
+
+    The permutation is drawn from the updates' own inner products, so the same updates give the same groups, and no
+    client can know its group before it sends.
+    """
+
+    def mix(products: Matrix) -> Matrix:
+        count = products.shape[0]
+        seed = int.from_bytes(hashlib.sha256(np.ascontiguousarray(products).tobytes()).digest())
+        places = np.random.Generator(np.random.PCG64(seed)).permutation(count)
+        mixed = np.zeros((-(-count // s), count))
+        for row, low in enumerate(range(0, count, s)):
+            group = places[low : low + s]
+            mixed[row, group] = 1.0 / group.size
+        return mixed
+
+    def before(count: int) -> int:
+        return (count - 1) * s + 1
+
+    return Step(mix, before=before)
+
+
+def plain_mean() -> Combination:
+    """The mean of what the steps before it made of the updates, each counted alike."""
+
+    def weights(products: Matrix) -> Vector:
+        return np.full(products.shape[0], 1.0 / products.shape[0], np.float64)
+
+    return Combination(weights)

@@ -1,0 +1,186 @@
+"""Reducers by their text: ``mean``, ``krum(2)``, ``norm_bound(5)+nnm(2)+trimmed_mean(2)``.
+
+Parts are joined by ``+``: any number of steps, then a rule, which is the mean when there is none. Parameters are
+numbers, by position or by name (``geometric_median(iterations=20)``). Executors rebuild reducers from this text, so
+only text, numbers and bytes cross processes.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from coterie import errors
+from coterie.aggregation.reducers.adasum import adasum
+from coterie.aggregation.reducers.bulyan import bulyan
+from coterie.aggregation.reducers.centered_clipping import centered_clipping
+from coterie.aggregation.reducers.coordinates import meamed, median, trimmed_mean
+from coterie.aggregation.reducers.fltrust import fltrust
+from coterie.aggregation.reducers.geometric_median import geometric_median
+from coterie.aggregation.reducers.krum import krum, multi_krum
+from coterie.aggregation.reducers.part import Rule, Step
+from coterie.aggregation.reducers.pipeline import Pipeline
+from coterie.aggregation.reducers.reducer import Reducer
+from coterie.aggregation.reducers.single import single
+from coterie.aggregation.reducers.steps import arc, bucketing, nnm, norm_bound, plain_mean
+from coterie.aggregation.reducers.sums import MEAN, SUM, bounded_mean
+
+LONGEST_TEXT = 200
+MOST_PARTS = 8
+_PART = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of a part: whole or not, at least ``least``, needed when it has no default."""
+
+    name: str
+    least: float
+    default: float | None = None
+    whole: bool = True
+
+    def read(self, text: str, place: str) -> float:
+        """The number. Raises errors.ExperimentError (``reducer_invalid``)."""
+        value = float(text) if _NUMBER.fullmatch(text) else math.nan
+        if not (math.isfinite(value) and value >= self.least) or (self.whole and value != int(value)):
+            kind = "a whole number" if self.whole else "a number"
+            raise _invalid(f"{place} needs {self.name} to be {kind} of at least {self.least:g}, not {text[:32]!r}")
+        return int(value) if self.whole else value
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a step or a rule is made from its numbers."""
+
+    make: Callable[..., Any]
+    parameters: tuple[Parameter, ...] = ()
+
+
+_F = Parameter("f", 0)
+
+STEPS: Mapping[str, Part] = MappingProxyType(
+    {
+        "norm_bound": Part(norm_bound, (Parameter("bound", 1e-30, whole=False),)),
+        "arc": Part(arc, (_F,)),
+        "nnm": Part(nnm, (_F,)),
+        "bucketing": Part(bucketing, (Parameter("s", 1),)),
+    }
+)
+RULES: Mapping[str, Part] = MappingProxyType(
+    {
+        "mean": Part(plain_mean),
+        "median": Part(median),
+        "trimmed_mean": Part(trimmed_mean, (_F,)),
+        "meamed": Part(meamed, (_F,)),
+        "krum": Part(krum, (_F,)),
+        "multi_krum": Part(multi_krum, (_F, Parameter("m", 0, 0))),
+        "bulyan": Part(bulyan, (_F,)),
+        "geometric_median": Part(
+            geometric_median, (Parameter("nu", 1e-30, 1e-6, whole=False), Parameter("iterations", 1, 8))
+        ),
+        "centered_clipping": Part(
+            centered_clipping, (Parameter("tau", 1e-30, 100.0, whole=False), Parameter("iterations", 1, 1))
+        ),
+        "fltrust": Part(fltrust),
+        "adasum": Part(adasum),
+    }
+)
+
+
+@dataclass(frozen=True)
+class _Read:
+    name: str
+    numbers: Mapping[str, float]
+
+    @property
+    def text(self) -> str:
+        inside = ",".join(repr(number) for number in self.numbers.values())
+        return f"{self.name}({inside})" if inside else self.name
+
+
+def reducer(text: str) -> Reducer:
+    """The reducer of that text.
+
+    Raises errors.ExperimentError: ``unknown_reducer`` for a part that does not exist, ``reducer_invalid`` for text that
+    does not parse, numbers out of range, or a rule before the end.
+    """
+    if text == SUM.name:
+        return SUM
+    if len(text) > LONGEST_TEXT or text.count("+") >= 2 * MOST_PARTS:
+        raise _invalid(f"its text is longer than {LONGEST_TEXT} characters or has too many parts")
+    pieces = re.split(r"\+(?=[a-z])", text)
+    # arc's f may be left out: it is then the largest that the other parts name.
+    read = [_read(piece) for piece in pieces if piece.strip("()") != "arc"]
+    named = [int(part.numbers["f"]) for part in read if "f" in part.numbers]
+    if len(read) < len(pieces):
+        if not named:
+            raise _invalid("arc needs to know how many attackers to allow for: arc(f), or a rule with f beside it")
+        read = [_read(f"arc({max(named)})" if piece.strip("()") == "arc" else piece) for piece in pieces]
+    for part in read[:-1]:
+        if part.name not in STEPS:
+            raise _invalid(f"{part.name} is a rule, so it must come last; before it there may be {', '.join(STEPS)}")
+    if read[-1].name in STEPS:
+        read.append(_Read("mean", {}))
+    return _assembled(read)
+
+
+def _assembled(read: list[_Read]) -> Reducer:
+    name = "+".join(part.text for part in read)
+    *before, last = read
+    if last.name == MEAN.name and all(part.name == "norm_bound" for part in before):
+        bounds = tuple(part.numbers["bound"] for part in before)
+        return bounded_mean(name, bounds) if bounds else MEAN
+    steps: list[Step] = [STEPS[part.name].make(*part.numbers.values()) for part in before]
+    rule: Rule = RULES[last.name].make(*last.numbers.values())
+    return single(Pipeline(name, tuple(steps), rule))
+
+
+def _read(piece: str) -> _Read:
+    match = _PART.fullmatch(piece.strip())
+    if match is None:
+        raise _invalid(f"{piece[:64]!r} is not of the form name or name(number, ...)")
+    name = match[1]
+    part = STEPS.get(name) or RULES.get(name)
+    if part is None:
+        raise errors.ExperimentError(
+            f"There is no reducer {name[:64]!r}.",
+            hint=f"Choose one of {', '.join(RULES)}; before it, joined by '+', any of {', '.join(STEPS)}.",
+            code="unknown_reducer",
+        )
+    return _Read(name, _numbers(name, part, match[2] or ""))
+
+
+def _numbers(name: str, part: Part, inside: str) -> Mapping[str, float]:
+    known = {parameter.name: parameter for parameter in part.parameters}
+    given: dict[str, str] = {}
+    for place, item in enumerate(inside.split(",") if inside.strip() else ()):
+        key, equals, value = (one.strip() for one in item.partition("="))
+        if not equals:
+            if place >= len(part.parameters):
+                raise _invalid(f"{name} takes {len(part.parameters)} numbers: {', '.join(known) or 'none'}")
+            key, value = part.parameters[place].name, key
+        if key not in known or key in given:
+            raise _invalid(
+                f"{name} has no parameter {key[:32]!r} or has it twice; it takes {', '.join(known) or 'none'}"
+            )
+        given[key] = value
+    numbers: dict[str, float] = {}
+    for parameter in part.parameters:
+        if parameter.name in given:
+            numbers[parameter.name] = parameter.read(given[parameter.name], name)
+        elif parameter.default is None:
+            raise _invalid(f"{name} needs {parameter.name}, as in {name}({max(parameter.least, 1):g})")
+        else:
+            numbers[parameter.name] = parameter.default
+    return numbers
+
+
+def _invalid(why: str) -> errors.ExperimentError:
+    return errors.ExperimentError(
+        f"The reducer cannot be read: {why}.",
+        hint="Write it as krum(2) or norm_bound(5)+nnm(2)+trimmed_mean(2); docs/robustness.md lists all parts.",
+        code="reducer_invalid",
+    )
