@@ -97,6 +97,30 @@ class ControlClient:
         request = TokenCreate(kind="enrol", name=name, population=population, uses=uses, expires_s=ttl_s)
         return read_message(TokenCreated, await self._post("/v1/tokens", request))
 
+    async def edge_token(
+        self,
+        population: str,
+        *,
+        max_clients: int,
+        min_clients: int | None = None,
+        uses: int | None = None,
+        ttl_s: int | None = None,
+        name: str = "edge",
+    ) -> TokenCreated:
+        """A token with which edge aggregators join. max_clients, min_clients: for how many clients each may speak in
+        one update, at most and at least (2 when not given); uses, ttl_s: as for devices.
+        """
+        request = TokenCreate(
+            kind="edge",
+            name=name,
+            population=population,
+            uses=uses,
+            expires_s=ttl_s,
+            min_clients=min_clients,
+            max_clients=max_clients,
+        )
+        return read_message(TokenCreated, await self._post("/v1/tokens", request))
+
     async def put_blob(self, data: bytes, *, kind: str) -> BlobRef:
         """Store bytes under their SHA-256; bytes that are there already are not an error."""
         target = f"/v1/blobs/{sha256_hex(data)}?kind={kind}"

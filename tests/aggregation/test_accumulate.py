@@ -209,7 +209,11 @@ def test_accumulators_count_as_their_clients_for_the_fewest(grove: Grove) -> Non
 
 def test_a_rule_that_needs_single_updates_is_refused_in_a_tree(grove: Grove, monkeypatch: pytest.MonkeyPatch) -> None:
     single = Reducer("single", rules.MEAN.init, rules.MEAN.add, rules.MEAN.merge, rules.MEAN.result, needs="updates")
-    monkeypatch.setattr("coterie.aggregation.accumulator.reducer", lambda text: single)
+
+    def always_single(text: str) -> Reducer:
+        return single
+
+    monkeypatch.setattr("coterie.aggregation.accumulator.reducer", always_single)
     with pytest.raises(errors.ExperimentError) as caught:
         tree_reducer("single")
     assert caught.value.reason == "reducer_in_tree"

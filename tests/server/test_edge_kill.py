@@ -85,7 +85,7 @@ def test_an_edge_killed_at_every_point_of_its_work_loses_nothing(tmp_path: Path)
     async def story(forest: Forest) -> None:
         root = await forest.operator(forest.node("root", prestart=True).start())
         await root.population()
-        node, lives, below = await born(forest, root, points([*JOINING, *WORKING]))
+        _, lives, below = await born(forest, root, points([*JOINING, *WORKING]))
         watching = asyncio.create_task(lives.watch())
         experiment = await root.experiment(cohort=1, rounds=2, deadline_s=90.0, lease_s=60.0)
         for number in (1, 2):

@@ -71,18 +71,18 @@ def test_an_accumulator_within_its_terms_becomes_the_version(coordinator: Opener
     run(coordinator, story)
 
 
-@pytest.mark.parametrize(
-    ("make", "code"),
-    [
-        (lambda task: accumulator_of(task, 1), "bad_clients"),
-        (lambda task: accumulator_of(task, 6), "bad_clients"),
-        (lambda task: accumulator_of(task, 2, weight=201), "bad_weight"),
-        (lambda task: update(task, 1.0), "wrong_kind"),
-        (lambda task: accumulator_of(task, 2, base="ab" * 32), "wrong_base"),
-        (lambda task: accumulator_of(task, 2, value=float("nan")), "not_finite"),
-        (lambda task: accumulator_of(task, 2, weight=0), "bad_weight"),
-    ],
+ANSWERS: tuple[tuple[Callable[[Task], bytes], str], ...] = (
+    (lambda task: accumulator_of(task, 1), "bad_clients"),
+    (lambda task: accumulator_of(task, 6), "bad_clients"),
+    (lambda task: accumulator_of(task, 2, weight=201), "bad_weight"),
+    (lambda task: update(task, 1.0), "wrong_kind"),
+    (lambda task: accumulator_of(task, 2, base="ab" * 32), "wrong_base"),
+    (lambda task: accumulator_of(task, 2, value=float("nan")), "not_finite"),
+    (lambda task: accumulator_of(task, 2, weight=0), "bad_weight"),
 )
+
+
+@pytest.mark.parametrize(("make", "code"), ANSWERS)
 def test_an_answer_outside_its_terms_is_refused(coordinator: Opener, make: Callable[[Task], bytes], code: str) -> None:
     async def story(operator: Operator, edge: Device) -> None:
         await operator.experiment(cohort=1, rounds=1)
