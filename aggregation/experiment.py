@@ -4,14 +4,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, NoneType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.horizontal import Algorithm, FedAvg
-from coterie.aggregation.plan.manifest import MOST_EPOCHS, MOST_HOLDOUT, MOST_ROWS, MOST_STEPS, SAMPLE_WEIGHT
+from coterie.aggregation.plan.manifest import (
+    MOST_EPOCHS,
+    MOST_HOLDOUT,
+    MOST_ROWS,
+    MOST_STEPS,
+    SAMPLE_WEIGHT,
+    Broadcast,
+)
+from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.compute.array import Array
@@ -64,7 +72,10 @@ class Experiment:
     are several; float features come normalised, int32 features without normalisation come as they are (ids).
     loss: (prediction, label) → ``[B]``; coterie weighs and averages it. optimizer: the clients'. metrics: more values
     per example, by name. With an `ExternalModel`, loss and optimizer are None.
+    reducer: what turns updates into one change of the weights, as `coterie.aggregation.reducers.reducer` reads it.
     batch_size, epochs, max_steps, holdout: see plan.manifest.Training. codecs: for the update, by preference.
+    broadcast: ``int8`` makes every version the one before plus levels of 8 bits (what is lost is added to the next), so
+    that devices which have that one fetch about a quarter of the bytes.
     uploads: names of the tensors that are trained and uploaded, or patterns (``head.*``); None for all of the model's.
     The others stay as the first version has them.
     initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the
@@ -85,7 +96,9 @@ class Experiment:
     holdout: float = 0.2
     metrics: Mapping[str, PerExample] = field(default_factory=dict[str, PerExample])
     server_optimizer: ServerOptimizer = field(default_factory=server_sgd)
+    reducer: str = "mean"
     codecs: tuple[str, ...] = ("float32",)
+    broadcast: Broadcast = "float32"
     uploads: tuple[str, ...] | None = None
     seed: int = 0
     initial: Mapping[str, npt.NDArray[Any]] | None = None
@@ -105,6 +118,7 @@ class Experiment:
                 if not holds:
                     raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
         selector_of(self.rounds.selection)
+        check_reducer(self.reducer, self.rounds.min_updates, self.algorithm.name)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "codecs", tuple(self.codecs))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
@@ -136,6 +150,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "holdout": ((float, int), "a number"),
         "metrics": (Mapping, "a mapping of names to functions of (prediction, label)"),
         "server_optimizer": (ServerOptimizer, "a server optimizer, for example server_sgd()"),
+        "reducer": (str, "text such as 'mean' or 'nnm(2)+trimmed_mean(2)'"),
         "codecs": ((tuple, list), "a tuple of codec names"),
         "uploads": ((tuple, list, NoneType), "a tuple of tensor names or patterns, or None"),
         "seed": (int, "a whole number"),
@@ -178,6 +193,7 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "uploads must name at least one tensor, or be None for all",
         ),
         (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
+        (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
         (not unfit_codecs, f"these codecs do not exist or do not fit weights: {'; '.join(unfit_codecs)}"),
         (
             len(set(e.metric_names)) == len(e.metric_names),

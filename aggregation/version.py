@@ -15,9 +15,12 @@ from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.protocol.delta import coarse
+from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 _OPTIMIZER, _METHOD = "optimizer/", "method/"
+_LOST = "broadcast/lost"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,9 @@ def next_version(
     weight: how many updates it is of, and the sum of their weights. state: what the round before returned, empty at
     first. freshness, drift: see `Aggregates`.
     Guarantees: a slice that no section covers keeps its weights and the optimizer's state; buffers move by the mean of
-    their changes. Raises errors.UpdateRefused (``not_finite``) when the new weights overflow.
+    their changes; a plan with ``broadcast`` int8 gets a version that is the base plus levels of 8 bits (see
+    protocol.delta), and what that loses is added to the next step.
+    Raises errors.UpdateRefused (``not_finite``) when the new weights overflow.
     """
     together = Aggregates(sections=sections, clients=clients, weight=weight, freshness=freshness, drift=drift)
     step, kept = _step(manifest, together, server, state)
@@ -61,6 +66,12 @@ def next_version(
             hint="The training diverged: lower the clients' or the server's learning rate.",
             code="not_finite",
         )
+    if manifest.broadcast == "int8":
+        # Versions are exact sums of levels for who fetches them; what they lose comes back with the next step.
+        wanted = base + step + state.get(_LOST, 0.0)
+        order = _as_in_files(manifest.layout)
+        new[order] = coarse(base[order], wanted[order])
+        kept = {**kept, _LOST: wanted - new}
     return NextVersion(weights=new, state=kept, step_norm=float(np.linalg.norm(step)))
 
 
@@ -96,6 +107,11 @@ def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, sta
     step = _unless(statistics, step, change)
     named = {_OPTIMIZER + name: value for name, value in kept.items()}
     return _unless(uncovered, step, 0.0), named | {_METHOD + name: value for name, value in own.items()}
+
+
+def _as_in_files(layout: Layout) -> npt.NDArray[np.int64]:
+    """The places of the layout's elements in the order of a version's file, which sorts tensors by name."""
+    return np.concatenate([np.arange(*layout.slices[name]) for name in sorted(layout.names)])
 
 
 def _unless(mask: npt.NDArray[np.bool_] | bool, value: Vector, other: Vector | float) -> Vector:

@@ -4,7 +4,7 @@ Compiling the same experiment twice gives the same bytes, hence the same plan id
 machine gets into a plan.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -89,6 +89,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}
     version = {**zeros(layout.shapes), **client.initial(drawn)}
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
+    _require_exact_statistics(experiment, builder.buffers)
     graphs = builder.build()
     files = {name: _write(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
@@ -102,6 +103,16 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     )
     _check(manifest)
     return CompiledPlan(Plan(manifest, files), initial, frozen)
+
+
+def _require_exact_statistics(experiment: Experiment, buffers: Sequence[str]) -> None:
+    if experiment.broadcast != "float32" and buffers:
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r} broadcasts versions as levels of 8 bits, which could round running "
+            f"statistics such as {buffers[0]!r} below 0.",
+            hint="Leave broadcast at 'float32', or take a normalisation without them, for example nn.GroupNorm.",
+            code="broadcast_statistics",
+        )
 
 
 def _first(experiment: Experiment, builder: GraphBuilder, number: int) -> Tensors:
@@ -150,6 +161,7 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         layout=layout,
         sections=(*sections, SectionSpec.extra(METRICS, len(names), value_range=METRIC_RANGE)),
         codecs=experiment.codecs,
+        broadcast=experiment.broadcast,
         metrics=names,
         hyper={},
         training=Training(

@@ -7,7 +7,7 @@ are named in it by digest, so one signature covers them all.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from coterie import errors
 from coterie.aggregation.plan.graph import GRAPHS, GraphManifest, GraphName
@@ -32,6 +32,7 @@ METRIC_RANGE = (-1e30, 1e30)
 """Bounds of one metric sum, so that no sum over clients can overflow because of one of them."""
 
 Trainer = Literal["plan", "external"]
+Broadcast = Literal["float32", "int8"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +92,10 @@ class Manifest:
     layout: the tensors of a model version, in order: those of the model, and what the method sends beside them.
     client_state: tensors that stay on a device between rounds, zeros at first. sections: what an update holds;
     ``metrics`` is the last.
-    codecs: for sections over the layout, by preference. metrics: names of the sums, ``examples`` first. hyper:
-    defaults of the hyper-parameters that a task may set. algorithm, optimizer: for people and for the server; a
-    device ignores them.
+    codecs: for sections over the layout, by preference. broadcast: what a version may be: any floats, or the one before
+    plus levels of 8 bits, which devices that have that one fetch in a quarter of the bytes. metrics: names of the sums,
+    ``examples`` first. hyper: defaults of the hyper-parameters that a task may set. algorithm, optimizer: for people
+    and for the server; a device ignores them.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Manifest:
     client_state: tuple[Tensor, ...] = ()
     sections: tuple[SectionSpec, ...]
     codecs: tuple[str, ...] = ("float32",)
+    broadcast: Broadcast = "float32"
     metrics: tuple[str, ...] = (EXAMPLES, "loss")
     hyper: Mapping[str, float]
     training: Training
@@ -162,6 +165,7 @@ class Manifest:
             "client_state": [_tensor_json(tensor) for tensor in self.client_state],
             "sections": [spec.to_json() for spec in self.sections],
             "codecs": list(self.codecs),
+            "broadcast": self.broadcast,
             "metrics": list(self.metrics),
             "hyper": dict(self.hyper),
             "training": {
@@ -197,6 +201,7 @@ class Manifest:
             client_state=fields.items("client_state", _read_tensor),
             sections=fields.items("sections", _read_section),
             codecs=fields.texts("codecs"),
+            broadcast=cast(Broadcast, fields.text("broadcast", choices=get_args(Broadcast))),
             metrics=fields.texts("metrics"),
             hyper=fields.numbers("hyper"),
             training=_read_training(fields.raw("training")),
@@ -220,7 +225,7 @@ class Manifest:
 
 _FIELDS = (
     "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "sections", "codecs",
-    "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
+    "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from coterie import errors
-from coterie.aggregation.horizontal import FedProx
+from coterie.aggregation.horizontal import IFCA, FedProx
 from coterie.aggregation.plan.bundle import Plan, load
 from coterie.aggregation.plan.check import PlanLimits, check_plan
 from coterie.aggregation.plan.compile import compile_plan
@@ -98,7 +98,7 @@ def test_the_untouched_plan_is_accepted(parts: Parts, plan: Plan) -> None:
 
 FIELDS = [
     "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "sections", "codecs",
-    "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
+    "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
 ]  # fmt: skip
 
 
@@ -332,6 +332,38 @@ def test_a_signed_manifest_that_does_not_fit_together_is_refused(parts: Parts, k
     change(parts)
     parts.sign()
     refused(parts, code, message)
+
+
+@pytest.fixture(scope="module")
+def probing(make_experiment: Any) -> Plan:
+    return compile_plan(make_experiment(algorithm=IFCA(2))).plan.sign(KEY)
+
+
+def without_probe(parts: Parts) -> None:
+    del parts.manifest["graphs"]["probe"], parts.graphs["probe"]
+
+
+WRONG_PROBES: dict[str, tuple[Change, str]] = {
+    "a sum that nobody makes": (drop_output("probe", "next/probe/loss1"), "never given a new value"),
+    "a sum of another name": (moved("begin", "probe/loss0", key="loss9"), "nothing named 'loss9'"),
+    "a sum of another shape": (moved("finish", "probe/loss0", shape=[2]), r"is float32\[2\]"),
+    "a probe of the device's state": (moved("probe", "base/0/0.weight", source="client_state"), "does not have"),
+    "a step that reads it": (moved("train", "hyper/lr", source="probe"), "does not have"),
+    "an inference that reads it": (moved("infer", "base/0/0.weight", source="probe"), "does not have"),
+    "no probe": (without_probe, "nothing named 'loss0'"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(WRONG_PROBES))
+def test_a_probe_that_does_not_fit_is_refused(probing: Plan, kind: str) -> None:
+    change, message = WRONG_PROBES[kind]
+    parts = Parts(
+        json.loads(probing.manifest.data), dict(probing.graphs), probing.signature, probing.signer, (KEY.public,)
+    )
+    assert parts.check() == probing
+    change(parts)
+    parts.sign()
+    refused(parts, "wiring", message)
 
 
 @pytest.mark.parametrize(
