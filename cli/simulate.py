@@ -24,7 +24,7 @@ def simulate(
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
     engine: Annotated[
-        str, typer.Option(help="Where clients work: threads, processes, batched, batched:N, ray:local or ray://HOST.")
+        str, typer.Option(help="Where clients work: threads, processes, batched, batched:N, auto, ray:local or ray://HOST.")
     ] = "threads",
     workers: Annotated[int, typer.Option(min=1, help="Clients that work at once.")] = 1,
     trainer: Annotated[

@@ -66,6 +66,7 @@ ENGINES: Mapping[str, _Entry] = {
     "processes": _Entry("coterie.simulation.engines.processes", "Processes"),
     "batched": _Entry("coterie.simulation.engines.batched", "Batched"),
     "batched:": _Entry("coterie.simulation.engines.batched", "Batched", prefix=True),
+    "auto": _Entry("coterie.simulation.engines.measured", "Fastest"),
     "ray:local": _Entry("coterie.simulation.engines.ray", "RayCluster"),
     "ray://": _Entry("coterie.simulation.engines.ray", "RayCluster", prefix=True),
 }

@@ -1,16 +1,21 @@
 """Every engine gives what threads give."""
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from simulation_kit import CLIENTS, experiment, rows, same
+from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
 
+from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import FedProx, Scaffold
+from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from coterie.compute.optim import adam
-from coterie.errors import ConfigurationError, DataError
+from coterie.errors import ConfigurationError, DataError, ExperimentError, RemoteError
+from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 
 EXACT = ("threads", "processes")
@@ -70,3 +75,78 @@ def test_clients_in_one_graph_send_what_each_would_send_alone(engine: str, metho
         np.testing.assert_allclose(found.weights[name], weights, rtol=1e-5, atol=1e-5)
     assert [r.bytes_up for r in expected.history] == [r.bytes_up for r in found.history]
     assert same(found.weights, simulate_full(wanted, CLIENTS, engine=engine, workers=2).weights)
+
+
+def test_the_faster_engine_is_chosen_by_time_and_sends_the_same_to_rounding() -> None:
+    expected, found = simulate_full(experiment(), CLIENTS), simulate_full(experiment(), CLIENTS, engine="auto")
+    for name, weights in expected.weights.items():
+        np.testing.assert_allclose(found.weights[name], weights, rtol=1e-5, atol=1e-5)
+
+
+def add_one(params: Params, task: FitTask) -> FitResult:
+    return {name: value + 1 for name, value in params.items()}, 1, 1, {}
+
+
+def fails(params: Params, task: FitTask) -> FitResult:
+    raise ZeroDivisionError("on purpose")
+
+
+OWN, FAILING = ExternalTrainer(add_one), ExternalTrainer(fails)
+
+
+def external() -> Experiment:
+    policy = RoundPolicy(rounds=2, cohort=4, evaluate_every=0)
+    return Experiment(name="own", model=ExternalModel({"w": (3,)}), schema=SCHEMA, rounds=policy)
+
+
+def test_a_trainer_of_ones_own_goes_to_other_processes_by_name() -> None:
+    found = simulate_full(external(), CLIENTS, engine="processes", workers=2, trainer="test_engines:OWN")
+    assert found.weights["w"].tolist() == [2, 2, 2]
+    with pytest.raises(ConfigurationError, match="simulate.*trainer=") as told:
+        simulate(external(), CLIENTS, engine="processes", trainer=OWN)
+    assert told.value.reason == "trainer_not_named"
+    with pytest.raises(ConfigurationError) as refused:
+        simulate(external(), CLIENTS, engine="batched", trainer=OWN)
+    assert refused.value.reason == "batched_trainer"
+    with pytest.raises(ExperimentError, match="no trainer 'test_engines:NOBODY'"):
+        simulate(external(), CLIENTS, engine="processes", trainer="test_engines:NOBODY")
+
+
+def test_an_error_in_a_worker_is_told_with_its_traceback() -> None:
+    with pytest.raises(RemoteError, match="Client .* failed in a worker: ZeroDivisionError: on purpose") as told:
+        simulate(external(), CLIENTS, engine="processes", trainer="test_engines:FAILING")
+    assert told.value.reason == "worker_failed" and "in fails" in "".join(told.value.__notes__)
+
+
+def dies_once(params: Params, task: FitTask) -> FitResult:
+    """The first worker that comes here is killed."""
+    mark = Path(os.environ["COTERIE_TEST_MARK"])
+    if task.round == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return add_one(params, task)
+
+
+def dies(params: Params, task: FitTask) -> FitResult:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return add_one(params, task)
+
+
+DIES_ONCE, DIES = ExternalTrainer(dies_once), ExternalTrainer(dies)
+
+
+def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COTERIE_TEST_MARK", str(tmp_path / "died"))
+    found = simulate_full(external(), CLIENTS, engine="processes", workers=2, trainer="test_engines:DIES_ONCE")
+    assert (tmp_path / "died").exists() and found.weights["w"].tolist() == [2, 2, 2]
+
+
+def test_a_job_that_kills_every_worker_ends_the_run_by_name_and_leaves_nothing() -> None:
+    before = set(Path("/dev/shm").glob("coterie-simulation-*")) if Path("/dev/shm").exists() else set[Path]()
+    with pytest.raises(RemoteError, match="2 worker processes in a row ended") as told:
+        simulate(external(), CLIENTS, engine="processes", trainer="test_engines:DIES")
+    assert told.value.reason == "worker_lost"
+    after = set(Path("/dev/shm").glob("coterie-simulation-*")) if Path("/dev/shm").exists() else set[Path]()
+    assert after <= before
