@@ -147,13 +147,19 @@ class EdgeTerms(Signed):
     """What a task asks of an edge aggregator beside what it asks of its devices.
 
     reducer: the rule whose accumulator it sends. min_clients, max_clients: of how many clients the accumulator is, at
-    least and at most. deadline_ms: what is left of the round when the task is handed out.
+    least and at most. deadline_ms: what is left of the round when the task is handed out. selection, min_examples,
+    labels, rest_rounds, rest_s: as in `RoundPolicy`; they hold for its devices, which only the edge aggregator knows.
     """
 
     reducer: Detail
     min_clients: Positive
     max_clients: Positive
     deadline_ms: Milliseconds
+    selection: Detail
+    min_examples: Positive | None
+    labels: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(max_length=1000)]
+    rest_rounds: Whole
+    rest_s: Number
 
 
 class Task(Signed):
@@ -162,8 +168,8 @@ class Task(Signed):
     device: the only device it is for. hyper: runtime scalars by name. codecs: by preference. lease_ms: time left when
     it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the update may
     have. seed: of shuffling and dropout. edge: for an edge aggregator only, which holds its devices to the rest, so
-    `weight_cap` is that of each of its clients. Every field is given a value when a task is made; a reader keeps unknown
-    ones, since the signature covers them.
+    `weight_cap` is that of each of its clients. Every field is given a value when a task is made; a reader keeps
+    unknown ones, since the signature covers them.
     """
 
     id: TaskId

@@ -1,6 +1,7 @@
 """What an edge aggregator's tasks say beside a device's, and which tasks it may have at all."""
 
 import json
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -12,7 +13,10 @@ from coterie.server.clock import now_ms
 from coterie.server.store import tasks, upstream
 from coterie.server.store.devices import ClientBounds
 from coterie.server.store.experiments import OpenRound
-from coterie.server.store.tables import RoundRow, TaskRow
+from coterie.server.store.tables import TaskRow
+
+CHOICE: Final = ("selection", "min_examples", "labels", "rest_rounds", "rest_s")
+"""The fields of a round policy that say who may train: an edge aggregator asks them of its devices."""
 
 
 async def room(session: AsyncSession, opened: OpenRound, kind: Kind) -> int | None:
@@ -49,7 +53,8 @@ async def edge_terms(
         reducer=request.reducer,
         min_clients=clients.fewest,
         max_clients=clients.most if left is None else min(clients.most, left),
-        deadline_ms=_left(opened.row),
+        deadline_ms=_left(opened, round(request.rounds.lease_s * 1000)),
+        **{name: getattr(request.rounds, name) for name in CHOICE},
     )
 
 
@@ -62,5 +67,8 @@ def with_time_left(row: TaskRow) -> dict[str, object]:
     return message
 
 
-def _left(row: RoundRow) -> int:
-    return max((row.deadline_at or now_ms()) - now_ms(), 0)
+def _left(opened: OpenRound, lease_ms: int) -> int:
+    """What is left of the phase; of the lease where tasks outlive rounds."""
+    if opened.value.config.buffered or opened.row.deadline_at is None:
+        return lease_ms
+    return max(opened.row.deadline_at - now_ms(), 0)

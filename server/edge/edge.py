@@ -38,6 +38,8 @@ from coterie.server.store.tables import UpstreamTaskRow
 OVER: Final = frozenset(("task_unknown", "task_finished", "lease_expired", "round_closed", "stale_update"))
 """Answers after which nothing more can come of a task."""
 HEARTBEATS_PER_LEASE: Final = 3
+LONGEST_BEAT_S: Final = 10.0
+"""A round that nobody above waits for any more shall not go on for long."""
 MOST_NAMED: Final = 64
 LONGEST_SLEEP_S: Final = 60.0
 log = structlog.get_logger("coterie.server.edge")
@@ -226,7 +228,7 @@ class Edge:
         self._check_in_at = time.monotonic() + after_answer(self._window, self.rng)
 
     def _beat_every(self, task: Task) -> float:
-        return max(task.lease_ms / 1000 / HEARTBEATS_PER_LEASE, 0.5)
+        return min(max(task.lease_ms / 1000 / HEARTBEATS_PER_LEASE, 0.5), LONGEST_BEAT_S)
 
     def _cache_folder(self) -> Any:
         folder = self.parts.blobs.scratch_file("upstream")

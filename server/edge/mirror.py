@@ -20,6 +20,7 @@ from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.clock import now_ms
+from coterie.server.device.terms import CHOICE
 from coterie.server.edge.membership import Membership
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.settings import Settings
@@ -213,6 +214,7 @@ def local_request(population: str, task: Task, manifest: Manifest, config: Round
             lease_s=max(task.lease_ms / 1000, 0.001),
             weight_cap=task.weight_cap,
             evaluate_every=0,
+            **{name: getattr(task.edge, name) for name in CHOICE if task.edge is not None},
         ),
         server=ServerRule(name="sgd"),
         reducer=task.edge.reducer if task.edge else "mean",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -123,7 +123,8 @@ def test_any_tree_makes_the_version_of_the_flat_round(forest: list[Tree]) -> Non
 
         def grown(tree: Tree) -> list[Path]:
             if isinstance(tree, tuple):
-                return [grove.client(*tree)]
+                seed, weight = cast(tuple[int, int], tree)
+                return [grove.client(seed, weight)]
             below = [path for part in tree for path in grown(part)]
             if not any(weight for _, weight in leaves(tree)):
                 return below  # an edge of clients without examples has nothing to send

@@ -116,7 +116,17 @@ CHANGES: dict[str, Any] = {
     "weight_cap": 501,
     "upload_limit": 10_001,
     "seed": 8,
-    "edge": {"reducer": "mean", "min_clients": 2, "max_clients": 9, "deadline_ms": 1000},
+    "edge": {
+        "reducer": "mean",
+        "min_clients": 2,
+        "max_clients": 9,
+        "deadline_ms": 1000,
+        "selection": "uniform",
+        "min_examples": None,
+        "labels": (),
+        "rest_rounds": 0,
+        "rest_s": 0.0,
+    },
 }
 
 

@@ -189,6 +189,7 @@ def test_what_is_over_is_told_to_who_asks(coordinator: Opener) -> None:
 
 def terms(**changes: Any) -> EdgeTerms:
     fields = {"reducer": "mean", "min_clients": 2, "max_clients": 100, "deadline_ms": 10_000}
+    fields |= {"selection": "uniform", "min_examples": None, "labels": (), "rest_rounds": 0, "rest_s": 0.0}
     return EdgeTerms.model_validate(fields | changes)
 
 
