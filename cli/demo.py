@@ -81,6 +81,8 @@ def _run(
 
     import numpy as np
 
+    from coterie.aggregation.history import History
+    from coterie.aggregation.report.files import write_run
     from coterie.cli import demo_digits
     from coterie.cli.demo_clients import Order
     from coterie.client_sdk.control.control import Control
@@ -114,6 +116,7 @@ def _run(
                     table.add(event.data)
                     if first is None and event.type == "round.committed":
                         first = age()
+        write_run(folder, experiment.name, History.from_dicts(table.rows))
         committed = [row for row in table.rows if row["state"] == "committed"]
         if not committed:
             raise CoterieError("No round was committed.", hint=f"Its logs lie in {folder}.", code="demo_failed")
@@ -140,6 +143,7 @@ def _tell(output: Output, summary: Mapping[str, Any], *, docs: str, folder: Path
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}"
     )
     output.say(f"  model              {summary['model']}")
+    output.say(f"  curves and tables  {folder / 'rounds.svg'}")
     output.say(f"  API documentation  {docs} (while a coordinator runs)")
     output.say("  keep it running    coterie demo --keep, or, for this run's state:")
     output.say(f"                     coterie server --folder {folder / 'server'}")
