@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
+from coterie.aggregation.plan.compile import CompiledPlan
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.tensors import encode_tensors, read_file
 from coterie.protocol.update import encode_update
@@ -31,9 +31,9 @@ class Federation:
     """
 
     experiment: Experiment
+    compiled: CompiledPlan
     drive: Callable[..., Any]
     folder: Path
-    compiled: CompiledPlan = field(init=False)
     version: dict[str, Array] = field(init=False)
     kept: dict[int, dict[str, Array]] = field(default_factory=dict[int, dict[str, Array]])
     answers: dict[int, Any] = field(default_factory=dict[int, Any])
@@ -41,7 +41,6 @@ class Federation:
     rounds: int = 0
 
     def __post_init__(self) -> None:
-        self.compiled = compile_plan(self.experiment)
         self.version = {name: np.asarray(value) for name, value in self.compiled.initial.items()}
 
     def round(self, cohort: Mapping[int, Sequence[Batch]], *, names: Mapping[int, int] | None = None) -> None:

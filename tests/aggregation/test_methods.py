@@ -31,6 +31,7 @@ from coterie.aggregation.horizontal import (
     QFedAvg,
     Scaffold,
 )
+from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import (
     ServerOptimizer,
     server_adagrad,
@@ -52,7 +53,8 @@ Start = Callable[..., Federation]
 def start_fixture(make_experiment: Any, drive: Any, tmp_path: Path) -> Start:
     def start(algorithm: Algorithm, **changes: Any) -> Federation:
         values: dict[str, Any] = {"model": nn.Sequential(nn.Linear(4, 3)), "optimizer": sgd(RATE), "metrics": {}}
-        return Federation(make_experiment(algorithm=algorithm, **(values | changes)), drive, tmp_path)
+        wanted = make_experiment(algorithm=algorithm, **(values | changes))
+        return Federation(wanted, compile_plan(wanted), drive, tmp_path)
 
     return start
 

@@ -33,6 +33,7 @@ def test_devices_that_are_restarted_make_what_a_simulation_makes(
         epochs=3,
         holdout=0.0,
         rounds=RoundPolicy(rounds=3, cohort=2, evaluate_every=0),
+        evaluation=rows(40, 9),
     )
     with Control(coordinator.url, token=coordinator.token) as control:
         run = control.submit(wanted, key=RESEARCHER)
@@ -55,8 +56,11 @@ def test_devices_that_are_restarted_make_what_a_simulation_makes(
                     device.stop()
                     thread.join(20)
                     device.close()
+        history = run.wait(30)
         found = read_file(run.download(tmp_path / "weights", version="3", form="weights"))
-    expected = simulate_full(wanted, [rows(ROWS, seed) for seed in range(2)]).weights
+    simulated = simulate_full(wanted, [rows(ROWS, seed) for seed in range(2)])
+    expected = simulated.weights
+    assert dict(history.curve("loss")) == pytest.approx(dict(simulated.history.curve("loss")), rel=1e-4)
     assert found.keys() == expected.keys()
     for tensor, value in expected.items():
         np.testing.assert_allclose(found[tensor], value, rtol=1e-5, atol=1e-6, err_msg=tensor)
