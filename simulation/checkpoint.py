@@ -58,6 +58,7 @@ def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> 
         "clients": clients,
         "seed": experiment.seed,
         "policy": json.dumps(policy, sort_keys=True),
+        "reducer": experiment.reducer,
         "server": json.dumps([server.name, dict(server.parameters)], sort_keys=True),
     }
     return sha256_hex(canonical_json(value))

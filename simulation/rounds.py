@@ -206,7 +206,7 @@ class Rounds:
 
     def _new_collector(self, base: str) -> Collector:
         policy = self.experiment.rounds
-        return Streamed(self.plan.manifest, base, policy.weight_cap, policy.staleness_exponent)
+        return Streamed(self.plan.manifest, base, policy.weight_cap, policy.staleness_exponent, self.experiment.reducer)
 
     def _train_landed(self, round: engine.Round) -> None:
         """Let the clients of a full buffer work, those on one version together: only the order of their return had to

@@ -83,6 +83,6 @@ def plain_mean() -> Combination:
     """The mean of what the steps before it made of the updates, each counted alike."""
 
     def weights(products: Matrix) -> Vector:
-        return np.full(products.shape[0], 1.0 / products.shape[0], np.float64)
+        return np.ones(products.shape[0], np.float64) / products.shape[0]
 
     return Combination(weights)

@@ -79,6 +79,7 @@ async def _blobs(
         server=ServerRule(
             name=experiment.server_optimizer.name, parameters=dict(experiment.server_optimizer.parameters)
         ),
+        reducer=experiment.reducer,
         codecs=experiment.codecs,
         frozen=frozen,
         evaluation=evaluation,

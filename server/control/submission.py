@@ -13,6 +13,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.progress import configure
+from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.errors import Conflict, ExperimentError, Forbidden
@@ -147,6 +148,7 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
         if not holds:
             raise ExperimentError(message, code=code)
     server_optimizer(request.server.name, request.server.parameters)
+    check_reducer(request.reducer, request.rounds.min_updates, manifest.algorithm.name)
     configure(request.rounds, 1, central=request.evaluation is not None)
 
 

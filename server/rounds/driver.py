@@ -203,6 +203,7 @@ class Driver:
             "updates": [str(blobs.path("updates", task.upload or "")) for task in accepted],
             "server": request.server.model_dump(mode="json"),
             "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
+            "reducer": request.reducer,
             "weight_cap": request.rounds.weight_cap,
             "lags": self._lags(found, accepted, request.rounds.staleness_exponent),
             "out": str(out),

@@ -24,6 +24,7 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
         server_state=Path(state) if state else None,
         out=Path(arguments["out"]),
+        rule=arguments["reducer"],
         weight_cap=arguments["weight_cap"],
         lags=_lags(arguments["lags"]),
     )
