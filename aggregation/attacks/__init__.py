@@ -1,0 +1,6 @@
+"""What lying clients send: a table of attacks, to test reducers with. Pure functions of the honest updates."""
+
+from coterie.aggregation.attacks.attack import Attack, Forge, Poison
+from coterie.aggregation.attacks.table import ATTACKS, attack
+
+__all__ = ["ATTACKS", "Attack", "Forge", "Poison", "attack"]
