@@ -6,7 +6,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -64,9 +64,18 @@ class ControlClient:
         """All populations."""
         return await self._items(PopulationView, "/v1/populations")
 
-    async def ensure_population(self, name: str, schema: DataSchema, *, signers: Sequence[str] = ()) -> PopulationView:
+    async def ensure_population(
+        self,
+        name: str,
+        schema: DataSchema,
+        *,
+        signers: Sequence[str] = (),
+        client_state: Literal["kept", "none"] = "kept",
+    ) -> PopulationView:
         """The population of this name, made when absent, with these signers among its own.
 
+        client_state: of a population that is made; ``none`` where devices do not come back, so that what needs their
+        state is refused.
         Raises ExperimentError (``population_schema``) when it exists with another schema: a schema never changes,
         because devices have checked their data against it.
         """
@@ -75,7 +84,7 @@ class ControlClient:
         except RemoteError as error:
             if error.details.get("http_status") != 404:
                 raise
-            request = PopulationCreate(name=name, data_schema=schema, signers=tuple(signers))
+            request = PopulationCreate(name=name, data_schema=schema, signers=tuple(signers), client_state=client_state)
             found = read_message(PopulationView, await self._post("/v1/populations", request))
         if found.schema_digest != schema.digest:
             raise ExperimentError(

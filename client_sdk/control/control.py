@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
@@ -34,9 +35,16 @@ class Control:
         """All populations."""
         return self.portal.call(self.client.populations())
 
-    def ensure_population(self, name: str, schema: DataSchema, *, signers: Sequence[str] = ()) -> PopulationView:
+    def ensure_population(
+        self,
+        name: str,
+        schema: DataSchema,
+        *,
+        signers: Sequence[str] = (),
+        client_state: Literal["kept", "none"] = "kept",
+    ) -> PopulationView:
         """The population, made when absent; see `ControlClient.ensure_population`."""
-        return self.portal.call(self.client.ensure_population(name, schema, signers=signers))
+        return self.portal.call(self.client.ensure_population(name, schema, signers=signers, client_state=client_state))
 
     def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"
