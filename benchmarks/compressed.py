@@ -1,6 +1,7 @@
 """What compressed uploads cost in accuracy: the CNN of the first paper on federated averaging on MNIST, iid.
 
     python benchmarks/compressed.py --data DIR [--json] [--quick] [--codecs eden:4 ...] [--seeds 0 1 2] [--rounds 20]
+        [--rows 1200] [--workers 1]
 
 DIR holds mnist.npz. Ten clients with 1,200 rows each, drawn iid, all in every round, two local epochs in batches
 of 20, 20 rounds; each seed draws the rows and the first weights anew. Each codec prints, over the seeds, the mean test
@@ -63,6 +64,7 @@ def main() -> None:
     parser.add_argument("--codecs", nargs="+", default=CODECS, metavar="CODEC")
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=1200, help="of each client")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     path = Path(options.data or "") / "mnist.npz"
@@ -70,7 +72,7 @@ def main() -> None:
         sys.exit("Give --data DIR, a folder that holds mnist.npz (x_train, y_train, x_test, y_test as uint8).")
     with np.load(path, allow_pickle=False) as file:
         digits = {name: file[name] for name in file.files}
-    setting = Setting(options.rounds, 1200, 10_000, tuple(options.seeds), False)
+    setting = Setting(options.rounds, options.rows, 10_000, tuple(options.seeds), False)
     if options.quick:
         setting = Setting(3, 60, 500, (options.seeds[0],), True)
     yardstick = [run(YARDSTICK, digits, setting, seed, options.workers) for seed in setting.seeds]
