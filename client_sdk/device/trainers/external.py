@@ -50,9 +50,6 @@ EvaluateResult: TypeAlias = tuple[int, Mapping[str, float]]
 Evaluate: TypeAlias = Callable[[Params, FitTask], EvaluateResult]
 
 
-_BLOCK = 1 << 16
-
-
 class ExternalTrainer:
     """A trainer around ``fit`` and, where there is one, ``evaluate``.
 
@@ -147,16 +144,10 @@ def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, 
 
 
 def _difference(new: NDArray[np.float32], old: NDArray[np.float32], out: NDArray[np.float32]) -> bool:
-    """new − old; whether it is sure to be finite. In blocks that stay in a core's cache until they have been looked at:
-    a sum of squares is finite only where all terms are.
-    """
-    sure = True
+    """new − old; whether it is sure to be finite: a sum of squares is so only where all terms are."""
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, out.size, _BLOCK):
-            block = out[start : start + _BLOCK]
-            np.subtract(new[start : start + _BLOCK], old[start : start + _BLOCK], out=block)
-            sure = sure and bool(np.isfinite(np.dot(block, block)))
-    return sure
+        np.subtract(new, old, out=out)
+        return bool(np.isfinite(np.dot(out, out)))
 
 
 def _require_finite(name: str, value: NDArray[np.float32]) -> None:
