@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from coterie.protocol import spread
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import NO_STATE, Codec, Keys, Shape, parse
 from coterie.protocol.codecs.randomness import derive, stream, uniforms
 from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, request_message, sign_plan, sign_request
@@ -446,12 +448,50 @@ def signatures() -> Json:
     }
 
 
+def spreads_of_clients() -> Json:
+    metrics = ("examples", "loss", "accuracy")
+    cases = {
+        "a mean on the grid": (4.0, 2.0, 3.0),
+        "a mean halfway between two values goes to the lower": (256.0, 128.0, 129.0),
+        "zero and one": (8.0, 0.0, 8.0),
+        "below zero": (2.0, -3.0, 0.5),
+        "beyond both ends": (1.0, 1e9, -1e9),
+        "a thousandth": (1000.0, 1.0, 999.0),
+    }
+
+    def places(sums: tuple[float, ...]) -> list[int]:
+        counts = spread.histogram(metrics, MetricSums.from_vector(metrics, np.array(sums)))
+        return [int(place) for place in np.argmax(counts.reshape(2, -1), axis=1)]
+
+    return {
+        "title": "Where a client counts itself in an evaluation",
+        "provenance": MADE,
+        "how": "build the grid (see coterie.protocol.spread) and compare its values; divide each sum but the first by "
+        "the first, and find the nearest value of the grid, the lower of two; `places` are its numbers from 0. The "
+        "section is for each metric but `examples` as many float32 as the grid has values, 1 at the place, else 0.",
+        "grid": [float(value) for value in spread.GRID],
+        "metrics": list(metrics),
+        "cases": [{"name": name, "sums": list(sums), "places": places(sums)} for name, sums in cases.items()],
+        "refused": [
+            {"name": name, "counts": counts, "code": "metric_invalid"}
+            for name, counts in (
+                ("nobody counts", {}),
+                ("only one metric counts", {"100": 1.0}),
+                ("a metric counts twice", {"100": 1.0, "101": 1.0, "600": 1.0}),
+                ("half a client", {"100": 0.5, "101": 0.5, "600": 1.0}),
+                ("two clients", {"100": 2.0, "600": 2.0}),
+            )
+        ],
+    }
+
+
 FILES = {
     "canonical.json": canonical,
     "layout.json": layouts,
     "codecs.json": codecs,
     "update.json": updates,
     "signatures.json": signatures,
+    "spread.json": spreads_of_clients,
 }
 
 

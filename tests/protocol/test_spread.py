@@ -1,6 +1,8 @@
 """How metrics differ between clients, told by counts that add."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie import errors
+from coterie.protocol import spread
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import GRID, Spread, counted, histogram, lower_is_better, section, spreads
 
@@ -107,6 +110,33 @@ def test_an_accumulator_counts_all_its_clients() -> None:
     assert spreads(counted(METRICS, vector, clients=2).sums)["accuracy"].median == 0.625
     with pytest.raises(errors.UpdateRefused):
         counted(METRICS, vector, clients=3)
+
+
+VECTORS: dict[str, Any] = json.loads((Path(spread.__file__).parent / "vectors" / "spread.json").read_text("ascii"))
+
+
+def test_the_grid_is_that_of_the_vectors() -> None:
+    assert GRID.tolist() == VECTORS["grid"]
+
+
+@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: str(case["name"]))
+def test_a_client_counts_where_the_vectors_say(case: Any) -> None:
+    names = VECTORS["metrics"]
+    counts = histogram(names, MetricSums.from_vector(names, np.array(case["sums"], np.float64))).reshape(2, -1)
+    assert [np.flatnonzero(row).tolist() for row in counts] == [[place] for place in case["places"]]
+    # From the vectors alone, as another language would have it.
+    means = np.array(case["sums"][1:]) / case["sums"][0]
+    assert [int(np.argmin(np.abs(GRID - mean))) for mean in means] == case["places"]
+
+
+@pytest.mark.parametrize("case", VECTORS["refused"], ids=lambda case: str(case["name"]))
+def test_counts_that_the_vectors_refuse(case: Any) -> None:
+    vector = np.zeros(section(VECTORS["metrics"]).length, np.float32)
+    for place, count in case["counts"].items():
+        vector[int(place)] = count
+    with pytest.raises(errors.UpdateRefused) as caught:
+        counted(VECTORS["metrics"], vector)
+    assert caught.value.reason == case["code"]
 
 
 def test_nobody_counted_is_no_spread_and_no_mean() -> None:
