@@ -1,0 +1,28 @@
+"""Methods with state, probes and several models give the same versions whatever engine the clients work in."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from simulation_kit import CLIENTS, experiment, same
+
+from coterie.aggregation.horizontal import IFCA, Algorithm, FedSGD, Moon, QFedAvg, Scaffold
+from coterie.simulation import simulate_full
+
+METHODS: Mapping[str, Algorithm] = {
+    rule.name: rule for rule in (Scaffold(len(CLIENTS)), Moon(), QFedAvg(0.1), IFCA(2), FedSGD())
+}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_clients_in_one_graph_call_are_the_clients_one_by_one(name: str) -> None:
+    wanted = experiment(algorithm=METHODS[name], epochs=1)
+    apart, together = (simulate_full(wanted, CLIENTS, engine=engine) for engine in ("threads", "batched"))
+    for tensor, value in apart.weights.items():
+        np.testing.assert_allclose(together.weights[tensor], value, rtol=0, atol=1e-6, err_msg=tensor)
+
+
+def test_worker_processes_get_a_method_from_its_plan_alone() -> None:
+    wanted = experiment(algorithm=Scaffold(len(CLIENTS)))
+    here, there = (simulate_full(wanted, CLIENTS, engine=engine, workers=2) for engine in ("threads", "processes"))
+    assert same(here.weights, there.weights)
