@@ -186,8 +186,9 @@ class ExperimentView(Response):
 class RoundView(Response):
     """One round.
 
-    metrics: means over examples; evaluation: where they were measured; fairness: how each differs between the clients
-    that evaluated, by the fields of `coterie.protocol.spread.Spread`; model: the version it committed.
+    metrics: means over examples; evaluation: where they were measured; training: the means that clients saw while
+    training; fairness: how each metric differs between the clients that evaluated, by the fields of
+    `coterie.protocol.spread.Spread`; model: the version it committed.
     """
 
     experiment: ExperimentId
@@ -199,6 +200,7 @@ class RoundView(Response):
     failed: Whole = 0
     evaluated: Whole = 0
     metrics: Means = {}
+    training: Means = {}
     fairness: dict[str, Means] = {}
     evaluation: Literal["central", "federated"] | None = None
     bytes_up: Whole = 0

@@ -286,6 +286,7 @@ def _record(row: RoundView) -> RoundRecord:
         accepted=row.accepted,
         failed=row.failed,
         metrics=row.metrics,
+        training=row.training,
         fairness={name: Spread.from_dict(found) for name, found in row.fairness.items()},
         evaluation=row.evaluation,
         bytes_up=row.bytes_up,

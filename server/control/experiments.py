@@ -11,6 +11,7 @@ from coterie.aggregation.progress import Progress, Reason, measured
 from coterie.errors import Conflict, InternalError, NotFound
 from coterie.protocol import ids
 from coterie.protocol.control import ExperimentCreate, ExperimentView, ModelView, Page, RoundView
+from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import spreads
 from coterie.server.auth.gate import Admin, Here, gated_router
 from coterie.server.clock import now_ms
@@ -167,6 +168,7 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
             "failed": value.failed,
             "evaluated": value.evaluated,
             "metrics": metrics,
+            "training": MetricSums(value.training).means(),
             "fairness": {name: found.to_dict() for name, found in spreads(value.federated).items()},
             "evaluation": "central" if value.central else "federated" if metrics else None,
             "bytes_up": bytes_up,

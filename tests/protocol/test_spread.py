@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,15 @@ def test_the_section_fits_what_a_client_puts_into_it() -> None:
     assert spec.value_range == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda counts: counts * 0,
-        lambda counts: counts * 2,
-        lambda counts: counts * 0.5,
-        lambda counts: counts[::-1] - counts,
-    ],
-)
+SPOILS: list[Callable[[Any], Any]] = [
+    lambda counts: counts * 0,
+    lambda counts: counts * 2,
+    lambda counts: counts * 0.5,
+    lambda counts: counts[::-1] - counts,
+]
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
 def test_a_client_counts_itself_exactly_once(spoil: Any) -> None:
     with pytest.raises(errors.UpdateRefused) as caught:
         counted(METRICS, spoil(histogram(METRICS, client(0.5, 0.25))))

@@ -53,6 +53,7 @@ def test_a_round_tells_the_worst_decile_of_its_clients(coordinator: Opener) -> N
                 "deviation": pytest.approx(np.std([0.25, 0.5, 1.0])),
             }  # fmt: skip
             assert entry["fairness"]["loss"]["worst_decile"] == 2.0
+            assert entry["training"] == {"loss": 0.5, "accuracy": 0.75}
 
     asyncio.run(work())
 
