@@ -74,6 +74,7 @@ METHODS: Mapping[str, Callable[[int], dict[str, Any]]] = {
     "fedbuff": lambda rounds: {"algorithm": FedBuff(), "rounds": policy(rounds, mode="buffered", concurrency=15)},
     "fedasync": lambda rounds: {"algorithm": FedAsync(), "rounds": visits(rounds, mode="buffered", concurrency=10)},
     "fedavgm": lambda rounds: {"server_optimizer": server_sgd(1.0, 0.5)},
+    "adasum": lambda rounds: {"reducer": "adasum"},
     "fedadagrad": lambda rounds: {"server_optimizer": server_adagrad(0.03, 0.01)},
     "fedadam": lambda rounds: {"server_optimizer": server_adam(0.1, tau=0.01)},
     "fedyogi": lambda rounds: {"server_optimizer": server_yogi(0.1, tau=0.01)},
