@@ -15,8 +15,6 @@ from coterie.aggregation.accumulate import AccumulateResult, Answer, accumulate_
 from coterie.aggregation.accumulator import EITHER, tree_reducer
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
-from coterie.aggregation.reducers import Reducer
-from coterie.aggregation.reducers import sums as rules
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
 from coterie.protocol.canonical import sha256_hex
@@ -115,9 +113,10 @@ def leaves(tree: Tree) -> list[tuple[int, int]]:
     return [tree] if isinstance(tree, tuple) else [leaf for part in tree for leaf in leaves(part)]
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("rule", ["mean", "norm_bound(5)"])
+@settings(max_examples=30, deadline=None)
 @given(st.lists(trees, min_size=1, max_size=5))
-def test_any_tree_makes_the_version_of_the_flat_round(forest: list[Tree]) -> None:
+def test_any_tree_makes_the_version_of_the_flat_round(rule: str, forest: list[Tree]) -> None:
     with TemporaryDirectory() as folder:
         grove = Grove(Path(folder))
 
@@ -128,15 +127,15 @@ def test_any_tree_makes_the_version_of_the_flat_round(forest: list[Tree]) -> Non
             below = [path for part in tree for path in grown(part)]
             if not any(weight for _, weight in leaves(tree)):
                 return below  # an edge of clients without examples has nothing to send
-            return [grove.edge(below)[0]]
+            return [grove.edge(below, reducer=rule)[0]]
 
         clients = [leaf for tree in forest for leaf in leaves(tree)]
         if not any(weight for _, weight in clients):
             return
-        flat = grove.root([grove.client(*leaf) for leaf in clients])
+        flat = grove.root([grove.client(*leaf) for leaf in clients], rule=rule)
         before = LAYOUT.flatten(read_file(Path(flat.weights)))
         state = read_file(Path(flat.state or ""))
-        tree = grove.root([path for part in forest for path in grown(part)])
+        tree = grove.root([path for part in forest for path in grown(part)], rule=rule)
         after = LAYOUT.flatten(read_file(Path(tree.weights)))
         np.testing.assert_array_max_ulp(before, after, maxulp=1)
         assert (flat.weight, flat.metrics) == (tree.weight, tree.metrics)
@@ -208,18 +207,18 @@ def test_accumulators_count_as_their_clients_for_the_fewest(grove: Grove) -> Non
     assert done.clients == 3
 
 
-def test_a_rule_that_needs_single_updates_is_refused_in_a_tree(grove: Grove, monkeypatch: pytest.MonkeyPatch) -> None:
-    single = Reducer("single", rules.MEAN.init, rules.MEAN.add, rules.MEAN.merge, rules.MEAN.result, needs="updates")
+@pytest.mark.parametrize("rule", ["median", "krum(1)", "norm_bound(5)+nnm(1)+trimmed_mean(1)", "adasum"])
+def test_a_rule_that_needs_single_updates_is_refused_in_a_tree(grove: Grove, rule: str) -> None:
+    for attempt in (lambda: tree_reducer(rule), lambda: grove.edge([grove.client(1, 1)], reducer=rule)):
+        with pytest.raises(errors.ExperimentError) as caught:
+            attempt()
+        assert caught.value.reason == "reducer_in_tree"
 
-    def always_single(text: str) -> Reducer:
-        return single
 
-    monkeypatch.setattr("coterie.aggregation.accumulator.reducer", always_single)
-    with pytest.raises(errors.ExperimentError) as caught:
-        tree_reducer("single")
-    assert caught.value.reason == "reducer_in_tree"
-    with pytest.raises(errors.ExperimentError):
-        grove.edge([grove.client(1, 1)], reducer="single")
+def test_a_root_that_needs_single_updates_leaves_an_accumulator_out_by_name(grove: Grove) -> None:
+    path, _ = grove.edge([grove.client(1, 10), grove.client(2, 10)])
+    result = grove.root([path, grove.client(3, 10)], rule="median")
+    assert [(entry.code, entry.task) for entry in result.rejected] == [("wrong_kind", "task-2")]
 
 
 def test_a_stale_accumulator_weighs_as_little_as_its_stale_updates_would(grove: Grove) -> None:

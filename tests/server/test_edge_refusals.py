@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 from server_kit import SIZE, Device, Opener, Operator, once, prepare, tiny, update
 
-from coterie.aggregation import accumulator
 from coterie.aggregation.plan.manifest import DELTA, METRICS
-from coterie.aggregation.reducers import Reducer, reducer
 from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.update import encode_update
@@ -143,33 +140,27 @@ def test_a_token_says_for_how_many_clients_an_edge_may_speak(
     run(coordinator, story)
 
 
-def single(text: str) -> Reducer:
-    """A rule that needs every update."""
-    return replace(reducer("mean"), name=text, needs="updates")
-
-
-def test_a_rule_for_single_updates_is_refused_where_there_is_an_edge(
-    coordinator: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(accumulator, "reducer", single)
-
+def test_a_rule_for_single_updates_is_refused_where_there_is_an_edge(coordinator: Opener) -> None:
     async def story(operator: Operator, edge: Device) -> None:
-        request = await operator.request()
-        answer = await operator.call("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
+        request = (await operator.request()).model_copy(update={"reducer": "median"})
+        body = request.model_dump(mode="json")
+        answer = await operator.call("POST", "/v1/experiments", json=body, headers=once())
         assert (answer.status_code, answer.json()["code"]) == (422, "reducer_in_tree")
+        await operator.ok("POST", f"/v1/devices/{edge.id}/revoke")
+        await operator.ok("POST", "/v1/experiments", json=body, headers=once())
 
     run(coordinator, story)
 
 
-def test_an_edge_that_joins_later_gets_no_task_of_such_a_rule(
-    coordinator: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("coterie.server.device.terms.reducer", single)
-
+def test_an_edge_that_joins_later_gets_no_task_of_such_a_rule(coordinator: Opener) -> None:
     async def story(operator: Operator, edge: Device) -> None:
-        await operator.experiment(cohort=1, rounds=1)
-        assert (await edge.check_in())["task"] is None
-        device = await Device(operator.http).enrol(await operator.population())
+        token = await operator.population("others")
+        request = (await operator.request("others")).model_copy(update={"reducer": "median"})
+        await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
+        body = {"kind": "edge", "population": "others", "max_clients": 5}
+        later = (await operator.ok("POST", "/v1/tokens", json=body, headers=once()))["token"]
+        assert (await (await Device(operator.http).enrol(later)).check_in())["task"] is None
+        device = await Device(operator.http).enrol(token)
         assert (await device.check_in())["task"] is not None
 
     run(coordinator, story)
