@@ -1,6 +1,6 @@
 """Measuring a model version on rows: by the coordinator on its own data, and by a device on its held-out rows."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,18 +47,30 @@ def evaluate(
 
 
 def run_probe(
-    executable: Executable, manifest: Manifest, weights: Arrays, arrays: Arrays, *, frozen: Arrays | None = None
+    executable: Executable,
+    manifest: Manifest,
+    weights: Arrays,
+    arrays: Arrays,
+    *,
+    frozen: Arrays | None = None,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, npt.NDArray[np.float32]]:
     """What a plan's probe sums to over all rows, ``[1]`` by name, as inputs from the source ``probe`` take it.
 
-    Raises errors.InputError as `evaluate` does.
+    on_batch: called after each batch; what it raises ends the pass. Raises errors.InputError as `evaluate` does.
     """
-    found = _pass(executable, manifest, "probe", {"model": weights, "frozen": frozen or {}}, arrays)
+    sources = {"model": weights, "frozen": frozen or {}}
+    found = _pass(executable, manifest, "probe", sources, arrays, on_batch)
     return {name.removeprefix("probe/"): np.array([value], np.float32) for name, value in found.items()}
 
 
 def _pass(
-    executable: Executable, manifest: Manifest, name: GraphName, sources: Mapping[str, Arrays], arrays: Arrays
+    executable: Executable,
+    manifest: Manifest,
+    name: GraphName,
+    sources: Mapping[str, Arrays],
+    arrays: Arrays,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """The carried sums of a graph after one pass over the rows: of each batch in float32, of all in float64."""
     description = manifest.graph(name)
@@ -71,6 +83,7 @@ def _pass(
         loop.step({name: batch[key] for key, name in feeds.items()})
         state = loop.state()
         total = {name: value + float(state[name][0]) for name, value in total.items()}
+        on_batch()
     return total
 
 

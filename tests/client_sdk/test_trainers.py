@@ -10,6 +10,7 @@ from sdk_kit import SCHEMA, counting, experiment, rows
 
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.horizontal import IFCA
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.device.flower import flower_trainer
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Stopped, TrainOptions
@@ -106,6 +107,24 @@ def test_what_a_step_listener_raises_ends_the_training() -> None:
     with pytest.raises(Stopped):
         train(compiled, trainer=trainer, on_step=stop)
     assert np.array_equal(train(compiled, trainer=trainer).sections["delta"], train(compiled).sections["delta"])
+
+
+def test_a_listener_may_end_the_pass_before_training_too() -> None:
+    """Of a method that looks at all rows first."""
+    heard: list[int] = []
+    compiled = compile_plan(experiment(algorithm=IFCA(2)))
+
+    def stop(steps: int) -> None:
+        heard.append(steps)
+        if len(heard) == 2:
+            raise Stopped()
+
+    with pytest.raises(Stopped):
+        train(compiled, on_step=stop)
+    assert heard == [0, 0]
+    heard.clear()
+    train(compiled, on_step=heard.append)
+    assert heard == [0] * heard.count(0) + list(range(1, heard[-1] + 1)) and heard.count(0) > 1
 
 
 # Bring your own.

@@ -42,7 +42,7 @@ class TrainOptions:
     """How a device wants to work, none of which is a task's business.
 
     threads: of one graph run. max_steps: never more steps than this. on_step: called after each step with the number of
-    steps done; what it raises ends the training.
+    steps done, and with 0 after each batch of a probe; what it raises ends the training.
     """
 
     threads: int = 1

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Any
@@ -133,7 +134,8 @@ class PlanTrainer:
         manifest = plan.manifest
         probe: Tensors = {}
         if "probe" in manifest.graphs:
-            probe = run_probe(self._executable(plan, "probe", options.threads), manifest, weights, rows, frozen=frozen)
+            executable, none_yet = self._executable(plan, "probe", options.threads), partial(options.on_step, 0)
+            probe = run_probe(executable, manifest, weights, rows, frozen=frozen, on_batch=none_yet)
         supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper}, probe)
         begun = self._run(supply, "begin", options.threads)
         state = {name.removeprefix(NEXT): value for name, value in begun.items()}
