@@ -38,7 +38,7 @@ from coterie.protocol.codecs.codec import (
     read_payload,
 )
 from coterie.protocol.codecs.packing import fold, pack, packed_size, unfold, unpack
-from coterie.protocol.codecs.rotation import Span, blocks, cut, rotate, rotate_back, signs, spans
+from coterie.protocol.codecs.rotation import Space, Span, blocks, cut, rotate, rotate_back, signs, spans
 from coterie.protocol.codecs.stochastic import check_units
 
 FINENESS = 512
@@ -81,7 +81,7 @@ class Eden:
         check_form(vector, shape)
         plain = vector.dtype == np.float32 and vector.flags.c_contiguous
         values = vector if plain else as_float32(vector, shape)
-        flips = signs(keys.own)
+        flips, space = signs(keys.own), Space.of(values.size)
         parts: list[bytes] = []
         for span in spans(values.size):
             block = cut(values, span)
@@ -90,8 +90,8 @@ class Eden:
                 check_vector(vector, shape)
                 check_magnitudes(values, self.name)
             norms = np.sqrt(squares)
-            turned = rotate(block, flips)
-            codes = self._quantise(turned, norms)
+            turned = rotate(block, flips, space)
+            codes = self._quantise(turned, norms, space)
             packed = fold(codes, self.bits) if self.bits in _RUNS else codes
             levels = _levels(packed, span, self.bits)
             parts.append(join(self._scales(norms, turned, levels), packed, span, self.bits))
@@ -100,13 +100,13 @@ class Eden:
     def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
         """See Codec.decode. Refuses scales that are negative or not finite."""
         check_range(shape.length, start, stop)
-        flips = signs(keys.own)
+        flips, space = signs(keys.own), Space.of(shape.length)
         vector = np.empty(stop - start, np.float32)
         for span in spans(shape.length):
             low, high = max(span.start, start), min(span.start + span.count * span.size, stop)
             if low >= high:
                 continue
-            whole = self._blocks(payload, span, flips).reshape(-1)
+            whole = self._blocks(payload, span, flips, space).reshape(-1)
             vector[low - start : high - start] = whole[low - span.start : high - span.start]
         return vector
 
@@ -119,15 +119,19 @@ class Eden:
             return agreement / np.vecdot(levels, levels) / np.float32(turned.shape[1])
         return (norms * norms / np.where(agreement > 0, agreement, 1)).astype(np.float32)
 
-    def _blocks(self, payload: Payload, span: Span, flips: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _blocks(
+        self, payload: Payload, span: Span, flips: npt.NDArray[np.float32], space: Space
+    ) -> npt.NDArray[np.float32]:
         scales, packed = split(payload, span, self.bits, scaled=True)
         check_units(scales, span.first)
         with np.errstate(over="ignore", under="ignore"):
-            whole = rotate_back(_levels(packed, span, self.bits), flips)
+            whole = rotate_back(_levels(packed, span, self.bits), flips, space.first)
             whole *= scales[:, None]
         return whole
 
-    def _quantise(self, turned: npt.NDArray[np.float32], norms: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    def _quantise(
+        self, turned: npt.NDArray[np.float32], norms: npt.NDArray[np.float32], space: Space
+    ) -> npt.NDArray[np.uint8]:
         """The codes: each element's cell on an even grid of 256 (65 536 at 3, 5 and 6 bits) says which centroid is
         nearest, but for the few in the cell that a threshold crosses: at most 0.3 % more error.
         """
@@ -135,7 +139,9 @@ class Eden:
         half = _HALF[fine]
         with np.errstate(divide="ignore", over="ignore"):
             factors = np.where(norms > 0, half / np.float32(_REACH[self.bits]) / norms, np.float32(0))
-        cells = turned * factors[:, None]
+        # The turned elements lie in one of the two rooms; the cells take the other.
+        room = space.second if np.may_share_memory(turned, space.first) else space.first
+        cells = np.multiply(turned, factors[:, None], out=room[: turned.size].reshape(turned.shape))
         cells += np.float32(half)
         np.clip(cells, 0, 2 * half - 1, out=cells)
         if fine:

@@ -36,7 +36,7 @@ from coterie.protocol.codecs.codec import (
 )
 from coterie.protocol.codecs.eden import check_magnitudes, join, split
 from coterie.protocol.codecs.packing import fold, unfold
-from coterie.protocol.codecs.rotation import Span, blocks, cut, rotate, rotate_back, signs, spans
+from coterie.protocol.codecs.rotation import Space, Span, blocks, cut, rotate, rotate_back, signs, spans
 from coterie.protocol.codecs.stochastic import check_units
 
 EXTENT: Mapping[int, float] = MappingProxyType({1: 3.0, 2: 3.0, 3: 3.0, 4: 3.0, 5: 3.07, 6: 3.23, 7: 3.6, 8: 4.0})
@@ -94,7 +94,7 @@ class Grid:
     def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
         """See Codec.decode. Refuses scales that are negative or not finite."""
         check_range(shape.length, start, stop)
-        flips, top = signs(keys.shared), np.float32(self.top)
+        flips, top, space = signs(keys.shared), np.float32(self.top), Space.of(shape.length)
         vector = np.empty(stop - start, np.float32)
         for span in spans(shape.length):
             low, high = max(span.start, start), min(span.start + span.count * span.size, stop)
@@ -102,7 +102,7 @@ class Grid:
                 continue
             scales, codes = self._read(payload, span, shape.length)
             with np.errstate(over="ignore", under="ignore"):
-                whole = rotate_back(2 * codes.astype(np.float32) - top, flips) * scales[:, None]
+                whole = rotate_back(2 * codes.astype(np.float32) - top, flips, space.first) * scales[:, None]
             vector[low - start : high - start] = whole.reshape(-1)[low - span.start : high - span.start]
         return vector
 
@@ -131,7 +131,8 @@ class Grid:
         vector = np.empty(shape.length, np.float64)
         for span in spans(shape.length):
             part = total[span.start : span.start + span.count * span.size].astype(np.float64)
-            whole = rotate_back((2 * part - clients * self.top).reshape(span.count, span.size), flips)
+            centred = (2 * part - clients * self.top).reshape(span.count, span.size)
+            whole = rotate_back(centred, flips, np.empty(part.size))
             values = whole.reshape(-1) * float(self._public(span.size, shape.length))
             vector[span.start : span.start + values.size] = values[: shape.length - span.start]
         return vector
@@ -143,6 +144,7 @@ class Grid:
         values = as_float32(vector, shape)
         check_magnitudes(values, self.name)
         flips, seed = signs(keys.shared), randomness.derive(keys.own, "round")
+        space = Space.of(values.size)
         if self.norm is not None:
             length = float(np.linalg.norm(values.astype(np.float64)))
             values = values * np.float32(min(1.0, self.norm / length)) if length > 0 else values
@@ -153,7 +155,7 @@ class Grid:
                 scales = self._factor(np.sqrt(np.einsum("ij,ij->i", block, block)), span.size)
             else:
                 scales = np.full(span.count, self._public(span.size, shape.length))
-            turned = rotate(block, flips)
+            turned = rotate(block, flips, space)
             # y / (σ Δ), with the factor Δ/2 · σ / n at hand
             with np.errstate(divide="ignore"):
                 turned *= np.where(scales > 0, 1 / (scales * np.float32(2 * span.size)), 0)[:, None].astype(np.float32)

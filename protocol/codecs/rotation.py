@@ -72,30 +72,53 @@ def cut(vector: npt.NDArray[np.float32], span: Span) -> Matrix:
     return (np.pad(part, (0, missing)) if missing else part).reshape(span.count, span.size)
 
 
-def rotate(matrix: Matrix, flips: npt.NDArray[np.float32]) -> Matrix:
-    """Every row rotated."""
-    return _transform(matrix * flips[: matrix.shape[1]])
+@dataclass(frozen=True)
+class Space:
+    """Room for a span on its way through the transform. Taken once for a vector: memory that comes and goes with every
+    span costs more than the transform.
+    """
+
+    first: Matrix
+    second: Matrix
+
+    @staticmethod
+    def of(length: int) -> "Space":
+        """Room for the spans of a vector of that length."""
+        most = min(GROUP * BLOCK, blocks(length)[1])
+        return Space(np.empty(most, np.float32), np.empty(most, np.float32))
 
 
-def rotate_back(whole: npt.NDArray[Real], flips: npt.NDArray[Real]) -> npt.NDArray[Real]:
-    """n times the inverse rotation of rows of whole numbers: exact, in float64 for sums below 2**53."""
-    turned = _transform(whole)
+def rotate(matrix: Matrix, flips: npt.NDArray[np.float32], space: Space) -> Matrix:
+    """Every row rotated; lies in `space` until that is used again."""
+    flipped = space.second[: matrix.size].reshape(matrix.shape)
+    np.multiply(matrix, flips[: matrix.shape[1]], out=flipped)
+    return transform(flipped, space.first, space.second)
+
+
+def rotate_back(whole: npt.NDArray[Real], flips: npt.NDArray[Real], first: npt.NDArray[Real]) -> npt.NDArray[Real]:
+    """n times the inverse rotation of rows of whole numbers: exact, in float64 for sums below 2**53. Overwrites
+    `whole`, and needs as much room again.
+    """
+    turned = transform(whole, first, whole.reshape(-1))
     turned *= flips[: whole.shape[1]]
     return turned
 
 
-def _transform(matrix: npt.NDArray[Real]) -> npt.NDArray[Real]:
-    """H applied to every row. That of a block is the Kronecker product of small ones, 4 ⊗ 32 ⊗ 32 for 4096, so that
-    small products do: each too small for a BLAS to wake its threads for.
+def transform(matrix: npt.NDArray[Real], first: npt.NDArray[Real], second: npt.NDArray[Real]) -> npt.NDArray[Real]:
+    """H applied to every row, by way of two rooms of which the second may be the matrix itself. That of a block is the
+    Kronecker product of small ones, 4 ⊗ 32 ⊗ 32 for 4096, so that small products do: each too small for a BLAS to wake
+    its threads for.
     """
     count, size = matrix.shape
     inner, middle, outer = _FACTORS[size]
     kind = matrix.dtype.char
-    turned = np.matmul(matrix.reshape(-1, middle, inner), _hadamard(inner, kind))
-    turned = np.matmul(_hadamard(middle, kind), turned)
-    if outer > 1:
-        turned = np.matmul(_hadamard(outer, kind), turned.reshape(count, outer, -1))
-    return turned.reshape(count, size)
+    one, two = first[: matrix.size], second[: matrix.size]
+    np.matmul(matrix.reshape(-1, middle, inner), _hadamard(inner, kind), out=one.reshape(-1, middle, inner))
+    np.matmul(_hadamard(middle, kind), one.reshape(-1, middle, inner), out=two.reshape(-1, middle, inner))
+    if outer == 1:
+        return two.reshape(count, size)
+    np.matmul(_hadamard(outer, kind), two.reshape(count, outer, -1), out=one.reshape(count, outer, -1))
+    return one.reshape(count, size)
 
 
 _FACTORS: Mapping[int, tuple[int, int, int]] = MappingProxyType(
