@@ -61,13 +61,13 @@ class Board:
         return [self._policies[name].rest_s for name, where in self._running.items() if where == population]
 
     def _next_round_s(self, found: OpenRound, now: int) -> float:
-        """In how many seconds the round after this one should begin, if it takes as long as those before; 0 when that
-        is unknown, or tasks may be handed out before.
+        """In how many seconds the round after this one should begin, if this one takes as long as the shorter of the
+        last two; 0 when that is unknown, or tasks may be handed out before.
         """
         config, usual = found.value.config, self._rounds.durations.get(found.row.experiment)
         if usual is None or config.federated_evaluation or config.buffered:
             return 0.0
-        return max(found.row.created_at / 1000 + usual - now / 1000, 0.0)
+        return max(found.row.created_at / 1000 + min(usual) - now / 1000, 0.0)
 
     async def refresh(self) -> None:
         """Look at the rows again."""

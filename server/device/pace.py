@@ -6,8 +6,8 @@ N = r · W many. From there (Bonawitz et al., "Towards Federated Learning at Sca
 
 * capacity: no more than half of ``check_in_rate`` arrivals a second, whatever the number of devices;
 * demand: a large fleet comes no oftener than the open tasks need;
-* a small fleet comes often, so that short rounds do not wait, and once its tasks are handed out it comes back about
-  when the next round should begin;
+* a small fleet comes often, so that short rounds do not wait; where even that is a crowd, it comes back about when the
+  next round should begin, once its tasks are handed out;
 * whoever has contributed rests for as long as its experiment says.
 
 Windows are ±20 % wide and drawn from evenly, which keeps the rate flat.
@@ -119,7 +119,9 @@ def window(devices: float, everybody: float, demand: Demand | None, settings: Se
     """When a device should come back that got no task, or whose work came to nothing."""
     mean = mean_wait(devices, everybody, demand, settings)
     begin = mean * (1 - SPREAD)
-    if demand is not None and devices < SMALL_FLEET and demand.open_slots == 0:
+    # A handful of devices may ask as often as they like, and then nobody has to guess when a round will end.
+    crowded = mean > settings.retry_floor_s and devices < SMALL_FLEET
+    if demand is not None and crowded and demand.open_slots == 0:
         begin = max(begin, (1 - SPREAD) * min(demand.next_round_s, settings.retry_ceiling_s))
     return _window(begin, begin + 2 * SPREAD * mean)
 

@@ -52,13 +52,13 @@ from coterie.server.traffic import Traffic
 
 @dataclass(frozen=True)
 class Rounds:
-    """Applies events to rounds inside the caller's transaction. durations: how long the rounds of each experiment took
-    of late, in seconds, as far as this process has seen them.
+    """Applies events to rounds inside the caller's transaction. durations: how long the last two rounds of each
+    experiment took, in seconds, as far as this process has seen them.
     """
 
     traffic: Traffic = field(default_factory=Traffic)
     fleet: Fleet = field(default_factory=Fleet)
-    durations: dict[str, float] = field(default_factory=dict[str, float])
+    durations: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     async def begin_first(self, session: AsyncSession, experiment: ExperimentRow) -> None:
         """Begin the first round of a new experiment."""
@@ -177,7 +177,7 @@ class Rounds:
         )
         row.record = json.dumps(record)
         lasted = (ended - row.created_at) / 1000
-        self.durations[row.experiment] = (self.durations.get(row.experiment, lasted) + lasted) / 2
+        self.durations[row.experiment] = (lasted, *self.durations.get(row.experiment, ())[:1])
         if committed and row.upstream is None and not value.config.evaluate_only:
             await self._adopt(session, experiment, row, value)
         events.append(session, f"round.{value.phase.value}", record, row.experiment)

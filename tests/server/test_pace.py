@@ -45,6 +45,8 @@ def test_a_small_fleet_comes_back_when_the_next_round_begins() -> None:
     for demand in (Demand(open_slots=1, next_round_s=30.0), Demand(next_round_s=0.0)):
         again = window(20, 20, demand, SETTINGS)
         assert (again.min_ms, again.max_ms) == (320, 480)
+    handful = window(5, 5, waiting, SETTINGS)
+    assert (handful.min_ms, handful.max_ms) == (160, 240)
     large = window(5000, 5000, waiting, SETTINGS)
     assert (large.min_ms, large.max_ms) == (720_000, 1_080_000)
 
