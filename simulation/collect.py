@@ -1,36 +1,32 @@
-"""The updates of a round on their way into the next version.
+"""The updates of a round on their way into the next version: folded into sums as they arrive, and forgotten.
 
-`Streamed` folds each update into the reducers as it arrives and forgets it, so a round needs the memory of a few models
-however many clients take part. `Filed` keeps update files for rules that must see all updates, and hands them to the
-coordinator's own numeric job. Where both can be used they give the same bytes.
+So a round needs the memory of a few models however many clients take part. Only a rule that must see every update keeps
+them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie import errors
-from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
-from coterie.aggregation.staleness import Lags, freshness
+from coterie.aggregation.staleness import freshness
 from coterie.aggregation.version import next_version
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
-from coterie.protocol.tensors import read_file, write_file
 from coterie.protocol.update import read_update
 from coterie.simulation.engines.engine import HELD
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Trained
 
 # So many rows of float64 stay in a core's second-level cache.
-_BLOCK = 1 << 14
+_BLOCK = 1 << 15
 _REDUCERS = {"weighted_mean": "mean", "sum": "sum"}
 
 
@@ -54,26 +50,10 @@ class Lag:
     base: str
 
 
-class Collector(Protocol):
-    """Takes the updates of one round, in the order of the clients, and makes a version of them."""
+class Collector:
+    """Takes the updates of one round, in the order in which the engine gives them, and makes a version of them.
 
-    def add(self, trained: Trained, lag: Lag | None = None) -> None:
-        """Take in one update. An unusable one is counted as rejected, never half added. lag: None for an update of the
-        round's own version.
-        """
-        ...
-
-    def flush(self) -> None:
-        """Hold none of the arrays given so far any longer: an engine may overwrite them from now on."""
-        ...
-
-    def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
-        """The next version. Raises errors.UpdateRefused as `aggregate_updates` does."""
-        ...
-
-
-class Streamed:
-    """Updates folded into one float64 sum per section, eight at a time. A rule that must see every update keeps them.
+    Updates are folded into one float64 sum per section, eight at a time. A rule that must see every update keeps them.
 
     A fold reads each update from memory once, block by block, and adds a block of all of them in one product with their
     weights: a third of the time of adding them one by one.
@@ -101,7 +81,9 @@ class Streamed:
         self._refused: list[str] = []
 
     def add(self, trained: Trained, lag: Lag | None = None) -> None:
-        """Check the whole update, then hold it until there are enough to fold."""
+        """Check the whole update, then hold it until there are enough to fold. An unusable one is counted as rejected,
+        never half added. lag: None for an update of the round's own version.
+        """
         base = self._base if lag is None else lag.base
         try:
             sections = self._checked(trained, base)
@@ -120,7 +102,7 @@ class Streamed:
             self._fold()
 
     def flush(self) -> None:
-        """See `Collector`."""
+        """Hold none of the arrays given so far any longer: an engine may overwrite them from now on."""
         if self._held:
             self._fold()
 
@@ -137,7 +119,7 @@ class Streamed:
         self._held = []
 
     def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
-        """See `Collector`."""
+        """The next version. Raises errors.UpdateRefused as `aggregate_updates` does."""
         manifest = self._manifest
         if not self._clients:
             why = f"; the first: {self._refused[0]}" if self._refused else "."
@@ -191,62 +173,6 @@ class Streamed:
         for spec in specs:
             _check(spec, trained.sections[spec.name])
         return trained.sections
-
-
-class Filed:
-    """Updates as files, aggregated together by the coordinator's numeric job."""
-
-    def __init__(self, manifest: Manifest, base: str, weight_cap: int, folder: Path, exponent: float = 0.5) -> None:
-        self._manifest = manifest
-        self._base = base
-        self._cap = weight_cap
-        self._folder = folder
-        self._exponent = exponent
-        self._lags: dict[str, Lag] = {}
-        self._paths: list[Path] = []
-
-    def add(self, trained: Trained, lag: Lag | None = None) -> None:
-        """Write the update's file."""
-        if trained.update is None:
-            raise errors.InternalError("An update that is to be kept as a file must be encoded.")
-        path = self._folder / f"{trained.task}.update"
-        path.write_bytes(trained.update)
-        self._paths.append(path)
-        if lag is not None:
-            self._lags[trained.task] = lag
-
-    def flush(self) -> None:
-        """See `Collector`: a file holds no array."""
-
-    def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
-        """See `Collector`."""
-        before = self._folder / "server_state.safetensors"
-        if state:
-            write_file(before, state)
-        try:
-            made = aggregate_updates(
-                self._manifest,
-                base=versions.file(self._base, self._folder),
-                updates=self._paths,
-                server=server,
-                server_state=before if state else None,
-                out=self._folder / "result",
-                weight_cap=self._cap,
-                lags=Lags(
-                    versions={task: lag.versions for task, lag in self._lags.items()},
-                    bases={task: versions.file(lag.base, self._folder) for task, lag in self._lags.items()},
-                    exponent=self._exponent,
-                ),
-            )
-        finally:
-            for path in self._paths:
-                path.unlink(missing_ok=True)
-        return Aggregate(
-            version=versions.add_tensors(read_file(Path(made.weights))),
-            state={} if made.state is None else read_file(Path(made.state)),
-            metrics=made.metrics,
-            rejected=len(made.rejected),
-        )
 
 
 def _joined(specs: Sequence[SectionSpec], sections: Mapping[str, NDArray[Any]]) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +23,7 @@ from coterie.errors import InternalError, UpdateRefused
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.update import read_update
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
-from coterie.simulation.collect import Collector, Lag, Streamed
+from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
 from coterie.simulation.population import Population
 from coterie.simulation.versions import Versions
@@ -54,7 +53,6 @@ class Rounds:
     runner: Engine
     trainer: Trainer
     versions: Versions
-    scratch: Path
     progress: Progress
     rows: Mapping[str, NDArray[Any]] | None
     threads: int = 1
@@ -206,7 +204,9 @@ class Rounds:
 
     def _new_collector(self, base: str) -> Collector:
         policy = self.experiment.rounds
-        return Streamed(self.plan.manifest, base, policy.weight_cap, policy.staleness_exponent, self.experiment.reducer)
+        return Collector(
+            self.plan.manifest, base, policy.weight_cap, policy.staleness_exponent, self.experiment.reducer
+        )
 
     def _train_landed(self, round: engine.Round) -> None:
         """Let the clients of a full buffer work, those on one version together: only the order of their return had to

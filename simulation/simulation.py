@@ -4,7 +4,6 @@ The round machine, the numeric job, the trainers, the codecs and the checks of d
 devices; what is missing is the network, the clock and faults: every client that is chosen answers.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -159,7 +158,7 @@ def simulate_full(
     found = kept.load() if resume and kept is not None else None
     if kept is not None and found is None:
         kept.clear()
-    with tempfile.TemporaryDirectory(prefix="coterie-simulation-") as scratch, closing(open_engine(setting)) as opened:
+    with closing(open_engine(setting)) as opened:
         rounds = Rounds(
             experiment=experiment,
             plan=compiled.plan,
@@ -168,7 +167,6 @@ def simulate_full(
             runner=opened,
             trainer=resolve_trainer(setting.trainer),
             versions=versions,
-            scratch=Path(scratch),
             progress=Progress(current=initial),
             rows=experiment.evaluation_rows(),
             watch=watch,

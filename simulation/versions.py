@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coterie.errors import StorageError
 from coterie.protocol.files import write_durably
 from coterie.protocol.layout import Layout
-from coterie.protocol.tensors import read_file, tensor_chunks, write_file
+from coterie.protocol.tensors import read_file, tensor_chunks
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -64,15 +64,6 @@ class Versions:
         """Bytes of a version's file."""
         self.vector(digest)
         return self._sizes[digest]
-
-    def file(self, digest: str, folder: Path) -> Path:
-        """A file of a version: the one that is kept, else one written into ``folder``."""
-        if self._folder is not None:
-            return self._kept(self._folder, digest)
-        path = self._kept(folder, digest)
-        if not path.exists():
-            write_file(path, self.read(digest))
-        return path
 
     def retain(self, digests: Iterable[str]) -> None:
         """Forget all versions in memory but these."""

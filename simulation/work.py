@@ -25,8 +25,7 @@ PLAIN = "float32"
 class Assignment:
     """What the clients of one round are given, apart from the weights.
 
-    base: the digest of the version; seed: of the experiment; threads: of one client's training. encoded: updates are
-    wanted as bytes even where their codec changes no value.
+    base: the digest of the version; seed: of the experiment; threads: of one client's training.
     """
 
     experiment: str
@@ -36,7 +35,6 @@ class Assignment:
     seed: int
     weight_cap: int
     threads: int = 1
-    encoded: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; ``Assignment(**fields)`` reads them back."""
@@ -109,7 +107,7 @@ class Workplace:
             sections=result.sections,
             state=result.client_state,
         )
-        if self._codec == PLAIN and not assignment.encoded:
+        if self._codec == PLAIN:
             return replace(told, size=self._plain_size(told, assignment))
         update, codec_state = self._encode(told, state, assignment)
         kept = {**result.client_state, **codec_state}

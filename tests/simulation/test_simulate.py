@@ -26,6 +26,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy, Target
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.tensors import read_file
+from coterie.protocol.update import encode_update
 from coterie.simulation import simulate, simulate_full
 from coterie.simulation.population import Population
 from coterie.simulation.work import Assignment, Workplace
@@ -70,16 +71,25 @@ def test_a_round_is_the_aggregate_of_its_clients_updates(tmp_path: Path) -> None
         hyper={},
         seed=0,
         weight_cap=10_000,
-        encoded=True,
     )
     population = Population(SCHEMA, CLIENTS, wanted.holdout)
     workplace = Workplace(compiled.plan, {}, PlanTrainer())
     paths: list[Path] = []
     for number in reversed(range(6)):
         rows = population.shard(number).train
-        update = workplace.train(number, rows, {}, compiled.initial, assignment).update
+        trained = workplace.train(number, rows, {}, compiled.initial, assignment)
+        update = encode_update(
+            task=trained.task,
+            plan=compiled.plan.id,
+            base=assignment.base,
+            weight=trained.weight,
+            steps=trained.steps,
+            specs=compiled.plan.manifest.sections,
+            sections=trained.sections,
+        ).data
+        assert len(update) == trained.size
         paths.append(tmp_path / f"{number}.update")
-        paths[-1].write_bytes(update or b"")
+        paths[-1].write_bytes(update)
     result = aggregate_updates(
         compiled.plan.manifest,
         base=tmp_path / "base",
