@@ -238,8 +238,8 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "an ExternalModel has no eval graph; leave evaluation out, clients evaluate",
         ),
         (
-            not external or e.algorithm.name in ("fedavg", "fedbuff"),
-            "an ExternalModel's clients run FedAvg or FedBuff; other rules need a plan",
+            not external or e.algorithm.name in ("fedavg", "fedbuff", "cyclic"),
+            "an ExternalModel's clients run FedAvg, FedBuff or Cyclic; other rules need a plan",
         ),
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
         *e.algorithm.needs(e),

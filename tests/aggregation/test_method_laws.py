@@ -229,6 +229,22 @@ def test_a_step_that_does_not_count_changes_nothing(
         }
 
 
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"ifca"}))
+def test_what_is_not_uploaded_stays_as_it_was(start: Start, data: Mapping[int, Sequence[Batch]], name: str) -> None:
+    """On the server, and on the device while it trains."""
+    federation = start(METHODS[name], uploads=("2.*",))
+    before = dict(federation.version)
+    for _ in range(2):
+        federation.round(data)
+    for tensor in ("0.weight", "0.bias"):
+        assert federation.version[tensor].tobytes() == before[tensor].tobytes()
+        assert all(
+            answer.state[f"shared/{tensor}"].tobytes() == before[tensor].tobytes()
+            for answer in federation.answers.values()
+        )
+    assert not np.allclose(federation.version["2.weight"], before["2.weight"])
+
+
 WITH_STATISTICS = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
 
 
