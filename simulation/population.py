@@ -17,6 +17,7 @@ from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
+from coterie.simulation.partition.value import rows_of
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -56,9 +57,10 @@ class VirtualClients(Sequence[DataSource]):
 def shards(arrays: Arrays, parts: Sequence[NDArray[np.int64]]) -> VirtualClients:
     """Clients over one data set, each with the rows of its part, taken out when it is chosen.
 
-    arrays: of one common length. parts: row numbers, one array per client, as the partitioners return them.
+    arrays: of one common length. parts: row numbers, one array per client, as the partitioners return them; the changes
+    that belong to a partition are made each time.
     """
-    return VirtualClients(len(parts), lambda number: {name: array[parts[number]] for name, array in arrays.items()})
+    return VirtualClients(len(parts), lambda number: rows_of(arrays, parts, number))
 
 
 @dataclass(frozen=True)

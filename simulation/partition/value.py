@@ -209,10 +209,15 @@ class Partition(Sequence[Rows]):
 
 def split(arrays: Arrays, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]]:
     """The rows of each part, by array name, with the changes that belong to a `Partition`."""
-    dealt = [{name: array[part] for name, array in arrays.items()} for part in parts]
+    return [rows_of(arrays, parts, client) for client in range(len(parts))]
+
+
+def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDArray[Any]]:
+    """The rows of one part, as `split` gives them."""
+    rows = {name: array[parts[client]] for name, array in arrays.items()}
     for change in parts.changes if isinstance(parts, Partition) else ():
-        dealt = [change.apply(rows, client, len(dealt)) for client, rows in enumerate(dealt)]
-    return dealt
+        rows = change.apply(rows, client, len(parts))
+    return rows
 
 
 def stream(seed: int) -> np.random.Generator:

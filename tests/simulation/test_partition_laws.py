@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.errors import ConfigurationError
+from coterie.simulation import shards as when_chosen
 from coterie.simulation.partition import (
     LabelNoise,
     Noise,
@@ -246,6 +247,17 @@ def test_wrong_labels_come_at_their_rates() -> None:
     assert wrong == pytest.approx([0.1, 0.3, 0.5], abs=0.03)
     assert found.then(noise).manifest()["changes"] == [noise.to_json()]
     assert found.then(noise).sha256 == found.sha256
+
+
+def test_clients_that_are_made_when_they_are_chosen_have_the_same_rows() -> None:
+    arrays = {"x": np.ones((60, 2), np.float32), "y": labels_of(60).astype(np.int32)}
+    parts = iid(60, 4, seed=0).then(
+        Noise(feature="x", variance=1.0, seed=1), LabelNoise(label="y", classes=CLASSES, high=0.9, seed=2)
+    )
+    lazily, at_once = when_chosen(arrays, parts), split(arrays, parts)
+    for client, rows in enumerate(at_once):
+        again = cast(dict[str, NDArray[Any]], lazily[client])
+        assert all(np.array_equal(again[name], rows[name]) for name in arrays)
 
 
 def test_skew_in_numbers_that_can_be_checked_by_hand() -> None:
