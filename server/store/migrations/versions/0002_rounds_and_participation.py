@@ -1,5 +1,8 @@
 """Buffered rounds, reservations, participation, and populations whose devices keep no state."""
 
+import json
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -7,6 +10,17 @@ revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
+
+
+def counted_by_place(state: str) -> str:
+    """A round's state whose tasks are counted by the place of their base; every task so far is at place 0."""
+    value: dict[str, Any] = json.loads(state)
+    if "leased" not in value:
+        return state
+    for old, new in (("leased", "leases"), ("accepted", "buffer")):
+        count = value.pop(old)
+        value[new] = {"0": count} if count else {}
+    return json.dumps({**value, "waiting": {}}, sort_keys=True)
 
 
 def upgrade() -> None:
@@ -22,6 +36,14 @@ def upgrade() -> None:
         batch_op.create_index("ix_tasks_buffer", ["experiment", "buffer"], unique=False)
     # Every update accepted so far counts in the round that asked for it.
     op.execute("UPDATE tasks SET buffer = round WHERE kind = 'train' AND upload IS NOT NULL")
+    rounds = sa.table("rounds", sa.column("experiment"), sa.column("number"), sa.column("state"))
+    connection = op.get_bind()
+    for experiment, number, state in connection.execute(sa.select(rounds)).all():
+        connection.execute(
+            sa.update(rounds)
+            .where(rounds.c.experiment == experiment, rounds.c.number == number)
+            .values(state=counted_by_place(state))
+        )
     op.create_table(
         "participations",
         sa.Column("experiment", sa.String(length=64), nullable=False),

@@ -1,0 +1,72 @@
+"""A database of the first schema, with a round open in it, goes on under the newest."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+
+from coterie.aggregation.engine import Phase, Round, TaskLeased, UpdateAccepted, step
+from coterie.server.store.engine import sqlite_url
+from coterie.server.store.migrate import MIGRATIONS, migrate
+
+OPEN_ROUND = {
+    "number": 3, "base": "b" * 64, "phase": "collecting", "leased": 1, "accepted": 1, "failed": 2, "rejected": 0,
+    "version": None, "training": {}, "central": None, "central_done": False, "evaluation_leased": 0, "evaluated": 0,
+    "evaluation_failed": 0, "federated": {}, "cause": None, "detail": None,
+    "config": {
+        "cohort": 3, "over_selection": 1.0, "min_updates": 2, "deadline_s": 60.0, "central_evaluation": False,
+        "federated_evaluation": False, "evaluation_cohort": 3, "evaluation_deadline_s": 60.0,
+    },
+}  # fmt: skip
+
+
+def at_first_revision(path: Path) -> None:
+    """A database as the first schema left it: one population, one experiment, one open round with two tasks."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("sqlalchemy.url", f"sqlite:///{path}")
+    from sqlalchemy import create_engine
+
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    engine.dispose()
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO populations VALUES ('people', '{}', 'd', 0)")
+        database.execute("INSERT INTO devices VALUES ('dev', 'people', 'key', 'tok', '{}', 0, 0, NULL)")
+        database.execute(
+            "INSERT INTO experiments (id, name, population, request, plan, state, progress, round, model, created_at)"
+            " VALUES ('exp', 'e', 'people', '{}', 'p', 'running', '{}', 3, 'm', 0)"
+        )
+        database.execute(
+            "INSERT INTO rounds (experiment, number, phase, state, base, bytes_down, version, created_at)"
+            " VALUES ('exp', 3, 'collecting', ?, 'b', 0, 0, 0)",
+            (json.dumps(OPEN_ROUND),),
+        )
+        for task, state, upload in (("one", "accepted", "u" * 64), ("two", "leased", None)):
+            database.execute(
+                "INSERT INTO tasks (id, experiment, round, kind, device, message, state, lease_until, upload, sums,"
+                " bytes_up, created_at) VALUES (?, 'exp', 3, 'train', 'dev', '{}', ?, 0, ?, '{}', 0, 0)",
+                (task, state, upload),
+            )
+    database.close()
+
+
+def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "coterie.db"
+    at_first_revision(path)
+    migrate(sqlite_url(path))
+    with sqlite3.connect(path) as database:
+        (state,) = database.execute("SELECT state FROM rounds").fetchone()
+        tasks = dict(database.execute("SELECT id, buffer FROM tasks"))
+        (client_state,) = database.execute("SELECT client_state FROM populations").fetchone()
+    database.close()
+    assert tasks == {"one": 3, "two": None} and client_state == "kept"
+    round = Round.from_json(state)
+    assert (round.leased, round.accepted, round.failed, round.config.slots) == (1, 1, 2, 3)
+    for event in (TaskLeased(), UpdateAccepted(0), UpdateAccepted(0)):
+        round, _ = step(round, event)
+    assert (round.phase, round.accepted) == (Phase.AGGREGATING, 3)
