@@ -22,7 +22,7 @@ def centered_clipping(tau: float = 100.0, iterations: int = 1) -> Combination:
         for _ in range(iterations):
             inner = products @ at
             apart = np.sqrt(np.maximum(squares - 2 * inner + at @ inner, 0.0))
-            share = np.minimum(1.0, tau / np.maximum(apart, np.finfo(np.float64).tiny)) / count
+            share = tau / np.maximum(apart, tau) / count
             at = at * (1.0 - share.sum()) + share
         return at
 

@@ -15,7 +15,8 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 def shrink(norms: Vector, bound: float) -> Vector:
     """What each update is multiplied by so that none is longer than the bound."""
-    return np.minimum(1.0, bound / np.maximum(norms, _TINY))
+    # The longest of the others may be zero; then nothing may have any length.
+    return bound / np.maximum(norms, max(bound, _TINY))
 
 
 def norm_bound(bound: float) -> Step:

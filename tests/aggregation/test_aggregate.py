@@ -13,6 +13,7 @@ import pytest
 from coterie import errors
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.reducers import aggregate
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer, server_sgd
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout
@@ -85,6 +86,7 @@ class Job:
         state: Path | None = None,
         out: str = "out",
         weight_cap: int | None = None,
+        rule: str = "mean",
     ) -> AggregateResult:
         return aggregate_updates(
             self.manifest,
@@ -94,6 +96,7 @@ class Job:
             server_state=state,
             out=self.folder / out,
             weight_cap=weight_cap,
+            rule=rule,
         )
 
     def vector(self, result: AggregateResult) -> Vector:
@@ -257,3 +260,54 @@ def test_memory_is_that_of_the_model_however_many_updates(tmp_path: Path) -> Non
     peak(job.updates[:2])
     # What is kept of an update is its task, its path and its weight.
     assert (peak(job.updates) - peak(job.updates[:4])) / 396 < 1024
+
+
+@pytest.mark.parametrize("text", ["median", "krum(1)", "nnm(1)+trimmed_mean(1)", "norm_bound(2)", "bulyan(1)"])
+def test_a_rule_over_update_files_is_the_rule_over_their_vectors(job: Job, text: str) -> None:
+    rng = np.random.default_rng(4)
+    vectors = rng.normal(size=(7, LAYOUT.size)).astype(np.float32)
+    for vector in vectors:
+        job.add(vector, 3)
+    job.add(np.zeros(LAYOUT.size), 0)
+    result = job.run(rule=text)
+    expected = job.weights + aggregate(text, vectors).astype(np.float32)
+    np.testing.assert_allclose(job.vector(result), expected, rtol=1e-6)
+    assert result.metrics == {"examples": 21.0, "loss": 42.0} and len(result.accepted) == 8
+    again = job.run(job.updates[::-1], rule=text, out="again")
+    assert again.version == result.version
+
+
+def test_a_rule_sees_the_means_of_all_sections_as_one_vector_and_keeps_sums(tmp_path: Path) -> None:
+    # FedAvg moves the model by the section delta; that the other one is far away must keep krum from the first update.
+    parts = (SectionSpec.over("delta", LAYOUT, ((0, 3),)), SectionSpec.over("other", LAYOUT, ((3, 10),)))
+    job = Job(tmp_path, manifest_of(*parts))
+    vectors = np.ones((5, LAYOUT.size), np.float32) * np.array([[1.0], [1.0], [1.1], [2.0], [2.1]], np.float32)
+    vectors[:2, 3:] *= np.array([[50.0], [-50.0]], np.float32)
+    for vector in vectors:
+        job.add(vector)
+    chosen = aggregate("krum(2)", vectors)
+    assert chosen[0] != aggregate("krum(2)", vectors[:, :3])[0]
+    result = job.run(rule="krum(2)")
+    np.testing.assert_allclose(job.vector(result)[:3], job.weights[:3] + chosen[:3], rtol=1e-6)
+    assert result.metrics == {"examples": 5.0, "loss": 10.0}
+
+
+def test_too_many_attackers_and_no_weight_are_named_failures(job: Job) -> None:
+    job.add(1.0)
+    job.add(2.0)
+    with pytest.raises(errors.UpdateRefused, match="2f ≥ n") as caught:
+        job.run(rule="krum(1)")
+    assert caught.value.reason == "too_few_updates"
+    with pytest.raises(errors.UpdateRefused) as caught:
+        job.run([job.add(3.0, 0)], rule="median")
+    assert caught.value.reason == "zero_weight"
+
+
+def test_an_accumulator_is_no_update_for_a_rule_that_needs_every_one(job: Job) -> None:
+    for _ in range(3):
+        job.add(1.0)
+    sums = {"delta": np.full(LAYOUT.size, 90.0), "metrics": np.array([2.0, 4.0])}
+    job.add(0.0, 2, task="edge", kind="accumulator", clients=2, sections=sums)
+    result = job.run(rule="median")
+    assert [(entry.task, entry.code) for entry in result.rejected] == [("edge", "wrong_kind")]
+    np.testing.assert_array_equal(job.vector(result), job.weights + 1)

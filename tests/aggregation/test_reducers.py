@@ -11,16 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from coterie import errors
-from coterie.aggregation.reducers import RULES, Accumulator, Reducer, reducer
+from coterie.aggregation.reducers import Accumulator, Reducer, reducer
 
 Vector = npt.NDArray[np.float32]
 LENGTH = 7
 SUMS = ("mean", "norm_bound(100)", "sum")
-SINGLE = (
-    *(text for text in ("median", "geometric_median", "centered_clipping(10,3)", "adasum")),
-    *(f"{name}(1)" for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "bulyan")),
-    *("norm_bound(100)+nnm(1)+trimmed_mean(1)", "bucketing(2)+median", "arc(1)+mean", "nnm(1)+bulyan(1)"),
-)
 VECTORS = arrays(np.float32, LENGTH, elements=st.floats(-1e6, 1e6, width=32))
 UPDATES = st.lists(st.tuples(VECTORS, st.integers(0, 1000)), min_size=1, max_size=8)
 

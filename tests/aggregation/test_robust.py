@@ -1,0 +1,275 @@
+"""Rules that see every update: known answers, formulas written out plainly, laws, refusals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie import errors
+from coterie.aggregation.reducers import RULES, STEPS, InMemory, aggregate, reducer
+from coterie.aggregation.reducers.source import gram
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "robust.json").read_text("utf-8"))
+Matrix = npt.NDArray[Any]
+SINGLE = (
+    *("median", "geometric_median", "centered_clipping(10,3)", "adasum"),
+    *(f"{name}(1)" for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "bulyan")),
+    *("norm_bound(3)+nnm(1)+trimmed_mean(1)", "bucketing(2)+median", "arc(1)+mean", "nnm(1)+bulyan(1)"),
+)
+
+
+def updates(count: int, length: int, seed: int = 0) -> Matrix:
+    return np.random.default_rng(seed).normal(size=(count, length)).astype(np.float32)
+
+
+@pytest.mark.parametrize("case", VECTORS["reducers"], ids=lambda case: case["reducer"])
+def test_known_answers(case: dict[str, Any]) -> None:
+    np.testing.assert_allclose(aggregate(case["reducer"], VECTORS["updates"]), case["expected"], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("case", VECTORS["steps"], ids=lambda case: case["step"])
+def test_known_answers_of_steps(case: dict[str, Any]) -> None:
+    rows = np.array(VECTORS["updates"], np.float32)
+    mixed = STEPS[case["step"]].make(*case["numbers"]).mix(gram(InMemory(rows))) @ rows
+    np.testing.assert_allclose(mixed, case["expected"], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("case", VECTORS["refused"], ids=lambda case: case["reducer"])
+def test_too_many_attackers_for_the_updates_are_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(errors.UpdateRefused, match="2f ≥ n") as caught:
+        aggregate(case["reducer"], VECTORS["updates"])
+    assert caught.value.reason == case["code"]
+
+
+# The rules written out as their papers say them, over the updates themselves and in float64.
+
+
+def _distances(x: Matrix) -> Matrix:
+    return ((x[:, None] - x[None]) ** 2).sum(axis=2)
+
+
+def _multi_krum(x: Matrix, f: int, m: int) -> Matrix:
+    scores = np.sort(_distances(x), axis=1)[:, 1 : len(x) - f].sum(axis=1)
+    return x[np.argsort(scores, kind="stable")[:m]].mean(axis=0)
+
+
+def _around(x: Matrix, keep: int) -> Matrix:
+    centre = np.median(x, axis=0)
+    nearest = np.argsort(np.abs(np.sort(x, axis=0) - centre), axis=0, kind="stable")[:keep]
+    return np.take_along_axis(np.sort(x, axis=0), nearest, axis=0).mean(axis=0)
+
+
+def _bulyan(x: Matrix, f: int) -> Matrix:
+    left, chosen = list(range(len(x))), []
+    while len(chosen) < len(x) - 2 * f:
+        part, allowed = x[left], min(f, max(len(left) - 2, 0))
+        scores = np.sort(_distances(part), axis=1)[:, 1 : len(left) - allowed].sum(axis=1)
+        chosen.append(left.pop(int(np.argmin(scores))))
+    return _around(x[chosen], len(chosen) - 2 * f)
+
+
+def _weiszfeld(x: Matrix, nu: float, iterations: int) -> Matrix:
+    z = np.zeros(x.shape[1])
+    for _ in range(iterations):
+        near = 1 / np.maximum(np.linalg.norm(x - z, axis=1), nu)
+        z = near @ x / near.sum()
+    return z
+
+
+def _clipping(x: Matrix, tau: float, iterations: int) -> Matrix:
+    v = np.zeros(x.shape[1])
+    for _ in range(iterations):
+        apart = x - v
+        v = v + (apart * np.minimum(1, tau / np.linalg.norm(apart, axis=1))[:, None]).mean(axis=0)
+    return v
+
+
+def _nnm(x: Matrix, f: int) -> Matrix:
+    return np.stack([x[np.argsort(row, kind="stable")[: len(x) - f]].mean(axis=0) for row in _distances(x)])
+
+
+def _bounded(x: Matrix, bound: float) -> Matrix:
+    return x * np.minimum(1, bound / np.linalg.norm(x, axis=1))[:, None]
+
+
+def _arc(x: Matrix, f: int) -> Matrix:
+    norms = np.linalg.norm(x, axis=1)
+    clipped = int(2 * f / len(x) * (len(x) - f))
+    return _bounded(x, float(np.sort(norms)[len(x) - clipped - 1]))
+
+
+def _trimmed(x: Matrix, f: int) -> Matrix:
+    return np.sort(x, axis=0)[f : len(x) - f].mean(axis=0)
+
+
+FORMULAS: dict[str, Callable[[Matrix], Matrix]] = {
+    "krum(3)": lambda x: _multi_krum(x, 3, 1),
+    "multi_krum(3)": lambda x: _multi_krum(x, 3, len(x) - 3),
+    "multi_krum(3,m=5)": lambda x: _multi_krum(x, 3, 5),
+    "median": lambda x: np.median(x, axis=0),
+    "trimmed_mean(3)": lambda x: _trimmed(x, 3),
+    "meamed(4)": lambda x: _around(x, len(x) - 4),
+    "bulyan(3)": lambda x: _bulyan(x, 3),
+    "geometric_median": lambda x: _weiszfeld(x, 1e-6, 8),
+    "geometric_median(iterations=30, nu=0.01)": lambda x: _weiszfeld(x, 0.01, 30),
+    "centered_clipping(2,5)": lambda x: _clipping(x, 2, 5),
+    "norm_bound(4)": lambda x: _bounded(x, 4).mean(axis=0),
+    "arc(3)+mean": lambda x: _arc(x, 3).mean(axis=0),
+    "arc()+krum(3)": lambda x: _multi_krum(_arc(x, 3), 3, 1),
+    "nnm(3)+median": lambda x: np.median(_nnm(x, 3), axis=0),
+    "nnm(3)+bulyan(3)": lambda x: _bulyan(_nnm(x, 3), 3),
+    "norm_bound(6)+nnm(3)+trimmed_mean(3)": lambda x: _trimmed(_nnm(_bounded(x, 6), 3), 3),
+    "norm_bound(6)+nnm(3)+geometric_median": lambda x: _weiszfeld(_nnm(_bounded(x, 6), 3), 1e-6, 8),
+}
+
+
+@pytest.mark.parametrize("count", [15, 16])
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_rule_is_its_formula(text: str, count: int) -> None:
+    # Updates of different lengths, a few far away; more columns than one strip of a product.
+    x = updates(count, 20_000, seed=count) * np.linspace(0.5, 3, count, dtype=np.float32)[:, None] / 50
+    x[:3] += 1.0
+    # Ties (none here) fall by the canonical order, so the formula sees the updates in it.
+    expected = FORMULAS[text](x.astype(np.float64))
+    np.testing.assert_allclose(aggregate(text, x), expected, rtol=2e-5, atol=2e-6)
+
+
+def test_adasum_adds_what_is_orthogonal_and_averages_what_is_equal() -> None:
+    np.testing.assert_allclose(aggregate("adasum", [[3, 0], [0, 4]]), [3, 4])
+    np.testing.assert_allclose(aggregate("adasum", [[3, 4], [3, 4]]), [3, 4])
+    np.testing.assert_allclose(aggregate("adasum", [[3, 4], [0, 0]]), [3, 4])
+    a, b = updates(2, 50).astype(np.float64)
+    dot = a @ b
+    expected = a * (1 - dot / (2 * a @ a)) + b * (1 - dot / (2 * b @ b))
+    np.testing.assert_allclose(aggregate("adasum", np.array([a, b], np.float32)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fltrust_believes_as_far_as_an_update_points_where_the_trusted_one_does() -> None:
+    trusted = np.array([2.0, 0, 0])
+    x = np.array([[5, 5, 0], [-9, 1, 0], [0.5, 0, 0]])
+    # Cosines 1/√2, below 0 and 1; every update is scaled to length 2 first.
+    share = np.array([2**-0.5, 0, 1])
+    expected = share @ (x / np.linalg.norm(x, axis=1)[:, None] * 2) / share.sum()
+    np.testing.assert_allclose(aggregate("fltrust", x, reference=trusted), expected, rtol=1e-6)
+    with pytest.raises(errors.InputError, match="none was given"):
+        aggregate("fltrust", x)
+    with pytest.raises(errors.UpdateRefused, match="is believed"):
+        aggregate("fltrust", -np.abs(x), reference=trusted)
+    np.testing.assert_allclose(aggregate("norm_bound(1)+fltrust", x, reference=trusted), expected, rtol=1e-6)
+
+
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 1 << 30), cut=st.integers(0, 9), order=st.permutations(range(9)))
+@pytest.mark.parametrize("text", SINGLE)
+def test_order_grouping_and_chunks_do_not_matter(text: str, seed: int, cut: int, order: list[int]) -> None:
+    rule, x = reducer(text), updates(9, 12, seed)
+    expected = aggregate(rule, x)
+    left, right = rule.init(12), rule.init(12)
+    for place in order[:cut]:
+        left = rule.add(left, ((start, x[place, start : start + 5]) for start in range(0, 12, 5)), 7.0)
+    for place in order[cut:]:
+        right = rule.add(right, ((0, x[place]),), 2.0)
+    merged = rule.merge(rule.merge(left, right), rule.init(12))
+    assert (merged.count, merged.weight) == (9, 7.0 * cut + 2.0 * (9 - cut))
+    np.testing.assert_allclose(rule.result(merged), rule.result(rule.merge(right, left)), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(rule.result(merged), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(aggregate(rule, x[order]), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [text for text in SINGLE if "arc" not in text and text != "adasum"])
+def test_updates_that_agree_are_the_result_whatever_weights_they_claim(text: str) -> None:
+    one = updates(1, 40)[0] / 10
+    x = np.tile(one, (9, 1))
+    np.testing.assert_allclose(aggregate(text, x, weights=[1e4, *[1.0] * 8]), one, rtol=1e-5, atol=1e-6)
+
+
+ROBUST = ("median", "trimmed_mean(2)", "meamed(2)", "krum(2)", "multi_krum(2)", "bulyan(2)", "geometric_median")
+
+
+@pytest.mark.parametrize("size", [1.0, 1e6, 3e38], ids=str)
+@pytest.mark.parametrize("text", [*ROBUST, "nnm(2)+trimmed_mean(2)", "norm_bound(5)+nnm(2)+krum(2)", "nnm(2)+median"])
+def test_two_attackers_of_eleven_cannot_leave_the_honest(text: str, size: float) -> None:
+    """However large they are: also where their inner products leave float32."""
+    honest = 1 + updates(9, 3000) / 100
+    attackers = np.full((2, 3000), -size, np.float32)
+    got = aggregate(text, np.concatenate([attackers, honest]))
+    scale = 5 / np.linalg.norm(honest[0]) if "norm_bound" in text else 1.0
+    assert np.abs(got - honest.mean(axis=0) * scale).max() < 0.1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("text", [*SINGLE, "mean", "norm_bound(2)"])
+def test_what_is_not_finite_is_refused_by_name(text: str, value: float) -> None:
+    x = updates(9, 70_000)
+    x[3, 69_999] = value
+    with pytest.raises(errors.UpdateRefused) as caught:
+        aggregate(text, x)
+    assert caught.value.reason == "not_finite"
+
+
+def test_an_update_of_weight_zero_does_not_count() -> None:
+    x = updates(4, 5)
+    np.testing.assert_array_equal(aggregate("median", x, weights=[1, 1, 1, 0]), aggregate("median", x[:3]))
+    with pytest.raises(errors.UpdateRefused, match="carry no weight"):
+        aggregate("median", x, weights=[0, 0, 0, 0])
+
+
+BAD = {
+    "": "reducer_invalid",
+    "krum": "reducer_invalid",
+    "krum(-1)": "reducer_invalid",
+    "krum(1.5)": "reducer_invalid",
+    "krum(nan)": "reducer_invalid",
+    "krum(1,2)": "reducer_invalid",
+    "krum(f=1,f=2)": "reducer_invalid",
+    "krum(g=1)": "reducer_invalid",
+    "krum(1)+mean": "reducer_invalid",
+    "median+nnm(1)": "reducer_invalid",
+    "arc()+median": "reducer_invalid",
+    "norm_bound(0)+mean": "reducer_invalid",
+    "krum(1": "reducer_invalid",
+    "Krum(1)": "reducer_invalid",
+    "mean+" * 100: "reducer_invalid",
+    "mode": "unknown_reducer",
+    "nnm(1)+mode": "unknown_reducer",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=lambda text: text[:24] or "nothing")
+def test_text_that_is_no_reducer_is_refused(text: str) -> None:
+    with pytest.raises(errors.ExperimentError) as caught:
+        reducer(text)
+    assert caught.value.reason == BAD[text]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet="abkrumne_0123456789.,+()=- ", max_size=40))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        rule = reducer(text)
+    except errors.ExperimentError:
+        return
+    assert reducer(rule.name).name == rule.name
+
+
+def test_a_reducers_name_makes_it_again() -> None:
+    for text in (*SINGLE, "norm_bound(1e-3)", "geometric_median(1e-8)", "multi_krum(1)"):
+        name = reducer(text).name
+        assert reducer(name).name == name
+    assert {reducer(text).needs for text in ("mean", "norm_bound(2)")} == {"sums"}
+    assert set(RULES) >= {"fltrust", "adasum", "bulyan"}
+
+
+def test_updates_of_different_lengths_are_refused() -> None:
+    for bad in ([[1, 2], [3]], [1, 2, 3], np.zeros((0, 3)), np.zeros((2, 2, 2))):
+        with pytest.raises(errors.InputError) as caught:
+            aggregate("median", bad)
+        assert caught.value.reason == "updates_shape"
+    with pytest.raises(errors.InputError, match="weights"):
+        aggregate("mean", [[1.0], [2.0]], weights=[1.0])
