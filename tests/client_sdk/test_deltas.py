@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sdk_kit import Lab, experiment, run
 
+from coterie.aggregation.plan.manifest import Broadcast
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.http import Link
 from coterie.compute.nn.models import mlp
@@ -41,7 +42,10 @@ class Statuses:
             self.seen.append((scope["path"], status, count))
 
 
-def test_the_second_version_comes_as_a_delta_and_is_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("broadcast", "share"), [("float32", 0.8), ("int8", 0.3)])
+def test_the_second_version_comes_as_a_delta_and_is_the_same(
+    broadcast: Broadcast, share: float, tmp_path: Path
+) -> None:
     noted: list[Statuses] = []
 
     def wrap(app: Any) -> Statuses:
@@ -50,14 +54,15 @@ def test_the_second_version_comes_as_a_delta_and_is_the_same(tmp_path: Path) -> 
 
     async def work(place: Lab) -> None:
         policy = RoundPolicy(rounds=3, cohort=1, evaluate_every=0)
-        view = await place.submit(experiment("deltas", model=mlp((4, 64, 64, 3)), rounds=policy))
+        wanted = experiment("deltas", model=mlp((4, 64, 64, 3)), rounds=policy, broadcast=broadcast)
+        view = await place.submit(wanted)
         agent = await place.agent("deltas")
         await agent.run(rounds=3)
         models = await place.control.models(view.id)
         deltas = [(path, count) for path, status, count in noted[0].seen if status == 226]
         assert len(deltas) == 2
         for model, (path, count) in zip(models[1:3], deltas, strict=True):
-            assert path.endswith(model.sha256) and 0 < count < 0.8 * model.size
+            assert path.endswith(model.sha256) and 0 < count < share * model.size
             assert sha256_hex((tmp_path / "device" / "cache" / model.sha256).read_bytes()) == model.sha256
 
     run(work, tmp_path, wrap)
