@@ -156,9 +156,9 @@ def simulate_full(
     if resume and kept is None:
         raise ConfigurationError("Only a run with a folder can be resumed.", code="resume_without_folder")
     found = kept.load() if resume and kept is not None else None
-    if kept is not None and found is None:
-        kept.clear()
     with closing(open_engine(setting)) as opened:
+        if kept is not None and found is None:
+            kept.clear()
         rounds = Rounds(
             experiment=experiment,
             plan=compiled.plan,

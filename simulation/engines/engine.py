@@ -80,6 +80,6 @@ def open_engine(setting: Setting) -> Engine:
             return make(setting)
     raise ConfigurationError(
         f"There is no engine {setting.name[:64]!r}.",
-        hint=f"Choose one of {', '.join(ENGINES)}.",
+        hint="Choose threads, processes, batched, batched:16, auto, ray:local or ray://host:10001.",
         code="unknown_engine",
     )

@@ -186,8 +186,14 @@ class _Worker:
         """A fresh interpreter that finds the modules which this one finds."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
         command = [sys.executable, "-m", "coterie.simulation.engines.worker", str(folder), trainer]
+        # A session of its own: Ctrl-C is for the process that asked, which ends its workers in order.
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, encoding="utf-8"
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            encoding="utf-8",
+            start_new_session=True,
         )
         return _Worker(process)
 

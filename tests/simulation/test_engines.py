@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,3 +163,43 @@ def test_a_rule_that_sees_every_update_sees_the_same_from_every_engine(rule: str
     found = simulate_full(wanted, CLIENTS * 3, engine="processes", workers=1)
     assert same(expected.weights, found.weights)
     assert not same(expected.weights, simulate_full(replace(wanted, reducer="mean"), CLIENTS * 3).weights)
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from simulation_kit import CLIENTS, experiment
+from coterie.simulation import simulate
+from coterie.simulation.engines import processes, shared
+
+make, start = shared.make_folder, processes._Worker.start
+
+def made():
+    folder = make()
+    print(folder, flush=True)
+    return folder
+
+def started(folder, trainer):
+    worker = start(folder, trainer)
+    print(worker.process.pid, flush=True)
+    return worker
+
+def watch(round, kind, done, total):
+    if (round, kind, done) == (2, "train", 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+shared.make_folder, processes._Worker.start = made, started
+simulate(experiment(), CLIENTS, engine="processes", workers=2, watch=watch)
+"""
+
+
+def test_a_run_that_is_killed_leaves_no_process_and_no_memory() -> None:
+    here = str(Path(__file__).parent)
+    ended = subprocess.run([sys.executable, "-c", KILLED, here], stdout=subprocess.PIPE, text=True)
+    assert ended.returncode == -signal.SIGKILL
+    folder, *pids = ended.stdout.split()
+    left = [Path(folder), *(Path("/proc") / pid for pid in pids)]
+    until = time.monotonic() + 20
+    while any(path.exists() for path in left) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(pids) == 2 and not [path for path in left if path.exists()]
