@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
@@ -33,6 +33,16 @@ def _functions() -> ModuleType:
     from coterie.compute import numpy as functions
 
     return functions
+
+
+def _operator(name: str, *, turned: bool = False) -> Callable[[Array, ArrayLike], Array]:
+    """The method of Array that is this function; turned: of which the array is the second operand."""
+
+    def method(self: Array, other: ArrayLike) -> Array:
+        function = getattr(_functions(), name)
+        return function(other, self) if turned else function(self, other)
+
+    return method
 
 
 class Array:
@@ -243,40 +253,15 @@ class Array:
     def __rtruediv__(self, other: ArrayLike) -> Array:
         return bind("divide", *promote("divide", other, self))
 
-    def __floordiv__(self, other: ArrayLike) -> Array:
-        return _functions().floor_divide(self, other)
-
-    def __rfloordiv__(self, other: ArrayLike) -> Array:
-        return _functions().floor_divide(other, self)
-
-    def __mod__(self, other: ArrayLike) -> Array:
-        return _functions().remainder(self, other)
-
-    def __rmod__(self, other: ArrayLike) -> Array:
-        return _functions().remainder(other, self)
-
-    def __matmul__(self, other: ArrayLike) -> Array:
-        return _functions().matmul(self, other)
-
-    def __rmatmul__(self, other: ArrayLike) -> Array:
-        return _functions().matmul(other, self)
-
-    def __pow__(self, other: ArrayLike) -> Array:
-        return _functions().pow(self, other)
-
-    def __rpow__(self, other: ArrayLike) -> Array:
-        return _functions().pow(other, self)
-
-    def __and__(self, other: ArrayLike) -> Array:
-        return _functions().bitwise_and(self, other)
-
-    def __or__(self, other: ArrayLike) -> Array:
-        return _functions().bitwise_or(self, other)
-
-    def __xor__(self, other: ArrayLike) -> Array:
-        return _functions().bitwise_xor(self, other)
-
-    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+    __floordiv__, __rfloordiv__ = _operator("floor_divide"), _operator("floor_divide", turned=True)
+    __mod__, __rmod__ = _operator("remainder"), _operator("remainder", turned=True)
+    __matmul__, __rmatmul__ = _operator("matmul"), _operator("matmul", turned=True)
+    __pow__, __rpow__ = _operator("pow"), _operator("pow", turned=True)
+    __and__, __rand__ = _operator("bitwise_and"), _operator("bitwise_and", turned=True)
+    __or__, __ror__ = _operator("bitwise_or"), _operator("bitwise_or", turned=True)
+    __xor__, __rxor__ = _operator("bitwise_xor"), _operator("bitwise_xor", turned=True)
+    __lshift__, __rlshift__ = _operator("bitwise_left_shift"), _operator("bitwise_left_shift", turned=True)
+    __rshift__, __rrshift__ = _operator("bitwise_right_shift"), _operator("bitwise_right_shift", turned=True)
 
     def __eq__(self, other: Any) -> Array:  # type: ignore[override]  elementwise, as in the array API standard
         return _functions().equal(self, other)

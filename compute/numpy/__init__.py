@@ -14,6 +14,12 @@ import numpy as _numpy
 from coterie.compute.numpy import indexing as indexing
 from coterie.compute.numpy import interop as interop
 from coterie.compute.numpy.absent import refuse_absent as _refuse_absent
+from coterie.compute.numpy.bits import bitwise_and as bitwise_and
+from coterie.compute.numpy.bits import bitwise_invert as bitwise_invert
+from coterie.compute.numpy.bits import bitwise_left_shift as bitwise_left_shift
+from coterie.compute.numpy.bits import bitwise_or as bitwise_or
+from coterie.compute.numpy.bits import bitwise_right_shift as bitwise_right_shift
+from coterie.compute.numpy.bits import bitwise_xor as bitwise_xor
 from coterie.compute.numpy.contraction import einsum as einsum
 from coterie.compute.numpy.creation import arange as arange
 from coterie.compute.numpy.creation import asarray as asarray
@@ -68,10 +74,6 @@ from coterie.compute.numpy.elementary import sinh as sinh
 from coterie.compute.numpy.elementary import tan as tan
 from coterie.compute.numpy.elementwise import abs as abs
 from coterie.compute.numpy.elementwise import add as add
-from coterie.compute.numpy.elementwise import bitwise_and as bitwise_and
-from coterie.compute.numpy.elementwise import bitwise_invert as bitwise_invert
-from coterie.compute.numpy.elementwise import bitwise_or as bitwise_or
-from coterie.compute.numpy.elementwise import bitwise_xor as bitwise_xor
 from coterie.compute.numpy.elementwise import clip as clip
 from coterie.compute.numpy.elementwise import copysign as copysign
 from coterie.compute.numpy.elementwise import divide as divide
@@ -146,6 +148,7 @@ from coterie.compute.numpy.reduction import var as var
 from coterie.compute.numpy.rounding import ceil as ceil
 from coterie.compute.numpy.rounding import floor as floor
 from coterie.compute.numpy.rounding import floor_divide as floor_divide
+from coterie.compute.numpy.rounding import nextafter as nextafter
 from coterie.compute.numpy.rounding import remainder as remainder
 from coterie.compute.numpy.rounding import round as round
 from coterie.compute.numpy.rounding import trunc as trunc

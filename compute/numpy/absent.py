@@ -4,15 +4,12 @@ from typing import NoReturn
 
 from coterie.compute.numpy.elsewhere import refuse_function
 
-_BITS = "integers have no bits in ONNX before opset 18 (bool has: bitwise_and, bitwise_or, bitwise_xor)"
 _SHAPE = "the shape of its result depends on data, and shapes are static"
 _COMPLEX = "there are no complex dtypes: ONNX Runtime has no kernels for them"
 _KERNELS = "ONNX Runtime's kernels of this dtype are too few for every law of the primitives to hold"
 _EXTENSION = "this optional extension of the standard is not built"
 
 ABSENT: dict[str, tuple[str, str]] = {
-    "bitwise_left_shift": (_BITS, "multiply by a power of two"),
-    "bitwise_right_shift": (_BITS, "floor_divide by a power of two"),
     "complex64": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "complex128": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "conj": (_COMPLEX, "carry real and imaginary parts in two arrays"),
@@ -21,7 +18,6 @@ ABSENT: dict[str, tuple[str, str]] = {
     "int8": (_KERNELS, "use int32"),
     "int16": (_KERNELS, "use int32"),
     "linalg": (_EXTENSION, "use matmul, matrix_transpose, tensordot, vecdot and outer"),
-    "nextafter": ("it has no ONNX operator, and no use in training", "add finfo(x).eps * abs(x)"),
     "nonzero": (_SHAPE, "use where(mask, x, 0), or top_k for a known number of elements"),
     "real": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "uint16": (_KERNELS, "use int32"),
@@ -39,27 +35,18 @@ NARROWER: dict[str, str] = {
     "__setitem__": "arrays are never written to; where, concat and scatter_add make new ones",
     "argmax": "axes of less than 2**24 elements; NaN has no place",
     "argmin": "axes of less than 2**24 elements; NaN has no place",
-    "atan2": "0 at the origin, whatever the signs of its zeros; NaN for two infinities",
-    "bitwise_and": _BITS,
-    "bitwise_invert": _BITS,
-    "bitwise_or": _BITS,
-    "bitwise_xor": _BITS,
     "cumulative_prod": "uint8 is multiplied as int32, there being no uint32",
     "cumulative_sum": "uint8 is added as int32, there being no uint32",
     "empty": "zeros, because nothing could fill it",
     "floor_divide": "of floats, the floor of the rounded quotient",
     "max": "not of nothing",
-    "mean": "not of nothing",
     "min": "not of nothing",
     "prod": "uint8 is multiplied as int32, there being no uint32",
-    "remainder": "NaN for an infinite divisor; of floats, 0 where the standard has -0",
+    "remainder": "of floats, within the rounding of the dividend",
     "repeat": "an array of counts must be known when the function is traced",
-    "sign": "0 for NaN",
-    "signbit": "not the sign of NaN",
+    "signbit": "not the sign of NaN, which no operator of ONNX tells",
     "sort": "NaN has no defined place",
-    "std": "not of nothing",
     "sum": "uint8 is added as int32, there being no uint32",
-    "var": "not of nothing",
 }
 
 

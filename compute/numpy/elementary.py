@@ -10,7 +10,7 @@ from math import pi
 import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
-from coterie.compute.numpy.elementwise import abs, divide, exp, log, logical_and, sqrt, where
+from coterie.compute.numpy.elementwise import abs, divide, exp, log, logical_and, signbit, sqrt, where
 from coterie.compute.primitives import rules
 from coterie.compute.source import operation
 from coterie.errors import DTypeError
@@ -147,15 +147,19 @@ def atan(x: ArrayLike) -> Array:
 
 @operation
 def atan2(y: ArrayLike, x: ArrayLike) -> Array:
-    """The angle between -pi and pi of the point (x, y); 0 at the origin, whatever the signs of its zeros."""
+    """The angle between -pi and pi of the point (x, y), with the signs of zeros and of infinities."""
     rise, run = _floats("atan2", y, x)
-    zero = rules.number(0, run)
+    zero, one = rules.number(0, run), rules.number(1, run)
+    behind = signbit(run)
+    up = where(signbit(rise), rules.number(-1, run), one)
+    # Two infinities have the angle of two ones.
+    far = bind("equal", bind("minimum", abs(rise), abs(run)), rules.number(np.inf, run))
+    rise, run = where(far, up, rise), where(far, where(behind, rules.number(-1, run), one), run)
     # The angle to the nearer axis, so that the quotient is at most 1.
     steep = bind("greater", abs(rise), abs(run))
     above, below = where(steep, run, rise), where(steep, rise, run)
-    angle = bind("atan", above / where(bind("equal", below, zero), rules.number(1, run), below))
-    up = where(bind("greater", zero, rise), rules.number(-1, run), rules.number(1, run))
-    left = where(bind("greater", zero, run), pi * up, zero)
+    angle = bind("atan", above / where(bind("equal", below, zero), one, below))
+    left = up * where(behind, rules.number(pi, run), zero)  # -0 below, which -0 of the angle stays beside
     return where(steep, pi / 2 * up - angle, left + angle)
 
 

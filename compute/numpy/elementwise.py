@@ -68,10 +68,13 @@ def abs(x: ArrayLike) -> Array:
 
 @operation
 def sign(x: ArrayLike) -> Array:
-    """-1, 0 or 1 (0 for NaN)."""
+    """-1, 0 or 1, and NaN for NaN."""
     array = as_array(x)
     zero, dtype = rules.number(0, array), array.type.dtype
-    return rules.greater_mask(array, zero, dtype) - rules.greater_mask(zero, array, dtype)
+    found = rules.greater_mask(array, zero, dtype) - rules.greater_mask(zero, array, dtype)
+    if not array.type.is_float:
+        return found
+    return bind("where", bind("equal", array, array), found, bind("stop_gradient", array))
 
 
 def exp(x: ArrayLike) -> Array:
@@ -163,14 +166,15 @@ def isfinite(x: ArrayLike) -> Array:
 def signbit(x: ArrayLike) -> Array:
     """Whether the sign of a float is minus, of -0.0 too; not that of NaN."""
     array = as_array(x)
-    return logical_or(less(array, 0.0), logical_and(equal(array, 0.0), less(divide(1.0, array), 0.0)))
+    return less(where(equal(array, 0.0), divide(1.0, array), array), 0.0)
 
 
 @operation
 def copysign(magnitude: ArrayLike, sign: ArrayLike) -> Array:
     """|magnitude| with the sign of the other operand."""
     left, right = promote("copysign", magnitude, sign)
-    return where(logical_xor(signbit(left), signbit(right)), negative(left), left)
+    other = logical_xor(signbit(left), signbit(right))
+    return left * where(other, rules.number(-1, left), rules.number(1, left))  # a product keeps -0
 
 
 def _truth(name: str, x: ArrayLike) -> Array:
@@ -199,36 +203,3 @@ def logical_or(a: ArrayLike, b: ArrayLike) -> Array:
 @operation
 def logical_xor(a: ArrayLike, b: ArrayLike) -> Array:
     return logical_not(equal(_truth("logical_xor", a), _truth("logical_xor", b)))
-
-
-def _mask(name: str, *operands: ArrayLike) -> list[Array]:
-    arrays = [as_array(x) for x in operands]
-    for array in arrays:
-        if array.type.dtype != "bool":
-            fix = "Compare first: x > 0. ONNX has no bits of integers before opset 18."
-            refuse(DTypeError, name, arrays, "the operands must be bool.", fix)
-    return arrays
-
-
-@operation
-def bitwise_invert(x: ArrayLike) -> Array:
-    """logical_not; of bool alone."""
-    return logical_not(*_mask("bitwise_invert", x))
-
-
-@operation
-def bitwise_and(a: ArrayLike, b: ArrayLike) -> Array:
-    """logical_and; of bool alone."""
-    return logical_and(*_mask("bitwise_and", a, b))
-
-
-@operation
-def bitwise_or(a: ArrayLike, b: ArrayLike) -> Array:
-    """logical_or; of bool alone."""
-    return logical_or(*_mask("bitwise_or", a, b))
-
-
-@operation
-def bitwise_xor(a: ArrayLike, b: ArrayLike) -> Array:
-    """logical_xor; of bool alone."""
-    return logical_xor(*_mask("bitwise_xor", a, b))

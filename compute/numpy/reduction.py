@@ -72,27 +72,28 @@ def count_nonzero(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Ar
 
 @operation
 def mean(x: ArrayLike, axis: Axis = None, keepdims: bool = False) -> Array:
-    """The arithmetic mean of floats."""
+    """The arithmetic mean of floats; of none, NaN."""
     array = as_array(x)
     if not array.type.is_float:
         refuse(DTypeError, "mean", (array,), "the mean needs floats.", 'Convert with astype(x, "float32").')
     axes = _axes("mean", array, axis)
     count = _count(array, axes)
-    if count == 0:
-        refuse(ShapeError, "mean", (array,), "the mean of nothing.", "Reduce over axes that are not empty.")
-    return sum(array, axis=axes, keepdims=keepdims) * (1.0 / count)
+    return sum(array, axis=axes, keepdims=keepdims) * (1.0 / count if count else np.nan)
 
 
 @operation
 def var(x: ArrayLike, axis: Axis = None, keepdims: bool = False, *, correction: float = 0.0) -> Array:
-    """Squared distances from the mean, summed, over (count - correction): 0 for a population, 1 for a sample."""
+    """Squared distances from the mean, summed, over (count - correction): 0 for a population, 1 for a sample. Of none,
+    NaN.
+    """
     array = as_array(x)
     centred = array - mean(array, axis=axis, keepdims=True)
-    if correction == 0:
+    count = _count(array, _axes("var", array, axis))
+    if correction == 0 or count == 0:
         return mean(centred * centred, axis=axis, keepdims=keepdims)
-    freedom = _count(array, _axes("var", array, axis)) - correction
+    freedom = count - correction
     if freedom <= 0:
-        reason = f"{correction} is no correction for {freedom + correction:g} elements."
+        reason = f"{correction} is no correction for {count} elements."
         refuse(ShapeError, "var", (array,), reason, "Reduce over more elements than the correction.")
     return sum(centred * centred, axis=axis, keepdims=keepdims) * (1.0 / freedom)
 

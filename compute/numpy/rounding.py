@@ -1,7 +1,9 @@
 """Rounding, and division that rounds down. Results change in steps: no gradient passes, except through remainder."""
 
+import numpy as np
+
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
-from coterie.compute.numpy.elementwise import logical_and, logical_or, where
+from coterie.compute.numpy.elementwise import abs, logical_and, logical_or, signbit, where
 from coterie.compute.primitives import rules
 from coterie.compute.source import operation
 from coterie.errors import DTypeError
@@ -34,7 +36,7 @@ def trunc(x: ArrayLike) -> Array:
     array = _number("trunc", x)
     if not array.type.is_float:
         return array
-    return where(bind("greater", rules.number(0, array), array), ceil(array), floor(array))
+    return where(bind("greater", array, rules.number(0, array)), floor(array), ceil(array))  # where a -0 last stays
 
 
 @operation
@@ -62,9 +64,46 @@ def floor_divide(a: ArrayLike, b: ArrayLike) -> Array:
 
 @operation
 def remainder(a: ArrayLike, b: ArrayLike) -> Array:
-    """a - b * floor_divide(a, b): what division leaves over, with the sign of b; of integers a where b is 0. Of floats
-    within the rounding of a, of which little is left, not even the sign, where the quotient is large. Gradients pass as
-    through the subtraction and the product.
+    """a - b * floor_divide(a, b): what division leaves over, with the sign of b, also of 0; of integers a where b is 0.
+    Of floats within the rounding of a, of which little is left where the quotient is large. Gradients pass as through
+    the subtraction and the product.
     """
+    plain = isinstance(b, (int, float)) and 0 < b < np.inf
     left, right = promote("remainder", a, b)
-    return left - right * floor_divide(left, right)
+    if plain or not left.type.is_float:
+        return left - right * floor_divide(left, right)
+    # Divisors below 0 are turned about, and with them what is left; one beyond all numbers is the greatest of them.
+    up = where(bind("greater", rules.number(0, right), right), rules.number(-1, right), rules.number(1, right))
+    left, right = left * up, right * up
+    most = rules.number(float(np.finfo(right.dtype).max), right)
+    rest = left - bind("minimum", right, most) * floor_divide(left, right)
+    return up * where(bind("greater", rules.number(0, rest), rest), rest + right, rest)
+
+
+@operation
+def nextafter(a: ArrayLike, b: ArrayLike) -> Array:
+    """The float beside a in the direction of b; b where they are equal.
+
+    Rounding finds it (Rump, Zimmermann, Boldo and Melquiond, Computing predecessor and successor in rounding to
+    nearest, BIT 49, 2009): a little more than half of the last place is added to a, which is first made large if it is
+    small, so that its last place is one of a normal number. Exact where numbers below the normal ones are not flushed.
+    """
+    start, goal = (bind("stop_gradient", x) for x in promote("nextafter", a, b))
+    if not start.type.is_float:
+        fix = 'Convert them with astype(x, "float32").'
+        refuse(DTypeError, "nextafter", (start, goal), "the operands must be floats.", fix)
+    limits, zero, one = np.finfo(start.dtype), rules.number(0, start), rules.number(1, start)
+    # Below 0 all is turned about: products keep -0, which ONNX Runtime's Where does not if it is the first choice.
+    signed = where(bind("greater", abs(start), zero), start, goal)
+    up = where(signbit(signed), rules.number(-1, start), one)
+    start, goal = start * up, goal * up
+    unit, least = float(limits.eps) / 2, 2 * float(limits.smallest_normal)  # least * unit is the least number
+    small = bind("greater", one, start)
+    scaled = where(small, start * (1 / unit), start)
+    step = bind("maximum", unit * (1 + 2 * unit) * scaled, rules.number(least, start))
+    moved = where(bind("greater", goal, start), scaled + step, scaled - step)
+    moved = where(small, moved * unit, moved)
+    infinite = bind("equal", start, rules.number(np.inf, start))
+    moved = where(infinite, rules.number(float(limits.max), start), moved)
+    moved = where(bind("equal", start, goal), goal, moved)
+    return up * where(bind("equal", goal, goal), moved, goal)

@@ -33,6 +33,7 @@ UNIT = 0.4 * X
 T = spread(2, 3, 4, seed=2)
 V, W = spread(4, seed=3), spread(4, seed=4)
 IDS = np.asarray([2, 0, 2], np.int32)
+INTEGERS = np.asarray([[-7, 5, 2**31 - 1], [123456, -(2**31), 0]], np.int32)
 PLACES = np.asarray([[1, 0], [3, 3], [2, 1]], np.int32)
 SQUARE = spread(3, 3, seed=5)
 
@@ -89,8 +90,13 @@ ELEMENTARY = [
 STEPS = [
     *elementwise("floor ceil trunc round sign signbit isnan isinf isfinite", X),
     *elementwise("equal not_equal less less_equal greater greater_equal floor_divide", X, Y),
+    *elementwise("nextafter", X, Y),
     *elementwise("logical_not bitwise_invert", X > 0),
     *elementwise("logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor", X > 0, Y > 0),
+    *elementwise("bitwise_invert", INTEGERS),
+    *elementwise("bitwise_and bitwise_or bitwise_xor", INTEGERS, IDS),
+    *elementwise("bitwise_left_shift bitwise_right_shift", INTEGERS, IDS, numpy="left_shift right_shift"),
+    Function("operators of bits", lambda i: (i << 2 | 5) ^ (i >> 1) & 3, lambda i: (i << 2 | 5) ^ (i >> 1) & 3, (IDS,)),
     Function("where of masks", cnp.where, np.where, (X > 0, Y > 0, X > Y)),
     one("argmax", lambda x: x.argmax(1), X, axis=1),
     one("argmax", np.argmax, X),

@@ -286,11 +286,11 @@ TABLE: dict[str, Callable[[Draw], Call]] = {
     ),
     **dict.fromkeys(
         "add atan2 bitwise_and bitwise_or bitwise_xor copysign equal greater greater_equal hypot less less_equal "
-        "logaddexp logical_and logical_or logical_xor maximum minimum multiply not_equal subtract".split(),
+        "logaddexp logical_and logical_or logical_xor maximum minimum multiply nextafter not_equal subtract".split(),
         binary,
     ),
     **dict.fromkeys("divide floor_divide remainder".split(), quotient),
-    "pow": positive_binary,
+    **dict.fromkeys("pow bitwise_left_shift bitwise_right_shift".split(), positive_binary),
     **dict.fromkeys("all any max min mean count_nonzero".split(), reduced),
     **dict.fromkeys("sum prod".split(), summed),
     **dict.fromkeys("std var".split(), corrected),

@@ -175,6 +175,8 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "&": lambda a, b: a & b,
     "|": lambda a, b: a | b,
     "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << b,
+    ">>": lambda a, b: a >> b,
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -202,7 +204,7 @@ def test_operators_do_what_the_standard_says(sign: str, data: st.DataObject) -> 
     theirs, mine = results
     note = f"{a!r} {sign} {b!r}: {theirs!r} / {mine!r}"
     if isinstance(theirs, Exception) or isinstance(mine, Exception):
-        assert isinstance(mine, Exception) and (isinstance(theirs, Exception) or sign in "&|^~"), note
+        assert isinstance(mine, Exception) and isinstance(theirs, Exception), note
         return
     assert mine.dtype.name == np.asarray(theirs._array).dtype.name, note
     np.testing.assert_allclose(mine.numpy(), theirs._array, rtol=1e-5, err_msg=note)
@@ -293,7 +295,7 @@ def test_an_axis_that_does_not_exist_is_an_error_of_indices_and_one_that_stays_o
         cnp.squeeze(cnp.ones((2, 3)), 0)
 
 
-@pytest.mark.parametrize("function", [cnp.round, cnp.asinh])
+@pytest.mark.parametrize("function", [cnp.round, cnp.asinh, cnp.trunc])
 def test_the_sign_of_zero_stays(function: Callable[[Any], Array]) -> None:
     told = function(cnp.asarray([-0.0, 0.0])).numpy()
     assert np.signbit(told).tolist() == [True, False]

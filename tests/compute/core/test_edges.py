@@ -5,6 +5,7 @@
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -254,3 +255,12 @@ def test_gradients_at_many_known_positions_make_no_matrix_of_them(places: str) -
     np.testing.assert_allclose(twice(x).numpy(), second, rtol=1e-9, atol=1e-12)
     largest = max(value.type.size for node in trace(twice, x).graph.nodes for value in node.outputs)
     assert largest <= 1 << 16 < known.size * x.shape[1]
+
+
+@pytest.mark.parametrize("name", ["mean", "var", "std"])
+@pytest.mark.parametrize("options", [{}, {"axis": 1}, {"axis": -1, "keepdims": True}, {"axis": 0}])
+def test_moments_of_nothing_are_no_numbers(name: str, options: dict[str, Any]) -> None:
+    nothing = np.zeros((2, 0), np.float32)
+    with np.errstate(all="ignore"), pytest.warns(RuntimeWarning) if options.get("axis") != 0 else nullcontext():
+        expected = getattr(np, name)(nothing, **options)
+    np.testing.assert_array_equal(getattr(cnp, name)(nothing, **options).numpy(), expected)

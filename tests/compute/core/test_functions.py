@@ -7,6 +7,7 @@ opset 17; its gradient is that of finite differences; vmap is a loop.
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable
+from itertools import product
 from types import FunctionType
 from typing import Any
 
@@ -138,6 +139,8 @@ ENDS: list[tuple[str, list[float]]] = [
     ("isinf", [np.nan, np.inf, -np.inf, 0.0]),
     ("isfinite", [np.nan, np.inf, -np.inf, 0.0]),
     ("signbit", [-0.0, 0.0, -np.inf]),
+    ("sign", [-np.inf, -1e-30, -0.0, 0.0, 3.0, np.nan]),
+    ("trunc", [-0.5, -0.0, 0.0, 0.5, -1.5, np.nan]),
 ]
 
 
@@ -152,13 +155,16 @@ def test_a_function_is_accurate_at_the_ends_of_its_range(name: str, values: list
         np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
 
 
+CORNERS = [-np.inf, -4.0, -1.0, -0.0, 0.0, 1.0, 2.0, np.inf, np.nan]
+LIMITS = [sign * 2.0**k for sign in (-1, 1) for k in (-149, -127, -126, -125, -102, -1)] + [3.4028234663852886e38]
 PAIRS: list[tuple[str, str, list[tuple[float, float]]]] = [
     ("hypot", "hypot", [(3e30, 4e30), (0.0, 0.0), (np.inf, 1.0), (1e-30, 1e-30)]),
     ("logaddexp", "logaddexp", [(1.0, -1e8), (-1e8, 1.0), (np.inf, np.inf), (-np.inf, -np.inf), (-np.inf, 2.0)]),
-    ("atan2", "arctan2", [(0.0, 1.0), (0.0, -1.0), (1.0, 0.0), (-1.0, 0.0), (1.0, -1e-30), (-2.0, -2.0), (0.0, 0.0)]),
+    ("atan2", "arctan2", [*product(CORNERS, CORNERS), (1.0, -1e-30), (-2.0, 1e30)]),
     ("pow", "power", [(-2.0, 3.0), (-2.0, -3.0), (0.0, 2.0), (0.0, 0.0), (-2.0, 0.5), (0.0, -1.0)]),
-    ("copysign", "copysign", [(1.0, -0.0), (-1.0, 0.0), (0.0, -2.0)]),
-    ("remainder", "remainder", [(5.0, 3.0), (-5.0, 3.0), (5.0, -3.0), (-5.5, -3.0)]),
+    ("copysign", "copysign", [pair for pair in product(CORNERS, CORNERS) if pair[1] == pair[1]]),
+    ("remainder", "remainder", [*product(CORNERS, CORNERS), (5.5, -3.0), (-1e-30, 1e30)]),
+    ("nextafter", "nextafter", [*product(CORNERS + LIMITS, CORNERS + LIMITS)]),
 ]
 
 
@@ -170,6 +176,11 @@ def test_a_function_of_two_is_accurate_at_its_corners(name: str, other: str, pai
     function: Callable[..., Array] = getattr(cnp, name)
     for result in (function(Array(a), Array(b)), jit(function)(a, b)):
         np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6, atol=0)
+        if name in ("atan2", "copysign", "remainder", "nextafter"):
+            known = ~np.isnan(expected)
+            np.testing.assert_array_equal(np.signbit(result.numpy())[known], np.signbit(expected)[known])
+        if name == "nextafter":
+            np.testing.assert_array_equal(result.numpy(), expected)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +201,12 @@ def test_a_function_of_two_is_accurate_at_its_corners(name: str, other: str, pai
         (lambda x: cnp.atan2(1.0, x), 0.0, -1.0),
         (lambda x: cnp.logaddexp(x, 1.0), 1.0, 0.5),
         (cnp.abs, 0.0, 0.0),
+        (lambda x: cnp.copysign(x, -1.0), 2.0, -1.0),
+        (lambda x: cnp.remainder(x, cnp.asarray(-2.0, dtype="float64")), 6.0, 1.0),
+        (lambda x: cnp.remainder(x, cnp.asarray(np.inf, dtype="float64")), -3.0, 1.0),
+        (lambda x: cnp.remainder(7.0, x), -2.0, 4.0),
+        (lambda x: cnp.atan2(x, np.inf), 1.0, 0.0),
+        (lambda x: cnp.sign(x) + cnp.nextafter(x, np.inf), 1.0, 0.0),
     ],
 )
 def test_a_gradient_is_right_where_a_formula_breaks(fn: Callable[..., Any], x: float, slope: float) -> None:
