@@ -116,12 +116,13 @@ def layouts() -> Json:
     return {
         "title": "global layout and data schema: digests, offsets, segments",
         "provenance": MADE,
-        "how": "a digest is the SHA-256 of a value's canonical JSON; segments are the runs of `slices` cut at tensors",
+        "how": "a digest is the SHA-256 of a value's canonical JSON; segments are the runs of `slices` cut at "
+        "tensors, rows how many rows of a tensor each holds if it begins and ends between rows, else 1",
         "layout": LAYOUT.to_json(),
         "size": LAYOUT.size,
         "offsets": dict(LAYOUT.offsets),
         "digest": LAYOUT.digest,
-        "segments": [{"slices": s, "segments": list(LAYOUT.segments(s))} for s in slices],
+        "segments": [{"slices": s, "segments": list(LAYOUT.segments(s)), "rows": list(LAYOUT.rows(s))} for s in slices],
         "schema": schema.to_json(),
         "schema_digest": schema.digest,
         "refused": [{"name": name, "layout": value, "code": "layout_invalid"} for name, value in wrong.items()],

@@ -79,6 +79,7 @@ def test_layout_and_schema() -> None:
     assert layout.digest == sha256_hex(canonical_json(file["layout"]))
     for case in file["segments"]:
         assert list(layout.segments(case["slices"])) == case["segments"]
+        assert list(layout.rows(case["slices"])) == case["rows"]
     assert DataSchema.from_json(file["schema"]).digest == file["schema_digest"]
 
 
