@@ -1,6 +1,7 @@
 """Trees of aggregators over real update files: whatever the tree, the version is that of a flat round."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -48,8 +49,8 @@ SERVER = server_optimizer("sgd", {"lr": 1.0, "momentum": 0.9})
 class Grove:
     """A folder with a base version, updates, and the accumulators made of them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.made = folder, 0
+    def __init__(self, folder: Path, manifest: Manifest = MANIFEST) -> None:
+        self.folder, self.made, self.manifest = folder, 0, manifest
         self.base = folder / "base.safetensors"
         write_file(self.base, LAYOUT.unflatten(np.linspace(-1, 1, LAYOUT.size).astype(np.float32)))
         self.digest = sha256_hex(self.base.read_bytes())
@@ -58,19 +59,18 @@ class Grove:
         """The update of one client, of numbers far apart in size."""
         draws = np.random.Generator(np.random.PCG64(seed))
         vector = (draws.normal(size=LAYOUT.size) * 10.0 ** draws.integers(-6, 3, LAYOUT.size)).astype(np.float32)
+        extra = {"steps": np.array([seed + 0.5]), "metrics": np.array([weight, 0.25 * weight])}
         sections: Mapping[str, Any] = {
-            "delta": vector[:36],
-            "rest": vector[36:],
-            "steps": np.array([seed + 0.5]),
-            "metrics": np.array([weight, 0.25 * weight]),
+            spec.name: np.concatenate([vector[a:b] for a, b in spec.slices]) if spec.slices else extra[spec.name]
+            for spec in self.manifest.sections
         }
         fields: dict[str, Any] = {
             "task": f"task-{self.made}",
-            "plan": MANIFEST.id,
+            "plan": self.manifest.id,
             "base": self.digest,
             "weight": weight,
             "steps": seed % 7,
-            "specs": MANIFEST.sections,
+            "specs": self.manifest.sections,
             "sections": sections,
         }
         return self._file(encode_update(**(fields | changes)).data)
@@ -80,14 +80,13 @@ class Grove:
         cap = changes.pop("weight_cap", None)
         fields: dict[str, Any] = {"task": f"task-{self.made}", "base": self.digest, "reducer": "mean"}
         answer = Answer(**(fields | changes))
-        done = accumulate_updates(MANIFEST, answer, updates=below, out=self.folder / "out", weight_cap=cap)
+        done = accumulate_updates(self.manifest, answer, updates=below, out=self.folder / "out", weight_cap=cap)
         return self._file(Path(done.path).read_bytes()), done
 
     def root(self, below: Sequence[Path], **changes: Any) -> AggregateResult:
         """The version made of these files."""
-        return aggregate_updates(
-            MANIFEST, base=self.base, updates=below, server=SERVER, server_state=None, out=self.folder / "v", **changes
-        )
+        rest: dict[str, Any] = {"server": SERVER, "server_state": None, "out": self.folder / "v", **changes}
+        return aggregate_updates(self.manifest, base=self.base, updates=below, **rest)
 
     def _file(self, data: bytes) -> Path:
         path = self.folder / f"{self.made}.update"
@@ -141,6 +140,20 @@ def test_any_tree_makes_the_version_of_the_flat_round(rule: str, forest: list[Tr
         assert (flat.weight, flat.metrics) == (tree.weight, tree.metrics)
         kept = read_file(Path(tree.state or ""))
         assert all(np.allclose(state[name], kept[name], rtol=1e-13, atol=0) for name in state)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_methods_that_count_clients_count_those_below_an_edge(tmp_path: Path, name: str) -> None:
+    parameters = {"clients": 10.0} if name == "scaffold" else {"clients": 10.0, "alpha": 0.1}
+    parts = ("delta", "variate") if name == "scaffold" else ("delta",)
+    cuts = [(0, 19), (19, LAYOUT.size)] if name == "scaffold" else [(0, LAYOUT.size)]
+    sections = tuple(SectionSpec.over(part, LAYOUT, [cut]) for part, cut in zip(parts, cuts, strict=True))
+    manifest = replace(MANIFEST, sections=(*sections, MANIFEST.sections[-1]), algorithm=Named(name, parameters))
+    grove = Grove(tmp_path, manifest)
+    clients = [grove.client(seed, 10 + seed) for seed in range(4)]
+    flat = LAYOUT.flatten(read_file(Path(grove.root(clients).weights)))
+    tree = LAYOUT.flatten(read_file(Path(grove.root([grove.edge(clients[:3])[0], clients[3]]).weights)))
+    np.testing.assert_array_max_ulp(flat, tree, maxulp=1)
 
 
 def test_an_accumulator_says_what_it_is_of_and_is_the_same_whatever_the_order(grove: Grove) -> None:
