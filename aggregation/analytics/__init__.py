@@ -3,14 +3,22 @@
 query = quantiles("age", (0.5, 0.9), low=0, high=120)
 experiment = ask(query, schema, clients=100)         # simulate(experiment, …) or submit(experiment, …)
 query.answer(weights)                                # of the version that the experiment ends with
+
+A coordinator rebuilds rules from here without the compiler, so `ask`, which makes experiments, is loaded when it is
+asked for.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from coterie.aggregation.analytics.count import Count, count
 from coterie.aggregation.analytics.heavy_hitters import HeavyHitters, heavy_hitters
 from coterie.aggregation.analytics.histogram import Histogram, histogram
 from coterie.aggregation.analytics.mean import Mean, mean
 from coterie.aggregation.analytics.quantiles import Quantile, Quantiles, quantiles
-from coterie.aggregation.analytics.query import Query, ask
+from coterie.aggregation.analytics.query import Query
+
+if TYPE_CHECKING:
+    from coterie.aggregation.analytics.asking import ask
 
 __all__ = [
     "Count",
@@ -27,3 +35,11 @@ __all__ = [
     "mean",
     "quantiles",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "ask":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from coterie.aggregation.analytics.asking import ask
+
+    return ask

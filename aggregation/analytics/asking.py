@@ -1,0 +1,113 @@
+"""Asking: a query of a column as an ordinary experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.analytics.query import Query
+from coterie.aggregation.analytics.rule import TALLY, TOLD, Rule, method
+from coterie.aggregation.experiment import Experiment
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role
+from coterie.compute.optim import sgd
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature
+
+
+def ask(
+    query: Query[Any],
+    schema: DataSchema,
+    *,
+    clients: int,
+    name: str | None = None,
+    batch_size: int = 256,
+    seed: int = 0,
+    **policy: Any,
+) -> Experiment:
+    """The experiment that asks ``clients`` clients in each of the query's rounds; `simulate` and `submit` take it.
+
+    policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises
+    errors.ExperimentError (``query_invalid``) for a column that the schema does not have.
+    """
+    columns = {feature.name: feature for feature in schema.features}
+    if query.column not in (*columns, schema.label.name):
+        raise errors.ExperimentError(
+            f"The query asks about {query.column!r}; the schema has {', '.join((*columns, schema.label.name))}.",
+            hint="Name a feature, or the label.",
+            code="query_invalid",
+        )
+    model = _Asked(query.rule, columns.get(query.column), len(columns) == 1)
+    return Experiment(
+        name=name or f"{query.rule.name} of {query.column}",
+        model=model,
+        schema=schema,
+        loss=model.of_label if model.feature is None else _linear,
+        optimizer=sgd(1.0),
+        algorithm=method(query.rule),
+        batch_size=batch_size,
+        holdout=0.0,
+        seed=seed,
+        rounds=RoundPolicy(rounds=query.rule.rounds, cohort=clients, evaluate_every=0, weight_cap=1 << 24, **policy),
+    )
+
+
+def _zeros(shape: tuple[int, ...], bits: np.random.Philox) -> npt.NDArray[np.float32]:
+    return np.zeros(shape, np.float32)
+
+
+def _linear(prediction: Array, label: Array) -> Array:
+    return -prediction
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked(Module):
+    """⟨θ, φ(row)⟩ for a feature. For the label, which a model does not see, its parameters as they are: the loss puts
+    them together with the label. alone: whether the schema has no other feature.
+    """
+
+    rule: Rule
+    feature: Feature | None
+    alone: bool
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        """θ, and what devices are told."""
+        role: Role = "shared"
+        told = {TOLD + name: ParameterSpec(value.shape, _zeros, role) for name, value in self.rule.told.items()}
+        return {TALLY: ParameterSpec((self.rule.size,), _zeros, role), **told}
+
+    def __call__(self, params: Parameters, x: Any, mode: Mode = EVAL) -> Array:
+        """``[B]`` for a feature; ``[B, sizes of all parameters]`` for the label."""
+        if self.feature is not None:
+            values = _raw(x if self.alone else x[self.feature.name], self.feature)
+            told = {name: params[TOLD + name] for name in self.rule.told}
+            return xp.sum(self.rule.contribute(values, told) * params[TALLY], axis=1)
+        rows = x.shape[0] if self.alone else next(iter(x.values())).shape[0]
+        packed = xp.concat([xp.reshape(params[name], (-1,)) for name in self.specs()])
+        return xp.broadcast_to(packed, (rows, packed.size))
+
+    def of_label(self, prediction: Array, label: Array) -> Array:
+        """−⟨θ, φ(label)⟩, ``[B]``."""
+        told: dict[str, Array] = {}
+        at = self.rule.size
+        for name, value in self.rule.told.items():
+            told[name] = xp.reshape(prediction[0, at : at + value.size], value.shape)
+            at += value.size
+        values = xp.reshape(xp.astype(label, xp.float32), (label.shape[0], 1))
+        return -xp.sum(self.rule.contribute(values, told) * prediction[:, : self.rule.size], axis=1)
+
+
+def _raw(x: Array, feature: Feature) -> Array:
+    """The values as devices hold them, ``[B, elements]`` in float32: the normalisation of the schema undone."""
+    values = x if x.dtype.name == "float32" else xp.astype(x, xp.float32)
+    if feature.is_normalised:
+        offset, scale = feature.normalisation()
+        values = values / scale + offset
+        values = values if feature.dtype == "float32" else xp.round(values)
+    return xp.reshape(values, (x.shape[0], feature.size))
