@@ -106,14 +106,14 @@ def rotate_back(whole: npt.NDArray[Real], flips: npt.NDArray[Real], first: npt.N
 
 def transform(matrix: npt.NDArray[Real], first: npt.NDArray[Real], second: npt.NDArray[Real]) -> npt.NDArray[Real]:
     """H applied to every row, by way of two rooms of which the second may be the matrix itself. That of a block is the
-    Kronecker product of small ones, 4 ⊗ 32 ⊗ 32 for 4096, so that small products do: each too small for a BLAS to wake
+    Kronecker product of small ones, 16 ⊗ 16 ⊗ 16 for 4096, so that small products do: each too small for a BLAS to wake
     its threads for.
     """
     count, size = matrix.shape
     inner, middle, outer = _FACTORS[size]
     kind = matrix.dtype.char
     one, two = first[: matrix.size], second[: matrix.size]
-    np.matmul(matrix.reshape(-1, middle, inner), _hadamard(inner, kind), out=one.reshape(-1, middle, inner))
+    np.matmul(matrix.reshape(count, -1, inner), _hadamard(inner, kind), out=one.reshape(count, -1, inner))
     np.matmul(_hadamard(middle, kind), one.reshape(-1, middle, inner), out=two.reshape(-1, middle, inner))
     if outer == 1:
         return two.reshape(count, size)
@@ -128,8 +128,8 @@ _FACTORS: Mapping[int, tuple[int, int, int]] = MappingProxyType(
         256: (16, 16, 1),
         512: (16, 32, 1),
         1024: (32, 32, 1),
-        2048: (32, 32, 2),
-        4096: (32, 32, 4),
+        2048: (16, 16, 8),
+        4096: (16, 16, 16),
     }
 )
 
