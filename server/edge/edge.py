@@ -106,7 +106,7 @@ class Edge:
             return 0.0
         now = time.monotonic()
         if (task is None or waits) and now >= self._check_in_at:
-            if await self._check_in(self._member):
+            if await self._check_in(self._member, task):
                 return 0.0
         if task is not None and now >= self._beat_at:
             await self._beat(self._member, task)
@@ -115,8 +115,11 @@ class Edge:
         times += [self._beat_at] if task is not None else []
         return max(min(times) - time.monotonic(), 0.0)
 
-    async def _check_in(self, member: Membership) -> bool:
-        """Ask for a task, and what became of the answers. Returns whether a round began."""
+    async def _check_in(self, member: Membership, held: UpstreamTaskRow | None) -> bool:
+        """Ask for a task, and what became of the answers. Returns whether a round began.
+
+        held: the task that a round here is at; another one means that nobody above waits for it any more.
+        """
         async with self.parts.database.read() as session:
             waiting = {row.id: row for row in await upstream.pending(session, MOST_NAMED)}
             named = await upstream.experiments(session, MOST_NAMED)
@@ -127,6 +130,10 @@ class Edge:
         if said.settled or said.ended:
             await self._settle(waiting, said)
         if said.task is None:
+            return False
+        if held is not None:
+            if said.task.id != held.id:
+                self._beat_at = 0.0
             return False
         try:
             return await self._take(member, said.task)
