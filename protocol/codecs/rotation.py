@@ -21,8 +21,8 @@ from coterie.protocol.codecs import randomness
 
 BLOCK = 4096
 _LEAST = 64
-# So many blocks at a time stay in a core's second-level cache.
-GROUP = 16
+# So many blocks at a time: few enough for a core's caches, enough for the calls not to matter.
+GROUP = 32
 
 Matrix = npt.NDArray[np.float32]
 Real = TypeVar("Real", np.float32, np.float64)
