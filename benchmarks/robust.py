@@ -134,7 +134,7 @@ def digits(folder: Path) -> dict[str, Rows]:
 def clients(data: Mapping[str, Rows], alpha: float, seed: int) -> list[Rows]:
     """The rows of each client, the trusted ones last. Who lies is drawn, since the first clients are like any other."""
     split = dirichlet(data["y_train"][ROOT:], CLIENTS, alpha=alpha, seed=seed, minimum=20)
-    order = np.random.default_rng(seed).permutation(CLIENTS)
+    order: list[int] = np.random.default_rng(seed).permutation(CLIENTS).tolist()
     return [*(np.asarray(split[place]) + ROOT for place in order), np.arange(ROOT)]
 
 

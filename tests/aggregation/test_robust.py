@@ -66,7 +66,8 @@ def _around(x: Matrix, keep: int) -> Matrix:
 
 
 def _bulyan(x: Matrix, f: int) -> Matrix:
-    left, chosen = list(range(len(x))), []
+    left = list(range(len(x)))
+    chosen: list[int] = []
     while len(chosen) < len(x) - 2 * f:
         part, allowed = x[left], min(f, max(len(left) - 2, 0))
         scores = np.sort(_distances(part), axis=1)[:, 1 : len(left) - allowed].sum(axis=1)

@@ -1,0 +1,42 @@
+"""Rounds with a robust reducer on a real coordinator: a lying device does not move the model."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from server_kit import Opener, fleet, once, update
+
+from coterie.protocol.tensors import decode_tensors
+
+
+@pytest.mark.parametrize(("text", "value"), [("median", 1.0), ("nnm(1)+trimmed_mean(1)", 1.0), ("mean", 1e5)])
+def test_one_lying_device_of_four(coordinator: Opener, text: str, value: float) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            devices = await fleet(operator, await operator.population(), 4)
+            request = (await operator.request(rounds=1, cohort=4)).model_copy(update={"reducer": text})
+            view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
+            for device, told in zip(devices, (1.0, 1.0, 1.0, 1e6), strict=True):
+                task = await device.task()
+                assert (await device.upload(task, update(task, told))).status_code == 200
+            await operator.finished(view["id"])
+            model = (await operator.models(view["id"]))[-1]
+            answer = await operator.http.get(f"/v1/blobs/{model['sha256']}")
+            moved = max(float(np.abs(tensor).max()) for tensor in decode_tensors(answer.content).values())
+            assert moved == pytest.approx(1.0, rel=1e-4) if text != "mean" else moved > value
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("text", "code"), [("krum(2)", "reducer_updates"), ("mode", "unknown_reducer")])
+def test_a_reducer_that_cannot_work_is_refused_when_the_experiment_is_created(
+    coordinator: Opener, text: str, code: str
+) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            await operator.population()
+            request = (await operator.request(cohort=4)).model_dump(mode="json") | {"reducer": text}
+            answer = await operator.call("POST", "/v1/experiments", json=request, headers=once())
+            assert answer.status_code == 422 and answer.json()["code"] == code
+
+    asyncio.run(work())
