@@ -175,7 +175,7 @@ def test_an_edge_that_vanishes_costs_its_round_and_no_more(tell: Callable[[Story
         root = await plant(forest)
         node, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 1)
-        experiment = await root.experiment(cohort=2, rounds=2, min_updates=1, deadline_s=30.0, lease_s=2.0)
+        experiment = await root.experiment(cohort=2, rounds=2, min_updates=1, deadline_s=40.0, lease_s=4.0)
         (first,) = await train(below[:1])
         await train(own)
         assert node.end(signal.SIGKILL) == -signal.SIGKILL
