@@ -25,8 +25,8 @@ from coterie.protocol.canonical import sha256_hex
 class Candidate:
     """A client that could get a task, with what is known of it; None where nothing is.
 
-    examples: rows that it says it holds. loss: its mean loss in its last counted update. seconds: how long its last
-    task took. last_round: in which it last contributed; times: how often it has.
+    examples: rows that it says it holds. loss: the mean loss that its last accepted update reported. seconds: how long
+    its last task took. last_round: in which it last contributed; times: how often it has.
     """
 
     id: str
@@ -115,16 +115,17 @@ def _oort(
     exploration, decay, floor: that share begins at ``exploration`` and is multiplied by ``decay`` every round, down to
     ``floor``. seconds, penalty: a client slower than ``seconds`` loses (seconds / its time) ** penalty of its utility;
     0 seconds asks nothing of speed. Utility is rows × mean loss: the paper's rows × root mean square of the losses
-    needs one more sum of every client, and equals it where a client's losses are alike. It is scaled to at most 1
-    before the paper's bonus for long absence, √(0.1 ln round / last round), is added.
+    needs one more sum of every client, and equals it where a client's losses are alike. It is cut at the 95th
+    percentile of those tried, so that nobody gains by reporting more than the others (section 4.4), and scaled to at
+    most 1 before the paper's bonus for long absence, √(0.1 ln round / last round), is added.
     """
     shares = (exploration, decay, floor)
     if not all(0 <= share <= 1 for share in shares) or not (0 <= seconds < math.inf and 0 <= penalty < math.inf):
         raise _invalid("oort's exploration, decay and floor must be in [0, 1], its seconds and penalty finite and >= 0")
 
-    def utility(candidate: Candidate, scale: float, round: int) -> float:
+    def worth_of(candidate: Candidate, gain: float, round: int) -> float:
         last = max(candidate.last_round or 1, 1)
-        value = _gain(candidate) / scale + math.sqrt(0.1 * math.log(max(round, 1)) / last)
+        value = gain + math.sqrt(0.1 * math.log(max(round, 1)) / last)
         slow = candidate.seconds is not None and 0 < seconds < candidate.seconds
         return value * (seconds / candidate.seconds) ** penalty if slow and candidate.seconds else value
 
@@ -136,8 +137,8 @@ def _oort(
         chosen = [fresh[place] for place in _lots(random, len(fresh))[:new]]
         old = min(count - new, len(tried))
         if old:
-            scale = max(max(_gain(candidate) for candidate in tried), 1e-12)
-            worth = np.array([utility(candidate, scale, round) for candidate in tried])
+            gains = zip(tried, _gains(tried), strict=True)
+            worth = np.array([worth_of(candidate, gain, round) for candidate, gain in gains])
             # The paper keeps those within 95 % of the last one that exploitation would take, and draws among them.
             good = np.flatnonzero(worth >= 0.95 * np.sort(worth)[-old])
             times = random.standard_exponential(len(good)) / np.maximum(worth[good], 1e-12)
@@ -147,8 +148,19 @@ def _oort(
     return choose
 
 
-def _gain(candidate: Candidate) -> float:
-    return (candidate.examples or 1) * (candidate.loss or 0.0)
+def _gains(candidates: Sequence[Candidate]) -> list[float]:
+    """Rows × mean loss of each, cut at the 95th percentile and scaled into 0 .. 1. Losses may be negative (a
+    log-density's are): the lowest is 0 then.
+    """
+    raw = [(1 if c.examples is None else c.examples) * (c.loss or 0.0) for c in candidates]
+    gains = np.nan_to_num(np.clip(np.array(raw, np.float64), -_HUGE, _HUGE))
+    gains = np.minimum(gains, np.percentile(gains, 95, method="lower"))
+    gains -= min(gains.min(), 0.0)
+    return (gains / max(gains.max(), 1e-12)).tolist()
+
+
+_HUGE = 1e300
+"""Losses are a client's own words: no product of them may overflow."""
 
 
 def _cyclic() -> Rule:

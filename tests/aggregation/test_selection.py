@@ -21,7 +21,7 @@ some = st.builds(
     Candidate,
     id=st.uuids().map(str),
     examples=st.none() | st.integers(0, 10_000),
-    loss=st.none() | st.floats(0, 100),
+    loss=st.none() | st.floats(-100, 100) | st.floats(),
     seconds=st.none() | st.floats(0, 1000),
     last_round=st.none() | st.integers(1, 50),
     times=st.integers(0, 50),
@@ -83,10 +83,23 @@ def test_oort_explores_less_from_round_to_round_and_prefers_what_is_worth_it() -
         return sum(id >= "client_100" for id in select("oort", tried + fresh, 10, round=round, seed=1))
 
     assert (new(1), new(20), new(200)) == (9, 7, 2)
-    assert select("oort(0, floor=0)", tried, 1, round=1, seed=0) == ("client_009",)
-    slow = [one(0, examples=10, loss=2.0, seconds=100.0, last_round=1), one(1, examples=10, loss=1.5, last_round=1)]
-    assert select("oort(0, floor=0)", slow, 1, round=1, seed=0) == ("client_000",)
-    assert select("oort(0, floor=0, seconds=10)", slow, 1, round=1, seed=0) == ("client_001",)
+    # The best two are alike, since utility is cut at the 95th percentile.
+    assert set(select("oort(0, floor=0)", tried, 2, round=1, seed=0)) == {"client_008", "client_009"}
+    slow = [one(n, examples=10, loss=2.0, seconds=100.0, last_round=1) for n in (0, 1)]
+    quick = one(2, examples=10, loss=1.5, last_round=1)
+    assert set(select("oort(0, floor=0)", [*slow, quick], 2, round=1, seed=0)) == {"client_000", "client_001"}
+    assert select("oort(0, floor=0, seconds=10)", [*slow, quick], 1, round=1, seed=0) == ("client_002",)
+
+
+def test_oort_goes_by_utility_where_losses_are_negative_and_where_one_client_lies() -> None:
+    negative = [one(n, examples=10, loss=float(n - 20), last_round=1) for n in range(10)]
+    assert set(select("oort(0, floor=0)", negative, 2, round=1, seed=0)) == {"client_008", "client_009"}
+    # A loss beyond all bounds hides nothing of what the honest ones are worth.
+    honest = [one(n, examples=10, loss=1.0 + n, last_round=1) for n in range(10)]
+    for lie in (1e308, float("inf")):
+        with_liar = [*honest, one(99, examples=10, loss=lie, last_round=1)]
+        chosen = select("oort(0, floor=0)", with_liar, 3, round=1, seed=0)
+        assert {"client_009", "client_008"} & set(chosen) and len(chosen) == 3
 
 
 def test_cyclic_gives_each_its_turn() -> None:
