@@ -127,6 +127,20 @@ class Codec(Protocol):
         ...
 
 
+class Memoryless:
+    """What most codecs have in common: float32 comes out, and nothing is kept from update to update."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32."""
+        return np.dtype("<f4")
+
+    @property
+    def stateful(self) -> bool:
+        """No."""
+        return False
+
+
 def read_payload(payload: Payload, start: int, stop: int) -> bytes | memoryview:
     """Bytes [start, stop) of a payload. Raises errors.UpdateRefused (``truncated``) when it is shorter."""
     piece = payload(start, stop) if callable(payload) else payload[start:stop]

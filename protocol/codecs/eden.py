@@ -28,6 +28,7 @@ from coterie.protocol.codecs.centroids import CENTROIDS
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -50,22 +51,12 @@ _SCALE = np.dtype("<f4")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eden:
+class Eden(Memoryless):
     """See the module's docstring."""
 
     name: str
     bits: int
     biased: bool
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly four bytes for each block and `bits` for each element of the blocks."""

@@ -10,6 +10,7 @@ from coterie import errors
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -79,23 +80,13 @@ FLOAT64 = Float("float64", np.dtype("<f8"), np.dtype("<f8"))
 
 
 @dataclass(frozen=True)
-class BrainFloat:
+class BrainFloat(Memoryless):
     """bfloat16: the upper half of a float32, rounded to nearest, ties to even: 8 significant bits, float32's range.
 
     Relative error ≤ 2**-8 for normal numbers. A value that would round to infinity is refused (``out_of_range``).
     """
 
     name: str = "bfloat16"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly two bytes for each element."""

@@ -28,6 +28,7 @@ from coterie.protocol.codecs import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -47,7 +48,7 @@ Codes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Memoryless):
     """See the module's docstring. norm: the public bound, None when each block sends its own."""
 
     bits: int
@@ -63,16 +64,6 @@ class Grid:
     def name(self) -> str:
         """``rotate+grid:``, the bits and, if there is one, the norm."""
         return f"rotate+grid:{self.bits}" + ("" if self.norm is None else f":{self.norm:g}")
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly `bits` for each element of the blocks, and four bytes for each block without a public norm."""

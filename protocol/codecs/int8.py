@@ -23,6 +23,7 @@ from coterie import errors
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -40,22 +41,12 @@ _CODED = Coded(8)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Int8:
+class Int8(Memoryless):
     """See the module's docstring. A run whose magnitudes are all below 127 · 2**-149 decodes to zeros."""
 
     name: str
     by_row: bool
     is_coded: bool = False
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def coded(self) -> "Int8":
         """The same with entropy coded levels."""

@@ -17,6 +17,7 @@ from coterie.protocol.codecs import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -30,7 +31,7 @@ _VALUE = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
-class RandomPart:
+class RandomPart(Memoryless):
     """See the module's docstring."""
 
     fraction: float
@@ -43,16 +44,6 @@ class RandomPart:
     def name(self) -> str:
         """``randk:`` and the fraction."""
         return f"randk:{self.fraction:g}"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly four bytes for each kept element."""

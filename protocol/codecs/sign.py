@@ -14,6 +14,7 @@ import numpy.typing as npt
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -28,20 +29,10 @@ _MAGNITUDE = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
-class Sign:
+class Sign(Memoryless):
     """See the module's docstring."""
 
     name: str = "sign"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly four bytes for each segment and one bit for each element."""

@@ -26,6 +26,7 @@ from coterie.protocol.codecs import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -43,7 +44,7 @@ _OFFSET = 128.0
 
 
 @dataclass(frozen=True)
-class SparseQuant:
+class SparseQuant(Memoryless):
     """See the module's docstring."""
 
     fraction: float = USUAL
@@ -56,16 +57,6 @@ class SparseQuant:
     def name(self) -> str:
         """``diff_sparse_quant`` and, unless it is 0.4, the fraction."""
         return "diff_sparse_quant" + ("" if self.fraction == USUAL else f":{self.fraction:g}")
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly sixteen bytes for each segment and one for each kept element."""

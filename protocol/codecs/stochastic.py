@@ -26,6 +26,7 @@ from coterie.protocol.codecs import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -49,7 +50,7 @@ _SCALES: Mapping[Scale, Callable[[npt.NDArray[np.float64]], float]] = MappingPro
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stochastic:
+class Stochastic(Memoryless):
     """See the module's docstring. scale, factor: a block's unit is its scale times the factor; most: the largest
     level."""
 
@@ -59,16 +60,6 @@ class Stochastic:
     factor: float
     most: int
     packing: Packing
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def coded(self) -> "Stochastic":
         """The same with entropy coded levels."""

@@ -21,6 +21,7 @@ from coterie.protocol.codecs import rice
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
+    Memoryless,
     Payload,
     Shape,
     State,
@@ -37,7 +38,7 @@ _VALUE = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Memoryless):
     """See the module's docstring."""
 
     fraction: float
@@ -50,16 +51,6 @@ class TopK:
     def name(self) -> str:
         """``topk:`` and the fraction."""
         return f"topk:{self.fraction:g}"
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32."""
-        return np.dtype("<f4")
-
-    @property
-    def stateful(self) -> bool:
-        """No."""
-        return False
 
     def min_bytes(self, shape: Shape) -> int:
         """Heads, values, and one bit for each place."""
