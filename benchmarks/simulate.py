@@ -35,7 +35,7 @@ from coterie.compute.nn.models import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
-from coterie.simulation import VirtualClients, shards, simulate
+from coterie.simulation import VirtualClients, simulate
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "../shared/data/mnist.npz"
@@ -59,7 +59,7 @@ def mnist(data: Path) -> VirtualClients:
     loaded = np.load(data)
     x = ((loaded["x_train"].reshape(-1, 784).astype(np.float32) / 255 - 0.1307) / 0.3081).astype(np.float32)
     y = loaded["y_train"].astype(np.int32)
-    return shards({"x": x, "y": y}, dirichlet_partition(y))
+    return VirtualClients.of({"x": x, "y": y}, dirichlet_partition(y))
 
 
 def dirichlet_partition(

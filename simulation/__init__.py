@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.simulation.partition import dirichlet, iid, split
-    from coterie.simulation.population import VirtualClients, shards
+    from coterie.simulation.population import VirtualClients
     from coterie.simulation.simulation import Simulation, simulate, simulate_full
 
 _HOMES = {
@@ -16,12 +16,11 @@ _HOMES = {
     "VirtualClients": "coterie.simulation.population",
     "dirichlet": "coterie.simulation.partition",
     "iid": "coterie.simulation.partition",
-    "shards": "coterie.simulation.population",
     "simulate": "coterie.simulation.simulation",
     "simulate_full": "coterie.simulation.simulation",
     "split": "coterie.simulation.partition",
 }
-__all__ = ["Simulation", "VirtualClients", "dirichlet", "iid", "shards", "simulate", "simulate_full", "split"]
+__all__ = ["Simulation", "VirtualClients", "dirichlet", "iid", "simulate", "simulate_full", "split"]
 
 
 def __getattr__(name: str) -> Any:

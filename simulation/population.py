@@ -53,14 +53,14 @@ class VirtualClients(Sequence[DataSource]):
             return self._rows(numbers)
         return VirtualClients(len(numbers), lambda number: self._rows(numbers[number]))
 
+    @staticmethod
+    def of(arrays: Arrays, parts: Sequence[NDArray[np.int64]]) -> "VirtualClients":
+        """Clients over one data set, each with the rows of its part, taken out when it is chosen.
 
-def shards(arrays: Arrays, parts: Sequence[NDArray[np.int64]]) -> VirtualClients:
-    """Clients over one data set, each with the rows of its part, taken out when it is chosen.
-
-    arrays: of one common length. parts: row numbers, one array per client, as the partitioners return them; the changes
-    that belong to a partition are made each time.
-    """
-    return VirtualClients(len(parts), lambda number: rows_of(arrays, parts, number))
+        arrays: of one common length. parts: row numbers, one array per client, as the partitioners return them; the
+        changes that belong to a partition are made each time.
+        """
+        return VirtualClients(len(parts), lambda number: rows_of(arrays, parts, number))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Each is a value that knows what it does to the k-th of n clients, and is a function of its seed alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.canonical import sha256_hex
-from coterie.simulation.partition.value import Arrays, require
+from coterie.simulation.partition.value import Arrays, Change, refuse, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,9 @@ class Noise:
     feature: str
     variance: float
     seed: int
+
+    def __post_init__(self) -> None:
+        require(0 <= self.variance < np.inf, f"the variance of noise must be finite and not negative: {self.variance}")
 
     def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with noise."""
@@ -92,6 +95,8 @@ class LabelNoise:
     def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with wrong labels among them."""
         labels = _array(rows, self.label)
+        known = bool(((labels >= 0) & (labels < self.classes) & (labels == np.floor(labels))).all())
+        require(known, f"{self.label!r} holds labels that are none of the {self.classes} classes from 0")
         draw = _stream(self.seed, "label_noise", client)
         wrong = draw.random(labels.shape) < self.rate(client, clients)
         others = (labels + draw.integers(1, self.classes, labels.shape)) % self.classes
@@ -100,6 +105,17 @@ class LabelNoise:
     def to_json(self) -> dict[str, Any]:
         """``{"change": "label_noise", …}``"""
         return {"change": "label_noise", **asdict(self)}
+
+
+def known_change(told: Mapping[str, Any]) -> Change:
+    """The change that `to_json` told of. Raises ConfigurationError (``partition_invalid``) for anybody else's."""
+    kinds: Mapping[str, Callable[..., Change]] = {"noise": Noise, "turns": Turns, "label_noise": LabelNoise}
+    name = str(told.get("change"))
+    require(name in kinds, f"the partition has the change {name!r}, which is none of {', '.join(kinds)}")
+    try:
+        return kinds[name](**{key: value for key, value in told.items() if key != "change"})
+    except TypeError as error:
+        raise refuse(f"the change {name!r} cannot be read: {error}") from error
 
 
 def _array(rows: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:

@@ -18,6 +18,7 @@ COLOURS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#ee7733", "#009988", "#332288",
 )  # fmt: skip
 MOST_NAMED = 20
+ENDINGS = (".svg", ".png", ".pdf", ".jpg")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 760, 300, 60, 46, 130
 
 
@@ -78,13 +79,17 @@ def svg(partition: "Partition") -> str:
 
 
 def draw(partition: "Partition", path: Path) -> Path:
-    """Write the picture; the ending of the path says how. Raises ConfigurationError (``extra_missing``)."""
+    """Write the picture; the ending of the path, one of ``ENDINGS``, says how.
+
+    Raises ConfigurationError (``extra_missing``).
+    """
     make_folder(path.parent)
     if path.suffix.lower() == ".svg":
         write_durably(path, svg(partition).encode())
         return path
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError as error:
         raise ConfigurationError(
             f"Drawing {path.name} needs matplotlib, which the plain install leaves out.",
@@ -103,6 +108,7 @@ def draw(partition: "Partition", path: Path) -> Path:
         )  # fmt: skip
         below += counts[:, at]
     axes.set(title=title(partition), xlabel="client", ylabel="rows")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if 0 < len(partition.classes) <= MOST_NAMED:
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     figure.savefig(path, dpi=120)

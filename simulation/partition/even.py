@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, require, stream
+from coterie.simulation.partition.value import Partition, check, column, require, stream
 
 
 def iid(count: int, clients: int, *, seed: int) -> Partition:
@@ -25,7 +25,7 @@ def periods(times: NDArray[Any], clients: int) -> Partition:
     rows of one instant keep their order. The clients in their order are the past to train on and the future to test on.
     Raises ConfigurationError (``partition_empty``).
     """
-    values = np.asarray(times).reshape(-1)
+    values = column(times, "times")
     check(len(values), clients)
     return Partition.of("periods", len(values), np.array_split(np.argsort(values, kind="stable"), clients))
 
@@ -37,12 +37,12 @@ def continuous(values: NDArray[Any], clients: int, *, strictness: float, seed: i
     standard normal, and cut into parts whose sizes differ by at most one. 1 gives quantile ranges, 0 an iid partition.
     Raises ConfigurationError (``partition_invalid``) for values that are not finite or a strictness outside 0..1.
     """
-    column = np.asarray(values, np.float64).reshape(-1)
-    check(len(column), clients)
-    require(bool(np.isfinite(column).all()), "the values of the column must be finite")
+    found = column(values, "the values of the column").astype(np.float64)
+    check(len(found), clients)
+    require(bool(np.isfinite(found).all()), "the values of the column must be finite")
     require(0 <= strictness <= 1, f"strictness must be in 0..1, not {strictness}")
-    deviation = float(column.std()) or 1.0
-    noise = stream(seed).standard_normal(len(column))
-    keys = strictness * (column - column.mean()) / deviation + (1 - strictness) * noise
+    deviation = float(found.std()) or 1.0
+    noise = stream(seed).standard_normal(len(found))
+    keys = strictness * (found - found.mean()) / deviation + (1 - strictness) * noise
     parts = np.array_split(np.argsort(keys, kind="stable"), clients)
-    return Partition.of("continuous", len(column), parts, seed=seed, strictness=strictness)
+    return Partition.of("continuous", len(found), parts, seed=seed, strictness=strictness)

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, fill, refuse, require, stream
+from coterie.simulation.partition.value import Partition, check, column, fill, refuse, require, stream
 
 Shortage = Literal["fill", "redraw"]
 MOST_DRAWS = 1000
@@ -29,7 +29,7 @@ def dirichlet(
     Raises ConfigurationError (``partition_invalid``, ``partition_empty``) for an alpha that is not positive and finite,
     fewer than ``clients * minimum`` rows, or no fit in 1000 draws.
     """
-    values = np.asarray(labels).reshape(-1)
+    values = column(labels, "labels")
     check(len(values), clients, minimum)
     _check_alpha(alpha)
     require(shortage in get_args(Shortage), f"shortage must be fill or redraw, not {shortage!r}")
@@ -63,7 +63,7 @@ def dirichlet_clients(
     sizes: rows of each client; None for sizes that differ by at most one. Rows beyond their sum are left out.
     Raises ConfigurationError (``partition_invalid``, ``partition_empty``).
     """
-    values = np.asarray(labels).reshape(-1)
+    values = column(labels, "labels")
     check(len(values), clients)
     _check_alpha(alpha)
     wanted: list[int] = [len(part) for part in np.array_split(values, clients)] if sizes is None else list(sizes)
@@ -100,7 +100,7 @@ def shards(labels: NDArray[Any], clients: int, *, seed: int, per_client: int = 2
     With 2, that is the pathological non-iid split of McMahan et al. (2017, "Communication-efficient learning of deep
     networks from decentralized data"): most clients see two classes. Raises ConfigurationError (``partition_empty``).
     """
-    values = np.asarray(labels).reshape(-1)
+    values = column(labels, "labels")
     require(per_client >= 1, f"per_client must be at least 1, not {per_client}")
     check(len(values), clients, per_client)
     cut = np.array_split(np.argsort(values, kind="stable"), clients * per_client)
@@ -119,7 +119,7 @@ def pathological(labels: NDArray[Any], clients: int, *, classes: int, seed: int)
     Raises ConfigurationError: ``partition_invalid`` for more classes than there are, ``partition_empty`` when a class
     has fewer rows than clients.
     """
-    values = np.asarray(labels).reshape(-1)
+    values = column(labels, "labels")
     check(len(values), clients)
     found = np.unique(values)
     require(1 <= classes <= len(found), f"classes must be in 1..{len(found)}, not {classes}")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, require, stream
+from coterie.simulation.partition.value import Partition, check, column, require, stream
 
 
 def natural(owners: NDArray[Any], *, minimum: int = 1) -> Partition:
@@ -14,7 +14,7 @@ def natural(owners: NDArray[Any], *, minimum: int = 1) -> Partition:
     owners: one per row. Owners with fewer than ``minimum`` rows are left out, with their rows; the manifest counts
     them. Raises ConfigurationError (``partition_empty``) when nobody is left.
     """
-    names, places = np.unique(np.asarray(owners).reshape(-1), return_inverse=True)
+    names, places = np.unique(column(owners, "owners"), return_inverse=True)
     groups = _by_place(places.reshape(-1), len(names))
     kept = [number for number, rows in enumerate(groups) if len(rows) >= minimum]
     require(minimum >= 1, f"minimum must be at least 1, not {minimum}")
@@ -34,7 +34,7 @@ def natural_groups(owners: NDArray[Any], clients: int, *, seed: int) -> Partitio
 
     Raises ConfigurationError (``partition_empty``) for more clients than owners.
     """
-    names, places = np.unique(np.asarray(owners).reshape(-1), return_inverse=True)
+    names, places = np.unique(column(owners, "owners"), return_inverse=True)
     check(len(names), clients, what="owners")
     groups = _by_place(places.reshape(-1), len(names))
     dealt: list[Any] = np.array_split(stream(seed).permutation(len(names)), clients)

@@ -35,8 +35,11 @@ def quantity(
     require(law in get_args(Law), f"law must be one of {', '.join(get_args(Law))}, not {law!r}")
     require(bool(np.isfinite(strength) and strength > 0), f"strength must be positive and finite, not {strength}")
     draw = stream(seed)
-    shares = _LAWS[law](clients, strength, draw)
-    cuts = np.round(np.cumsum(shares / shares.sum())[:-1] * count).astype(np.int64)
+    with np.errstate(over="ignore"):
+        shares = _LAWS[law](clients, strength, draw)
+        whole = float(shares.sum())
+    require(np.isfinite(whole) and whole > 0, f"a strength of {strength} goes beyond what numbers can hold")
+    cuts = np.round(np.cumsum(shares / whole)[:-1] * count).astype(np.int64)
     parts = [part.tolist() for part in np.split(draw.permutation(count), cuts)]
     fill(parts, minimum or 0)
     return Partition.of("quantity", count, parts, seed=seed, law=law, strength=strength, minimum=minimum)

@@ -101,7 +101,7 @@ class Partition(Sequence[Rows]):
 
     def labelled(self, labels: NDArray[Any]) -> "Partition":
         """The same partition, told what the labels are, so that its manifest and drawing count them."""
-        return replace(self, labels=np.asarray(labels).reshape(-1))
+        return replace(self, labels=column(labels, "labels"))
 
     def then(self, *changes: Change) -> "Partition":
         """The same partition, whose clients' rows `split` changes like this, one after the other."""
@@ -179,18 +179,23 @@ class Partition(Sequence[Rows]):
     def draw(self, path: str | Path) -> Path:
         """Draw how many rows of each class every client has: ``.svg`` by itself, other endings with matplotlib.
 
-        Raises ConfigurationError (``extra_missing``) without it.
+        Raises ConfigurationError (``extra_missing``) without it, ``partition_invalid`` for an ending that says nothing.
         """
-        from coterie.simulation.partition.drawing import draw
+        from coterie.simulation.partition.drawing import ENDINGS, draw
 
-        return draw(self, Path(path))
+        place = Path(path)
+        require(place.suffix.lower() in ENDINGS, f"the ending of {str(path)!r} is none of {', '.join(ENDINGS)}")
+        return draw(self, place)
 
     @staticmethod
     def read(folder: str | Path) -> "Partition":
-        """What `write` wrote, without labels and changes, which the manifest only describes.
+        """What `write` wrote: rows and changes, without labels, which the manifest only counts.
 
-        Raises ConfigurationError (``partition_damaged``) when rows and manifest do not belong together.
+        Raises ConfigurationError (``partition_damaged``) when rows and manifest do not belong together,
+        ``partition_invalid`` for a change that only the writer's own code knows.
         """
+        from coterie.simulation.partition.changes import known_change
+
         place = Path(folder)
         try:
             told = json.loads((place / MANIFEST_FILE).read_text(encoding="utf-8"))
@@ -204,7 +209,7 @@ class Partition(Sequence[Rows]):
             raise _damaged(place, f"{type(error).__name__}: {error}") from error
         if found.sha256 != told.get("sha256"):
             raise _damaged(place, "the rows are not those that the manifest's digest names")
-        return found
+        return found.then(*(known_change(change) for change in told.get("changes", ())))
 
 
 def split(arrays: Arrays, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]]:
@@ -213,16 +218,40 @@ def split(arrays: Arrays, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]
 
 
 def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDArray[Any]]:
-    """The rows of one part, as `split` gives them."""
-    rows = {name: array[parts[client]] for name, array in arrays.items()}
+    """The rows of one part, as `split` gives them.
+
+    Raises ConfigurationError (``partition_invalid``) for arrays of other lengths than the partition was made for.
+    """
+    if isinstance(parts, Partition):
+        for name, array in arrays.items():
+            has = len(array)
+            require(has == parts.total, f"array {name!r} has {has} rows; the partition is one of {parts.total} rows")
+    rows = {name: np.asarray(array)[parts[client]] for name, array in arrays.items()}
     for change in parts.changes if isinstance(parts, Partition) else ():
         rows = change.apply(rows, client, len(parts))
     return rows
 
 
-def stream(seed: int) -> np.random.Generator:
-    """The generator of a partitioner."""
+def stream(seed: object) -> np.random.Generator:
+    """The generator of a partitioner. Raises ConfigurationError (``partition_invalid``) for a seed that names none."""
+    if not isinstance(seed, int) or seed < 0:
+        raise refuse(f"seed must be a whole number from 0, not {seed!r}")
     return np.random.Generator(np.random.PCG64(seed))
+
+
+def column(values: ArrayLike, what: str) -> NDArray[Any]:
+    """One value for each row, ``[rows]`` or ``[rows, 1]``.
+
+    Raises ConfigurationError (``partition_invalid``) for other shapes, such as one-hot labels, and for NaN, which is
+    like nothing and so would fall to nobody.
+    """
+    array = np.asarray(values)
+    flat = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
+    require(flat, f"{what} must be one value for each row, not an array of the shape {list(array.shape)}")
+    array = array.reshape(-1)
+    if array.dtype.kind == "f":
+        require(not np.isnan(array).any(), f"{what} hold NaN in row {int(np.argmax(np.isnan(array)))}")
+    return array
 
 
 def fill(parts: list[list[int]], minimum: int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.errors import ConfigurationError
-from coterie.simulation import shards as when_chosen
+from coterie.simulation import VirtualClients
 from coterie.simulation.partition import (
     LabelNoise,
     Noise,
@@ -120,6 +120,17 @@ IMPOSSIBLE: list[Callable[[Labels], object]] = [
     lambda y: Turns(feature="x", turns=3),
     lambda y: LabelNoise(label="y", classes=1, high=0.5, seed=0),
     lambda y: LabelNoise(label="y", classes=4, low=0.6, high=0.5, seed=0),
+    lambda y: dirichlet(np.eye(4)[y], 3, alpha=1, seed=0),
+    lambda y: dirichlet(np.where(y == 1, np.nan, y), 3, alpha=1, seed=0),
+    lambda y: natural(np.where(y == 1, np.nan, y)),
+    lambda y: iid(120, 3, seed=-1),
+    lambda y: iid(120, 3, seed=cast(Any, None)),
+    lambda y: quantity(120, 50, law="square", seed=0, strength=300, minimum=1),
+    lambda y: Noise(feature="x", variance=-1.0, seed=0),
+    lambda y: split({"y": y}, iid(120, 2, seed=0).then(LabelNoise(label="y", classes=2, high=0.5, seed=0))),
+    lambda y: split({"y": np.tile(y, 2)}, iid(120, 2, seed=0)),
+    lambda y: split({"y": y[:100]}, iid(120, 2, seed=0)),
+    lambda y: iid(120, 2, seed=0).draw("split.xyz"),
     lambda y: Partition.of("own", 5, [[0, 1], [1, 2]]),
     lambda y: Partition.of("own", 5, [[0, 5]]),
     lambda y: Partition.of("own", 5, [[0, 1]]).labelled(np.zeros(4)),
@@ -254,7 +265,7 @@ def test_clients_that_are_made_when_they_are_chosen_have_the_same_rows() -> None
     parts = iid(60, 4, seed=0).then(
         Noise(feature="x", variance=1.0, seed=1), LabelNoise(label="y", classes=CLASSES, high=0.9, seed=2)
     )
-    lazily, at_once = when_chosen(arrays, parts), split(arrays, parts)
+    lazily, at_once = VirtualClients.of(arrays, parts), split(arrays, parts)
     for client, rows in enumerate(at_once):
         again = cast(dict[str, NDArray[Any]], lazily[client])
         assert all(np.array_equal(again[name], rows[name]) for name in arrays)
@@ -294,6 +305,25 @@ def test_a_partition_that_was_changed_on_disk_is_refused(file: str, tmp_path: Pa
     assert caught.value.reason == "partition_damaged"
     with pytest.raises(ConfigurationError):
         Partition.read(tmp_path / "absent")
+
+
+def test_changes_are_read_back_and_make_the_same_rows(tmp_path: Path) -> None:
+    """A partition that forgot them would give clean rows under a manifest that tells of noise."""
+    arrays = {"x": np.ones((60, 3, 3), np.float32), "y": labels_of(60).astype(np.int32)}
+    made = iid(60, 4, seed=0).then(
+        Noise(feature="x", variance=1.0, seed=1),
+        Turns(feature="x"),
+        LabelNoise(label="y", classes=CLASSES, high=0.9, seed=2),
+    )
+    made.write(tmp_path)
+    found = Partition.read(tmp_path)
+    assert found.changes == made.changes and found.manifest()["changes"] == made.manifest()["changes"]
+    for one, other in zip(split(arrays, made), split(arrays, found), strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in arrays)
+    told = json.loads((tmp_path / "partition.json").read_text())
+    (tmp_path / "partition.json").write_text(json.dumps({**told, "changes": [{"change": "my own"}]}))
+    with pytest.raises(ConfigurationError, match="my own"):
+        Partition.read(tmp_path)
 
 
 def test_a_split_is_a_sequence_of_rows() -> None:
