@@ -12,7 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board
+from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
+from coterie.server.rounds import driver
 from coterie.server.store import experiments
 from coterie.server.store.tables import ExperimentRow
 
@@ -131,13 +133,19 @@ def test_devices_measure_the_new_version_and_the_mean_is_weighted_by_examples(co
     run(work())
 
 
-def test_rounds_without_enough_updates_are_abandoned_by_name_and_stall_the_experiment(coordinator: Opener) -> None:
+def test_rounds_without_enough_updates_are_abandoned_by_name_and_stall_the_experiment(
+    coordinator: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         async with coordinator() as operator:
             (device,) = await fleet(operator, await operator.population(), 1)
+            # No deadline passes until the upload is there, however slow the machine is.
+            begun = now_ms()
+            monkeypatch.setattr(driver, "now_ms", lambda: begun)
             experiment = await operator.experiment(rounds=9, min_updates=2, deadline_s=0.4)
             task = await device.task()
             assert (await device.upload(task, update(task))).status_code == 200
+            monkeypatch.undo()
             view = await operator.finished(experiment)
             assert (view["state"], view["reason"]) == ("finished", "stalled")
             causes = [entry["cause"] for entry in await operator.rounds(experiment)]
