@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import TALLY, TOLD, Rule, method
+from coterie.aggregation.analytics.rule import TALLY, TOLD, Rule, method, most_rows
 from coterie.aggregation.experiment import Experiment
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -27,14 +27,16 @@ def ask(
     *,
     clients: int,
     name: str | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     seed: int = 0,
     **policy: Any,
 ) -> Experiment:
     """The experiment that asks ``clients`` clients in each of the query's rounds; `simulate` and `submit` take it.
 
-    policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises
-    errors.ExperimentError (``query_invalid``) for a column that the schema does not have.
+    batch_size: rows that a device adds up at a time; when None 256, or as many as keep whole sums exact. policy:
+    further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError
+    (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, and for a batch that
+    is too large.
     """
     columns = {feature.name: feature for feature in schema.features}
     if query.column not in (*columns, schema.label.name):
@@ -43,7 +45,10 @@ def ask(
             hint="Name a feature, or the label.",
             code="query_invalid",
         )
-    model = _Asked(query.rule, columns.get(query.column), len(columns) == 1)
+    feature = columns.get(query.column)
+    most = most_rows(query.rule, 1 if feature is None else feature.size)
+    _check(query, feature, batch_size or 1, most)
+    model = _Asked(query.rule, feature, len(columns) == 1)
     return Experiment(
         name=name or f"{query.rule.name} of {query.column}",
         model=model,
@@ -51,11 +56,30 @@ def ask(
         loss=model.of_label if model.feature is None else _linear,
         optimizer=sgd(1.0),
         algorithm=method(query.rule),
-        batch_size=batch_size,
+        batch_size=min(most, ROWS) if batch_size is None else batch_size,
         holdout=0.0,
         seed=seed,
         rounds=RoundPolicy(rounds=query.rule.rounds, cohort=clients, evaluate_every=0, weight_cap=1 << 24, **policy),
     )
+
+
+def _check(query: Query[Any], feature: Feature | None, rows: int, most: int) -> None:
+    elements = 1 if feature is None else feature.size
+    rules = (
+        (
+            query.rule.elements in (None, elements),
+            f"{query.rule.name} was made for {query.rule.elements} elements and {query.column!r} has {elements}; "
+            f"give elements={elements}",
+        ),
+        (
+            feature is None or bool((feature.normalisation()[1] != 0).all()),
+            f"the schema multiplies {query.column!r} by 0, so devices cannot say what it was",
+        ),
+        (rows <= most, f"a batch of {rows} rows is too large; {most} of {query.column!r} at most keep sums exact"),
+    )
+    for holds, message in rules:
+        if not holds:
+            raise errors.ExperimentError(f"The query {query.rule.name}: {message}.", code="query_invalid")
 
 
 def _zeros(shape: tuple[int, ...], bits: np.random.Philox) -> npt.NDArray[np.float32]:
@@ -64,6 +88,10 @@ def _zeros(shape: tuple[int, ...], bits: np.random.Philox) -> npt.NDArray[np.flo
 
 def _linear(prediction: Array, label: Array) -> Array:
     return -prediction
+
+
+ROWS = 256
+"""Of a batch, where nothing asks for fewer."""
 
 
 @dataclass(frozen=True, eq=False)

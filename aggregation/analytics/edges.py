@@ -1,7 +1,8 @@
 """Counting below edges: what histograms, quantiles and heavy hitters have in common.
 
 Devices count, for each of some rising edges, their values below it. Edges travel as float32 in the version and are
-compared as they are, so device and server mean the same bins to the last bit, whatever the device's arithmetic.
+compared as they are, so device and server mean the same bins to the last bit, whatever the device's arithmetic. Values
+are compared as float32 too: whole numbers beyond ±2**24 as the nearest that it holds.
 """
 
 from __future__ import annotations

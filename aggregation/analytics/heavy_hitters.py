@@ -56,7 +56,8 @@ def heavy_hitters_rule(bits: float, fraction: float, step: float) -> Rule:
         left = length - round * stride  # bits that are still open after this round
         values, _, inside = counts(total, told[EDGES])
         starts = told[EDGES][:, :-1]
-        frequent = (inside >= share * values) & (inside > 0)
+        # A fraction such as 0.07 is not what it says in binary: 7 of 100 must be enough.
+        frequent = (inside >= share * values * (1 - 1e-12)) & (inside > 0)
         # The most frequent first, and of equals the smallest.
         order = np.lexsort((starts[frequent], -inside[frequent]))[:slots]
         prefixes, times = starts[frequent][order], inside[frequent][order]

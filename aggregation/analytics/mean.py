@@ -2,7 +2,9 @@
 
 Values are cut to [low, high] first, so that no row can add more than one unit: whoever asks says the range, and what
 lies outside counts as its end. Devices add u = (x − low) / (high − low) and u² in float32: after n rows their sums are
-right to a relative n · 2**-24 at worst and √n · 2**-24 as a rule. The server adds in float64.
+right to a relative n · 2**-24 at worst and √n · 2**-24 as a rule. The server adds in float64. The variance is the mean
+of u² less the square of that of u, so it is wrong by up to three times as much of (high − low)²: ask with a range that
+is not much wider than the values.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ def mean_rule(low: float, high: float, elements: float = 1) -> Rule:
         contribute=contribute,
         told={},
         whole=False,
+        elements=width,
     )
 
 

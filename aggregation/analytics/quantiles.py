@@ -36,7 +36,8 @@ SIDE = "side"
 @dataclass(frozen=True)
 class Quantile:
     """level: q. value: the middle of [lower, upper), which holds the quantile; ±inf outside the range that was asked
-    about, with that end of the range as the other bound.
+    about, with that end of the range as the other bound. Where a later round asked other rows, whose quantile lies
+    outside what an earlier one left, the value is the near end of that, and the error infinite.
     """
 
     level: float
@@ -131,7 +132,7 @@ def quantiles(
 
     def read(total: Vector, told: Told) -> Quantiles:
         found = tuple(
-            _quantile(level, row, side)
+            _quantile(level, row, side, low, high)
             for level, row, side in zip(levels, told[EDGES], told[SIDE].tolist(), strict=True)
         )
         return Quantiles(int(total[0]), found)
@@ -139,9 +140,11 @@ def quantiles(
     return Query(column, rule, read)
 
 
-def _quantile(level: float, row: Edges, side: float) -> Quantile:
+def _quantile(level: float, row: Edges, side: float, low: float, high: float) -> Quantile:
     lower, upper = float(row[0]), float(row[-1])
-    if side:
-        bounds = (-math.inf, lower) if side < 0 else (upper, math.inf)
-        return Quantile(float(level), side * math.inf, *bounds)
+    if side < 0:
+        return Quantile(float(level), lower if lower > np.float32(low) else -math.inf, -math.inf, lower)
+    if side > 0:
+        # The last edge of the whole range lies just above high.
+        return Quantile(float(level), upper if upper <= high else math.inf, upper, math.inf)
     return Quantile(float(level), (lower + upper) / 2, lower, upper)

@@ -48,6 +48,8 @@ SUM = "tally.sum"
 HIGH, LOW, TOLD = "total/high", "total/low", "told/"
 LARGEST_EXACT = 1 << 24
 """float32 holds every whole number up to here."""
+MOST_COMPARED = 1 << 24
+"""Numbers that a device holds while it compares a batch: 64 MiB of float32."""
 
 Told = Mapping[str, npt.NDArray[np.float32]]
 
@@ -63,7 +65,8 @@ class Rule:
     size: how many sums there are. told: the first values of what devices are told. contribute(values, told): what each
     row adds, ``[B, size]``, from the ``[B, elements]`` values of its column. advance(total, told, round): what devices
     are told after the round (counted from 1). rounds: how many there must be. whole: whether all sums are whole
-    numbers. A client's sums may reach 2**24, up to where float32 holds every whole number; larger ones are refused.
+    numbers. elements: how many numbers a row of the column must have; any when None. A client's sums may reach 2**24,
+    up to where float32 holds every whole number; larger ones are refused.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Rule:
     advance: Callable[[Vector, Told, int], Told] = _stays
     rounds: int = 1
     whole: bool = True
+    elements: int | None = None
 
 
 def method(rule: Rule) -> Algorithm:
@@ -144,7 +148,7 @@ def method(rule: Rule) -> Algorithm:
 
 def _adding(whole: bool) -> Optimizer:
     """An optimizer that moves nothing and adds up what the rows add. Whole numbers stay exact: the batch's mean times
-    its weight is rounded to what it was before it was divided.
+    its weight is rounded to what it was before it was divided, which a batch of `most_rows` allows.
     """
     from coterie.compute import numpy as xp
     from coterie.compute.optim.optimizer import Optimizer, scaled
@@ -164,6 +168,20 @@ def _adding(whole: bool) -> Optimizer:
         return weighted(grads, state, params, hyper, active, xp.ones((1,)))
 
     return Optimizer(name="sum", hyper={}, init=init, update=update, weighted=weighted)
+
+
+def most_rows(rule: Rule, elements: int) -> int:
+    """Rows of a batch whose sums stay exact: each of them, up to rows · elements, has gone through rows + 3 roundings
+    of float32 before it is rounded to a whole number, and one row through none. Never so many that comparing them takes
+    more than `MOST_COMPARED` numbers, but at least one.
+    """
+    room = max(1, MOST_COMPARED // (elements * rule.size))
+    if not rule.whole:
+        return room
+    exact = 1
+    while exact < room and (exact + 1) * (exact + 4) * elements < LARGEST_EXACT // 2:
+        exact += 1
+    return exact
 
 
 def _flat(rule: Rule, total: Vector, told: Told) -> Vector:
@@ -191,5 +209,6 @@ def _needs(rule: Rule, experiment: Experiment) -> Rules:
         (e.rounds.evaluate_every == 0 and e.evaluation is None, "a query has nothing to evaluate; evaluate_every=0"),
         (e.rounds.mode == "synchronous", "a query's updates must answer the same question; its mode is synchronous"),
         (tuple(e.codecs) == ("float32",), "a query's sums are exact; its only codec is float32"),
+        (e.broadcast == "float32", "a query's version is its answer; its broadcast is float32"),
         (e.initial is None, "a query starts from nothing; leave initial out"),
     )
