@@ -18,7 +18,9 @@ from coterie.aggregation.horizontal import (
     IFCA,
     Algorithm,
     Cyclic,
+    FedAsync,
     FedAvg,
+    FedBuff,
     FedDyn,
     FedExP,
     FedNova,
@@ -31,7 +33,14 @@ from coterie.aggregation.horizontal import (
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
-from coterie.aggregation.server_optimizers import server_sgd
+from coterie.aggregation.server_optimizers import (
+    SERVER_OPTIMIZERS,
+    ServerOptimizer,
+    server_adagrad,
+    server_adam,
+    server_sgd,
+    server_yogi,
+)
 from coterie.compute import nn
 from coterie.compute.optim import adam, sgd
 from coterie.protocol.rounds import RoundPolicy
@@ -51,7 +60,12 @@ METHODS: Mapping[str, Algorithm] = {
         QFedAvg(1.0),
         IFCA(2),
         Cyclic(),
+        FedBuff(),
+        FedAsync(),
     )
+}
+SERVERS: Mapping[str, ServerOptimizer] = {
+    f"server {rule.name}": rule for rule in (server_sgd(1.0, 0.5), server_adagrad(), server_adam(), server_yogi())
 }
 STATEFUL = {"scaffold", "feddyn", "moon"}
 # One client with several steps is central training by definition: nothing pulls, contrasts or stretches it. FedSGD
@@ -66,10 +80,16 @@ CENTRAL: Mapping[str, Algorithm] = {
     "qfedavg": QFedAvg(0.0),
     "ifca": IFCA(1),
     "cyclic": Cyclic(),
+    "fedbuff": FedBuff(),
+    "fedasync": FedAsync(1.0, 0.0),
 }
 
 EVERYBODY = RoundPolicy(rounds=3, cohort=3, min_updates=1)
-ROUNDS = {"cyclic": RoundPolicy(rounds=3, cohort=1, selection="cyclic")}
+ROUNDS = {
+    "cyclic": RoundPolicy(rounds=3, cohort=1, selection="cyclic"),
+    "fedbuff": RoundPolicy(rounds=3, cohort=3, min_updates=1, mode="buffered"),
+    "fedasync": RoundPolicy(rounds=3, cohort=1, mode="buffered"),
+}
 
 Start = Callable[..., Federation]
 
@@ -101,9 +121,13 @@ def data_fixture(make_batch: Any) -> Mapping[int, Sequence[Batch]]:
     return {number: [make_batch(seed=9 * number + step) for step in range(number + 1)] for number in range(3)}
 
 
-def test_the_table_is_whole() -> None:
-    """Methods that only change how rounds are run, or how stale updates count, are tested where those are."""
-    assert set(ALGORITHMS) - set(METHODS) <= {"fedbuff", "fedasync"}
+def test_the_tables_are_whole() -> None:
+    assert set(ALGORITHMS) == set(METHODS) and set(SERVER_OPTIMIZERS) == {rule.name for rule in SERVERS.values()}
+
+
+def named(start: Start, name: str, folder: str = "run") -> Federation:
+    """A method, or FedAvg with a server optimizer."""
+    return start(METHODS[name], folder) if name in METHODS else start(FedAvg(), folder, server_optimizer=SERVERS[name])
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -161,10 +185,10 @@ def test_fedsgd_with_one_client_is_descent_on_whole_gradients(start: Start, driv
         np.testing.assert_allclose(value, central.state[f"shared/{tensor}"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted({*METHODS, *SERVERS}))
 def test_permuting_clients_changes_nothing(start: Start, data: Mapping[int, Sequence[Batch]], name: str) -> None:
     """Under other names the updates are added in another order."""
-    straight, turned = start(METHODS[name]), start(METHODS[name], "turned")
+    straight, turned = named(start, name), named(start, name, "turned")
     for _ in range(2):
         straight.round(data)
         turned.round(data, names={0: 2, 1: 0, 2: 1})
@@ -172,14 +196,14 @@ def test_permuting_clients_changes_nothing(start: Start, data: Mapping[int, Sequ
         np.testing.assert_allclose(turned.version[tensor], value, rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", sorted({*METHODS, *SERVERS}))
 def test_a_restart_in_mid_round_changes_nothing(
     start: Start, drive: Any, data: Mapping[int, Sequence[Batch]], name: str, tmp_path: Path
 ) -> None:
     """What a restart does again, a client's training from its committed state or the round's job, gives the same
     bytes.
     """
-    federation = start(METHODS[name])
+    federation = named(start, name)
     federation.round(data)
     kept, before, state = dict(federation.kept), dict(federation.version), federation.server_state
     federation.round(data)
