@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from coterie.aggregation.engine import open_slots
-from coterie.protocol.control import ExperimentCreate, RoundPolicy
+from coterie.protocol.control import RoundPolicy
 from coterie.server.bell import Bell
 from coterie.server.device.pace import Demand
 from coterie.server.plans import Plans
@@ -76,7 +76,7 @@ class Board:
             opened = await experiments.open_rounds(session)
         for row in rows:
             if row.id not in self._running:
-                request = ExperimentCreate.model_validate_json(row.request)
+                request = experiments.request_of(row)
                 self._policies[row.id] = request.rounds
                 frozen = [request.frozen.sha256] if request.frozen else []
                 graphs = [graph.sha256 for graph in (await self._plans.manifest(row.plan)).graphs.values()]

@@ -62,7 +62,8 @@ class SignedDevice:
         coordinator.nonces.spend(self.nonce, self.nonce_expires)
         if self.revoked:
             raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
-        coordinator.fleet.saw(self.id, now_ms(), self.population)
+        # Rounds choose among devices: an edge aggregator answers for others, and nothing is kept for it.
+        coordinator.fleet.saw(self.id, now_ms(), "" if self.clients else self.population)
 
 
 def coordinator_of(request: Request) -> Coordinator:

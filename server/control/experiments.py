@@ -27,7 +27,7 @@ Name = Annotated[str, Path(max_length=200, description="An id, the unique beginn
 
 def view(row: ExperimentRow) -> ExperimentView:
     """An experiment as it stands."""
-    request = ExperimentCreate.model_validate_json(row.request)
+    request = experiments.request_of(row)
     return ExperimentView.model_validate(
         {
             "id": row.id,

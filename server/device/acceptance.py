@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -53,11 +54,12 @@ def metric_sums(update: Update, manifest: Manifest, message: Task) -> MetricSums
 
 
 def training_loss(update: Update, manifest: Manifest) -> float | None:
-    """The mean loss that a training update reports; None when its plan measures none."""
+    """The mean loss that a training update reports; None when its plan measures none, or it is no number."""
     if not {EXAMPLES, "loss"} <= set(manifest.metrics):
         return None
     sums = dict(zip(manifest.metrics, update.decode(METRICS).tolist(), strict=False))
-    return sums["loss"] / sums[EXAMPLES] if sums[EXAMPLES] > 0 else None
+    loss = sums["loss"] / sums[EXAMPLES] if sums[EXAMPLES] > 0 else math.inf
+    return loss if math.isfinite(loss) else None
 
 
 async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:
@@ -115,9 +117,9 @@ async def accept(
             if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
                 return _twice(await own(session, row.id, device.id), sha256)
             events.append(session, "update.accepted", data, row.experiment)
-            await _count(here, session, row, sums)
+            counts_in = await _count(here, session, row, sums)
             if message.kind == "train":
-                await _remember(session, row, update.header.weight, loss)
+                await _remember(session, row, counts_in, update.header.weight, loss)
     except CoterieError:
         await _drop_unmentioned(here, device, row, sha256)
         raise
@@ -125,14 +127,14 @@ async def accept(
     return "accepted"
 
 
-async def _remember(session: AsyncSession, row: TaskRow, examples: int, loss: float | None) -> None:
-    """What selection may know of this device from now on."""
+async def _remember(session: AsyncSession, row: TaskRow, round: int, examples: int, loss: float | None) -> None:
+    """What selection may know of this device from now on. round: the one that counts its update."""
     now = now_ms()
     await participations.note(
         session,
         experiment=row.experiment,
         device=row.device,
-        round=row.round,
+        round=round,
         examples=examples,
         loss=loss,
         seconds=(now - row.created_at) / 1000,
@@ -173,8 +175,9 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
         await here.rounds.lost(session, row)
 
 
-async def _count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: MetricSums | None) -> None:
-    """Step the round of a task that has just left ``leased``: rows and engine change together or not at all.
+async def _count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: MetricSums | None) -> int:
+    """Step the round of a task that has just left ``leased``: rows and engine change together or not at all. Returns
+    the number of the round that counts it.
 
     An update that comes while a buffered round is made into a version counts in the next one.
     """
@@ -183,6 +186,8 @@ async def _count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: M
         raise refusal(tasks.CLOSED)
     if sums is not None:
         await here.rounds.apply(session, opened, EvaluationAccepted(sums.sums))
-        return
-    await tasks.put_in_buffer(session, row.id, counted_in(opened.value))
+        return row.round
+    counts_in = counted_in(opened.value)
+    await tasks.put_in_buffer(session, row.id, counts_in)
     await here.rounds.apply(session, opened, UpdateAccepted(row.place))
+    return counts_in

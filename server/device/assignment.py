@@ -10,7 +10,6 @@ from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_
 from coterie.errors import Conflict
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import BlobRef, Capabilities, DataReport, Task
 from coterie.protocol.rounds import RoundPolicy
 from coterie.server.clock import now_ms
@@ -72,7 +71,7 @@ async def _may_take(
     experiment = await experiments.find(session, opened.row.experiment)
     if experiment is None:
         return False
-    request = ExperimentCreate.model_validate_json(experiment.request)
+    request = experiments.request_of(experiment)
     if not await fits(session, opened, kind, asker.clients, request):
         return False
     if asker.clients is None and not await _chosen(session, opened, kind, asker, request.rounds):
@@ -98,7 +97,10 @@ async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: K
     try:
         async with coordinator.database.write("lease") as session:
             opened = await experiments.open_round(session, experiment)
+            # The device may have answered another task since it was looked up, and the round may have moved on.
             if opened is None or not open_slots(opened.value, kind):
+                return None
+            if not await _may_take(coordinator, session, opened, kind, asker):
                 return None
             await nonces.spend(session, asker.nonce, asker.nonce_expires)
             task = await _make(coordinator, session, opened, kind, asker)
@@ -114,7 +116,7 @@ async def _make(
     coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: Literal["train", "evaluate"], asker: Asker
 ) -> Task:
     experiment = await experiments.locked(session, opened.row.experiment)
-    request = ExperimentCreate.model_validate_json(experiment.request)
+    request = experiments.request_of(experiment)
     manifest = await coordinator.plans.manifest(experiment.plan)
     version = opened.value.base if kind == "train" else opened.value.version or ""
     model = await blob_rows.find(session, version)

@@ -6,7 +6,6 @@ from fastapi import Path
 from pydantic import BaseModel
 
 from coterie.errors import Gone
-from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Abort, Progress
 from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.clock import now_ms
@@ -30,7 +29,7 @@ async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -
         row = await held(session, task, device.id)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         experiment = await experiments.locked(session, row.experiment)
-        lease_ms = round(ExperimentCreate.model_validate_json(experiment.request).rounds.lease_s * 1000)
+        lease_ms = round(experiments.request_of(experiment).rounds.lease_s * 1000)
         if not await tasks.extend(session, row.id, now_ms() + lease_ms):
             raise Gone("The lease of this task is over.", hint="Check in for another one.", code="lease_expired")
     return LeaseLeft(lease_ms=lease_ms)

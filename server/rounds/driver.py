@@ -26,7 +26,6 @@ from coterie.aggregation.engine import (
     Phase,
 )
 from coterie.errors import CoterieError, InternalError
-from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Task
 from coterie.server.bell import Bell, wait
 from coterie.server.clock import now_ms
@@ -196,7 +195,7 @@ class Driver:
         self, found: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
     ) -> dict[str, Any]:
         blobs = self._parts.blobs
-        request = ExperimentCreate.model_validate_json(row.request)
+        request = experiments.request_of(row)
         return {
             "manifest": str(blobs.path("blobs", row.plan)),
             "base": str(blobs.path("blobs", found.value.base)),
@@ -278,7 +277,7 @@ class Driver:
             row = await experiments.find(session, found.row.experiment)
         if row is None:
             return
-        request = ExperimentCreate.model_validate_json(row.request)
+        request = experiments.request_of(row)
         blobs = self._parts.blobs
         manifest = await self._parts.plans.manifest(row.plan)
         arguments = {
@@ -305,12 +304,16 @@ class Driver:
                 await self._parts.rounds.apply(session, opened, event)
 
     async def _clean(self, experiment: str, number: int) -> None:
-        """Delete the update blobs of a round that has ended; a crash in between only means doing it again."""
+        """Delete the update blobs of a round that has ended, and what was begun of uploads whose tasks are not out any
+        more, whatever round handed them out; a crash in between only means doing it again.
+        """
+        begun = self._parts.blobs.resumable()  # before the rows: whose task is not out then will never be resumed
         async with self._parts.database.read() as session:
             digests = await tasks.uploads(session, experiment, number)
-            over = await tasks.over(session, experiment, number)
-        for task in over:
-            self._parts.blobs.scratch_file(task).unlink(missing_ok=True)
+            out = await tasks.leased(session) if begun else frozenset[str]()
+        for task in begun:
+            if task not in out:
+                self._parts.blobs.scratch_file(task).unlink(missing_ok=True)
         await self._parts.blobs.delete_updates(list(digests))
         async with self._parts.database.write("cleanup") as session:
             await experiments.cleaned(session, experiment, number)

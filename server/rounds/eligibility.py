@@ -24,13 +24,16 @@ def eligible(
     return round - past.last_round > policy.rest_rounds and now - past.at >= policy.rest_s * 1000
 
 
-def candidate(device: str, report: DataReport | None, past: ParticipationRow | None) -> Candidate:
-    """A device as selectors see it. Without a report, its rows are those that its last update counted."""
+def candidate(policy: RoundPolicy, device: str, report: DataReport | None, past: ParticipationRow | None) -> Candidate:
+    """A device as selectors see it. Without a report, its rows are those that its last update counted; whatever it
+    says, they are no more than one update may weigh.
+    """
+    said = None if report is None else min(report.examples, policy.weight_cap)
     if past is None:
-        return Candidate(id=device, examples=report.examples if report else None)
+        return Candidate(id=device, examples=said)
     return Candidate(
         id=device,
-        examples=report.examples if report else past.examples,
+        examples=past.examples if said is None else said,
         loss=past.loss,
         seconds=past.seconds,
         last_round=past.last_round,

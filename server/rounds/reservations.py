@@ -51,7 +51,7 @@ async def reserve(
     kept = kept[: max(MOST_CANDIDATES, 2 * slots)]
     known = await participations.of(session, experiment.id, kept)
     candidates = [
-        candidate(device, fleet.report(device), known.get(device))
+        candidate(policy, device, fleet.report(device), known.get(device))
         for device in kept
         if eligible(policy, fleet.report(device), known.get(device), round=value.number, now=now)
     ]

@@ -117,7 +117,7 @@ class Rounds:
     async def _begin(
         self, session: AsyncSession, experiment: ExperimentRow, action: StartRound, before: Round | None = None
     ) -> None:
-        request = ExperimentCreate.model_validate_json(experiment.request)
+        request = experiments.request_of(experiment)
         config = configure(request.rounds, action.number, central=request.evaluation is not None)
         await self._open(session, experiment, request, config, action, before)
 
@@ -125,7 +125,7 @@ class Rounds:
         self, session: AsyncSession, experiment: ExperimentRow, config: RoundConfig, *, base: str, upstream: str
     ) -> int:
         """Begin the round with which an edge aggregator answers a task of the coordinator above. Returns its number."""
-        request = ExperimentCreate.model_validate_json(experiment.request)
+        request = experiments.request_of(experiment)
         action = StartRound(experiment.round + 1, base)
         await self._open(session, experiment, request, config, action, None, upstream)
         return experiment.round
@@ -246,4 +246,4 @@ def awaits(opened: OpenRound, task: TaskRow) -> bool:
 
 
 def _policy(experiment: ExperimentRow) -> RoundPolicy:
-    return ExperimentCreate.model_validate_json(experiment.request).rounds
+    return experiments.request_of(experiment).rounds

@@ -19,6 +19,7 @@ import obstore
 from obstore.store import LocalStore
 
 from coterie.errors import StorageError, TooLarge
+from coterie.protocol import ids
 from coterie.server.faults import Faults
 
 Shelf = Literal["blobs", "updates"]
@@ -103,6 +104,10 @@ class BlobStore:
             elif path.name not in keep:
                 path.unlink(missing_ok=True)
 
+    def resumable(self) -> list[str]:
+        """The names of the resumable uploads in scratch: their tasks' ids."""
+        return [path.name for path in self.scratch.iterdir() if path.name.startswith(f"{ids.TASK}_")]
+
     async def put(self, shelf: Shelf, digest: str, source: Path, *, point: str) -> None:
         """Copy a scratch file, whose digest the caller has checked, into the store and make it durable. Repeating it is
         harmless.
@@ -160,6 +165,11 @@ class BlobStore:
         """Delete a blob that no row mentions (an orphan of a crash)."""
         await obstore.delete_async(self._store, _key(shelf, digest))
 
+    def _empty_file(self) -> Path:
+        descriptor, name = tempfile.mkstemp(dir=self.scratch, prefix="body-")
+        os.close(descriptor)
+        return Path(name)
+
     async def receive(
         self, stream: AsyncIterable[bytes], *, limit: int, into: Path | None = None
     ) -> tuple[Path, str, int]:
@@ -167,7 +177,7 @@ class BlobStore:
 
         Raises TooLarge at the first byte past ``limit`` and StorageError; in both cases the file is gone.
         """
-        path = into or Path(tempfile.mkstemp(dir=self.scratch, prefix="body-")[1])
+        path = into or self._empty_file()
         digest, size = hashlib.sha256(), 0
         try:
             with path.open("wb") as file:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from sqlalchemy import CursorResult, func, select, update
@@ -10,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
 from coterie.errors import InternalError
+from coterie.protocol.control import ExperimentCreate
 from coterie.server.clock import now_ms
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
@@ -20,6 +22,16 @@ OPEN_PHASES: Final = ("collecting", "aggregating", "evaluating", "committing")
 async def find(session: AsyncSession, identifier: str) -> ExperimentRow | None:
     """The experiment of this id."""
     return await session.get(ExperimentRow, identifier)
+
+
+def request_of(row: ExperimentRow) -> ExperimentCreate:
+    """What was asked for. It never changes, and every check-in needs it, so it is read once."""
+    return _request(row.request)
+
+
+@lru_cache(maxsize=256)
+def _request(text: str) -> ExperimentCreate:
+    return ExperimentCreate.model_validate_json(text)
 
 
 async def locked(session: AsyncSession, identifier: str) -> ExperimentRow:

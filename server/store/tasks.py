@@ -219,16 +219,6 @@ async def uploads(session: AsyncSession, experiment: str, round: int) -> Sequenc
     return [digest for digest in (await session.execute(query)).scalars() if digest is not None]
 
 
-async def over(session: AsyncSession, experiment: str, round: int) -> Sequence[str]:
-    """The ids of the tasks up to a round that are not out any more and were handed out by it, or counted in it."""
-    query = select(TaskRow.id).where(
-        TaskRow.experiment == experiment,
-        (TaskRow.round == round) | (TaskRow.buffer == round),
-        TaskRow.state != LEASED,
-    )
-    return (await session.execute(query)).scalars().all()
-
-
 async def leased(session: AsyncSession) -> frozenset[str]:
     """The ids of all tasks that are out."""
     return frozenset((await session.execute(select(TaskRow.id).where(TaskRow.state == LEASED))).scalars())

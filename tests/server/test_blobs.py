@@ -1,6 +1,7 @@
 """Blobs: what was put is what is got, for ever, in whole or in part; and nothing that is not meant to be had."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -36,6 +37,17 @@ def test_a_blob_comes_back_with_its_digest_as_tag(coordinator: Opener) -> None:
         assert (head.headers["Content-Length"], head.content) == (str(len(DATA)), b"")
         known = await operator.http.get(url, headers={"If-None-Match": f'W/"x", "{sha256(DATA)}"'})
         assert (known.status_code, known.content) == (304, b"")
+
+    with_operator(coordinator, check)
+
+
+def test_what_was_received_holds_no_file_open(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        await operator.put(DATA, "graph")
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(20):
+            await operator.put(DATA + bytes([number]), "graph")
+        assert len(os.listdir("/proc/self/fd")) < before + 10
 
     with_operator(coordinator, check)
 

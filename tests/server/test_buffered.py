@@ -160,6 +160,47 @@ def test_the_end_takes_back_what_is_out_and_leaves_no_file(coordinator: Opener, 
     run(work())
 
 
+def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinator: Opener, settings: Settings) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            one, two = await fleet(operator, await operator.population(), 2)
+            experiment = await operator.experiment(rounds=3, cohort=1, concurrency=2, lease_s=1.0, **BUFFERED)
+            first, slow = await one.task(), await two.task()
+            data = update(slow)
+            assert (await two.upload(slow, data, part=data[:100])).status_code == 204
+            await send(one, first, 1.0)
+            await operator.until_round(experiment, 1, "committed")
+            partial = settings.folder / "blobs" / "scratch" / slow.id
+            assert partial.exists()
+            async with asyncio.timeout(20):
+                while (await two.upload(slow, data, part=data[:100])).status_code == 204:
+                    await asyncio.sleep(1.1)
+            for number in (2, 3):
+                await send(one, await one.task(), 1.0)
+                await operator.until_round(experiment, number, "committed")
+            async with asyncio.timeout(10):
+                while partial.exists():
+                    await asyncio.sleep(0.02)
+
+    run(work())
+
+
+def test_who_rests_counts_from_the_round_that_counted_its_update(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            one, two, three = await fleet(operator, await operator.population(), 3)
+            experiment = await operator.experiment(rounds=4, cohort=1, concurrency=3, rest_rounds=1, **BUFFERED)
+            first, second = await one.task(), await two.task()
+            await send(one, first, 1.0)
+            await operator.until_round(experiment, 1, "committed")
+            await send(two, second, 1.0)  # of the first round, counted in the second
+            await operator.until_round(experiment, 2, "committed")
+            assert (await two.check_in([second.id]))["task"] is None
+            assert (await one.task()).round == (await three.task()).round == 3
+
+    run(work())
+
+
 def test_a_stop_drops_what_waits(coordinator: Opener, settings: Settings) -> None:
     async def work() -> None:
         async with coordinator() as operator:

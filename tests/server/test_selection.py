@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from server_kit import Device, Opener, fleet, update
 
-from coterie.protocol.device import Task
+from coterie.protocol.control import ExperimentCreate, RoundPolicy
+from coterie.protocol.device import Capabilities, DataReport, Task
+from coterie.server.clock import now_ms
+from coterie.server.device.assignment import Asker, candidates, lease
+from coterie.server.rounds.eligibility import candidate
 from coterie.server.rounds.reservations import kept_for_others
-from coterie.server.store.tables import RoundRow
+from coterie.server.store.tables import ParticipationRow, RoundRow
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -139,6 +143,62 @@ def test_a_selection_that_cannot_be_is_refused_before_anything_begins(coordinato
                 request = await operator.request(**changes)
                 answer = await operator.call("POST", "/v1/experiments", json=request.model_dump(mode="json"))
                 assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
+
+    run(work())
+
+
+def test_rows_count_for_no_more_than_an_update_may_weigh() -> None:
+    policy = RoundPolicy(rounds=1, cohort=1, weight_cap=100)
+    seen = candidate(policy, "a", DataReport(examples=1 << 50), None)
+    assert seen.examples == 100 and candidate(policy, "a", DataReport(examples=7), None).examples == 7
+    past = ParticipationRow(last_round=1, times=1, examples=60, loss=None, seconds=1.0, at=0)
+    assert candidate(policy, "a", None, past).examples == 60
+
+
+def test_nothing_is_kept_for_edge_aggregators(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            body = {"kind": "edge", "population": "people", "max_clients": 5}
+            edge = await Device(operator.http).enrol((await operator.ok("POST", "/v1/tokens", json=body))["token"])
+            await device.check_in()
+            await edge.check_in()
+            assert operator.app.state.coordinator.fleet.around("people", 0) == [device.id]
+
+    run(work())
+
+
+def test_a_device_that_has_answered_since_it_was_looked_up_gets_no_second_task(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            experiment = await operator.experiment(rounds=1, cohort=2, deadline_s=300.0)
+            here = operator.app.state.coordinator
+            asker = Asker(
+                id=device.id,
+                population="people",
+                nonce="a-nonce-that-nobody-used",
+                nonce_expires=now_ms() + 60_000,
+                capabilities=Capabilities(trainers=("plan", "external")),
+                data=None,
+                clients=None,
+            )
+            async with here.database.read() as session:
+                assert await candidates(here, session, asker) == [(experiment, "train")]
+            await train(device, await device.task())
+            assert await lease(here, asker, experiment, "train") is None
+
+    run(work())
+
+
+def test_a_request_is_read_once_for_all_check_ins(coordinator: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            devices = await fleet(operator, await operator.population(), 3)
+            await operator.experiment(rounds=1, cohort=3, deadline_s=300.0)
+            await ask(devices[0])
+            monkeypatch.setattr(ExperimentCreate, "model_validate_json", None)
+            assert all([await ask(device) for device in devices])
 
     run(work())
 
