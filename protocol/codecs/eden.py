@@ -73,7 +73,7 @@ class Eden(Memoryless):
         plain = vector.dtype == np.float32 and vector.flags.c_contiguous
         values = vector if plain else as_float32(vector, shape)
         flips, space = signs(keys.own), Space.of(values.size)
-        parts: list[bytes] = []
+        out = np.empty(self.min_bytes(shape), np.uint8)
         for span in spans(values.size):
             block = cut(values, span)
             squares = np.vecdot(block, block)
@@ -82,11 +82,10 @@ class Eden(Memoryless):
                 check_magnitudes(values, self.name)
             norms = np.sqrt(squares)
             turned = rotate(block, flips, space)
-            codes = self._quantise(turned, norms, space)
-            packed = fold(codes, self.bits) if self.bits in _RUNS else codes
-            levels = _levels(packed, span, self.bits)
-            parts.append(join(self._scales(norms, turned, levels), packed, span, self.bits))
-        return b"".join(parts), NO_STATE
+            packed = self._quantise(turned, norms, space)
+            levels = _levels(packed, span, self.bits, space.third, space.other(turned))
+            put(out, self._scales(norms, turned, levels), packed, span, self.bits)
+        return out.tobytes(), NO_STATE
 
     def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
         """See Codec.decode. Refuses scales that are negative or not finite."""
@@ -116,28 +115,30 @@ class Eden(Memoryless):
         scales, packed = split(payload, span, self.bits, scaled=True)
         check_units(scales, span.first)
         with np.errstate(over="ignore", under="ignore"):
-            whole = rotate_back(_levels(packed, span, self.bits), flips, space.first)
+            levels = _levels(packed, span, self.bits, space.second, space.third)
+            whole = rotate_back(levels, flips, space.first)
             whole *= scales[:, None]
         return whole
 
     def _quantise(
         self, turned: npt.NDArray[np.float32], norms: npt.NDArray[np.float32], space: Space
     ) -> npt.NDArray[np.uint8]:
-        """The codes: each element's cell on an even grid of 256 (65 536 at 3, 5 and 6 bits) says which centroid is
-        nearest, but for the few in the cell that a threshold crosses: at most 0.3 % more error.
+        """The codes, folded where several share a byte: each element's cell on an even grid of 256 (65 536 at 3, 5 and
+        6 bits) says which centroid is nearest, but for the few in the cell that a threshold crosses: at most 0.3 % more
+        error.
         """
         fine = self.bits not in _RUNS
         half = _HALF[fine]
         with np.errstate(divide="ignore", over="ignore"):
             factors = np.where(norms > 0, half / np.float32(_REACH[self.bits]) / norms, np.float32(0))
-        # The turned elements lie in one of the two rooms; the cells take the other.
-        room = space.second if np.may_share_memory(turned, space.first) else space.first
-        cells = np.multiply(turned, factors[:, None], out=room[: turned.size].reshape(turned.shape))
-        cells += np.float32(half)
-        np.clip(cells, 0, 2 * half - 1, out=cells)
+        room = space.other(turned)[: turned.size]
+        scaled = np.multiply(turned, factors[:, None], out=room.reshape(turned.shape))
+        scaled += np.float32(half)
+        cells = space.third.view(np.uint16 if fine else np.uint8)[: turned.size]
+        np.clip(room, 0, 2 * half - 1, out=cells, casting="unsafe")
         if fine:
-            return np.take(_cells(self.bits), cells.astype(np.uint16))
-        return np.take(_pairs(self.bits), cells.astype(np.uint8).view("<u2")).view(np.uint8)
+            return np.take(_cells(self.bits), cells)
+        return fold(_found(_pairs(self.bits), cells.view("<u2"), room), 2 * self.bits)
 
 
 def eden(bits: int, *, biased: bool = False) -> Eden:
@@ -187,9 +188,20 @@ def _cells(bits: int) -> npt.NDArray[np.uint8]:
 
 @cache
 def _pairs(bits: int) -> npt.NDArray[Any]:
-    """Two cells, the first in the lower byte → two codes."""
-    codes = _cells(bits).astype("<u2")
-    return (codes[None, :] | (codes[:, None] << 8)).reshape(-1)
+    """Two cells, the first in the lower byte → two codes, the first in the lower bits."""
+    codes = _cells(bits)
+    return (codes[None, :] | (codes[:, None] << bits)).reshape(-1)
+
+
+def _found(
+    table: npt.NDArray[Any], numbers: npt.NDArray[Any], room: npt.NDArray[np.float32], out: Any = None
+) -> npt.NDArray[Any]:
+    """The table's entries for numbers that it all has. What NumPy makes of them to look them up takes its place in
+    `room`, of eight bytes for each: to take memory for it costs more than to look.
+    """
+    places = room.view(np.intp)[: numbers.size]
+    np.copyto(places, numbers)
+    return np.take(table, places, out=out, mode="clip")
 
 
 @cache
@@ -200,34 +212,44 @@ def _bytes(bits: int) -> npt.NDArray[Any]:
     return _table(bits)[unfold(np.arange(256, dtype=np.uint8), bits)].reshape(256, 8 // bits)
 
 
-def _levels(packed: npt.NDArray[np.uint8], span: Span, bits: int) -> npt.NDArray[np.float32]:
-    """The centroids of a span's codes, [count, size]."""
-    table = _bytes(bits)
+def _levels(
+    packed: npt.NDArray[np.uint8], span: Span, bits: int, out: npt.NDArray[np.float32], room: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """The centroids of a span's codes, [count, size], in `out`; `room` is used on the way."""
+    levels, table = out[: span.count * span.size], _bytes(bits)
     if bits == 4:  # one element of eight bytes is found faster than a row of two
-        return np.take(table.view(np.uint64).reshape(-1), packed).view(np.float32).reshape(span.count, span.size)
-    return np.take(table, packed, axis=0).reshape(span.count, span.size)
-
-
-def join(scales: npt.NDArray[np.float32] | None, packed: npt.NDArray[np.uint8], span: Span, bits: int) -> bytes:
-    """The bytes of a span's blocks: of each its scale, if there are scales, and its codes, folded where several share a
-    byte.
-    """
-    head = 0 if scales is None else _SCALE.itemsize
-    out = np.empty((span.count, head + span.size * bits // 8), np.uint8)
-    if scales is not None:
-        out[:, :head] = scales.astype(_SCALE).view(np.uint8).reshape(span.count, head)
-    if bits in _RUNS:
-        out[:, head:] = packed.reshape(span.count, -1)
+        _found(table.view(np.uint64).reshape(-1), packed.reshape(-1), room, levels.view(np.uint64))
     else:
-        for row, block in zip(out, packed.reshape(span.count, span.size), strict=True):
+        np.take(table, packed.reshape(-1), axis=0, out=levels.reshape(-1, *table.shape[1:]), mode="clip")
+    return levels.reshape(span.count, span.size)
+
+
+def put(
+    out: npt.NDArray[np.uint8],
+    scales: npt.NDArray[np.float32] | None,
+    packed: npt.NDArray[np.uint8],
+    span: Span,
+    bits: int,
+) -> None:
+    """Write a span's blocks where they belong in a payload: of each its scale, if there are scales, and its codes,
+    folded where several share a byte.
+    """
+    head, size = 0 if scales is None else _SCALE.itemsize, packed_size(span.size, bits)
+    at = head * span.first + span.start * bits // 8
+    rows = out[at : at + span.count * (head + size)].reshape(span.count, head + size)
+    if scales is not None:
+        rows[:, :head] = scales.astype(_SCALE).view(np.uint8).reshape(span.count, head)
+    if bits in _RUNS:
+        rows[:, head:] = packed.reshape(span.count, size)
+    else:
+        for row, block in zip(rows, packed.reshape(span.count, span.size), strict=True):
             row[head:] = np.frombuffer(pack(block, bits), np.uint8)
-    return out.tobytes()
 
 
 def split(
     payload: Payload, span: Span, bits: int, *, scaled: bool
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
-    """The inverse of `join` for a span; no scales unless `scaled`. Every block is a multiple of 64 elements."""
+    """The inverse of `put` for a span; no scales unless `scaled`. Every block is a multiple of 64 elements."""
     head, size = _SCALE.itemsize if scaled else 0, packed_size(span.size, bits)
     at = head * span.first + span.start * bits // 8
     data = read_payload(payload, at, at + span.count * (head + size))

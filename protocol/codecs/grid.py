@@ -35,7 +35,7 @@ from coterie.protocol.codecs.codec import (
     as_float32,
     check_range,
 )
-from coterie.protocol.codecs.eden import check_magnitudes, join, split
+from coterie.protocol.codecs.eden import check_magnitudes, put, split
 from coterie.protocol.codecs.packing import fold, unfold
 from coterie.protocol.codecs.rotation import Space, Span, blocks, cut, rotate, rotate_back, signs, spans
 from coterie.protocol.codecs.stochastic import check_units
@@ -76,11 +76,11 @@ class Grid(Memoryless):
 
     def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
         """See Codec.encode. Refuses magnitudes beyond 1e15 (``out_of_range``)."""
-        parts: list[bytes] = []
+        out = np.empty(self.min_bytes(shape), np.uint8)
         for span, scales, codes in self._rounded(vector, keys, shape):
             packed = fold(codes, self.bits) if self.bits in (1, 2, 4) else codes
-            parts.append(join(scales if self.norm is None else None, packed, span, self.bits))
-        return b"".join(parts), NO_STATE
+            put(out, scales if self.norm is None else None, packed, span, self.bits)
+        return out.tobytes(), NO_STATE
 
     def decode(self, payload: Payload, keys: Keys, shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
         """See Codec.decode. Refuses scales that are negative or not finite."""

@@ -80,12 +80,17 @@ class Space:
 
     first: Matrix
     second: Matrix
+    third: Matrix
 
     @staticmethod
     def of(length: int) -> "Space":
         """Room for the spans of a vector of that length."""
         most = min(GROUP * BLOCK, blocks(length)[1])
-        return Space(np.empty(most, np.float32), np.empty(most, np.float32))
+        return Space(np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32))
+
+    def other(self, turned: Matrix) -> Matrix:
+        """Of the first two rooms the one in which a rotated span does not lie."""
+        return self.second if np.may_share_memory(turned, self.first) else self.first
 
 
 def rotate(matrix: Matrix, flips: npt.NDArray[np.float32], space: Space) -> Matrix:
