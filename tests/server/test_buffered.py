@@ -164,7 +164,7 @@ def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinat
     async def work() -> None:
         async with coordinator() as operator:
             one, two = await fleet(operator, await operator.population(), 2)
-            experiment = await operator.experiment(rounds=3, cohort=1, concurrency=2, lease_s=1.0, **BUFFERED)
+            experiment = await operator.experiment(rounds=3, cohort=1, concurrency=2, lease_s=4.0, **BUFFERED)
             first, slow = await one.task(), await two.task()
             data = update(slow)
             assert (await two.upload(slow, data, part=data[:100])).status_code == 204
@@ -173,8 +173,8 @@ def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinat
             partial = settings.folder / "blobs" / "scratch" / slow.id
             assert partial.exists()
             async with asyncio.timeout(20):
-                while (await two.upload(slow, data, part=data[:100])).status_code == 204:
-                    await asyncio.sleep(1.1)
+                while (await two.send("HEAD", f"/v1/device/tasks/{slow.id}/update")).status_code != 410:
+                    await asyncio.sleep(0.1)
             for number in (2, 3):
                 await send(one, await one.task(), 1.0)
                 await operator.until_round(experiment, number, "committed")

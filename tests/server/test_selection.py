@@ -136,10 +136,11 @@ def test_a_selection_that_cannot_be_is_refused_before_anything_begins(coordinato
     async def work() -> None:
         async with coordinator() as operator:
             await operator.population()
-            for changes, code in (
+            refused: tuple[tuple[dict[str, Any], str], ...] = (
                 ({"selection": "best_of(3)"}, "selection_invalid"),
                 ({"labels": [0, 7]}, "labels_unknown"),
-            ):
+            )
+            for changes, code in refused:
                 request = await operator.request(**changes)
                 answer = await operator.call("POST", "/v1/experiments", json=request.model_dump(mode="json"))
                 assert (answer.status_code, answer.json()["code"]) == (422, code), answer.text
