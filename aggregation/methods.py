@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from coterie import errors
 from coterie.aggregation.analytics.count import count_rule
@@ -13,6 +14,9 @@ from coterie.aggregation.analytics.mean import mean_rule
 from coterie.aggregation.analytics.quantiles import quantiles_rule
 from coterie.aggregation.analytics.rule import Rule, method
 from coterie.aggregation.horizontal import ALGORITHMS, Algorithm
+
+if TYPE_CHECKING:
+    from coterie.aggregation.plan.manifest import Manifest
 
 
 def _asking(make: Callable[..., Rule]) -> Callable[..., Algorithm]:
@@ -53,3 +57,19 @@ def algorithm(name: str, parameters: Mapping[str, float]) -> Algorithm:
             code="unknown_algorithm",
         )
     return rule
+
+
+def check_method(manifest: "Manifest") -> None:
+    """Raise errors.ExperimentError unless a server can carry out the plan's method: what `algorithm` raises, or
+    ``algorithm_sections`` for a section that it reads and the plan does not have.
+    """
+    named = manifest.algorithm
+    reads = algorithm(named.name, named.parameters).server.reads
+    absent = sorted(set(reads) - {spec.name for spec in manifest.sections})
+    if absent:
+        raise errors.ExperimentError(
+            f"The plan says that its method is {named.name}, which reads the section {absent[0]!r}, and updates of "
+            "this plan have none.",
+            hint="Compile the plan from an experiment with that method.",
+            code="algorithm_sections",
+        )

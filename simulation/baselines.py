@@ -92,8 +92,19 @@ def local_only(
 def _alone(experiment: Experiment) -> Experiment:
     """The experiment for one client."""
     policy = experiment.rounds.model_dump(exclude=set(_OF_MANY))
-    rounds = RoundPolicy.model_validate({**policy, "cohort": 1})
-    return replace(experiment, algorithm=FedAvg(), server_optimizer=server_sgd(), codecs=("float32",), rounds=rounds)
+    # A schedule of a number that only the method has goes with the method.
+    own = set(experiment.optimizer.hyper if experiment.optimizer else ())
+    schedule = {name: values for name, values in (experiment.rounds.hyper_schedule or {}).items() if name in own}
+    rounds = RoundPolicy.model_validate({**policy, "cohort": 1, "hyper_schedule": schedule or None})
+    return replace(
+        experiment,
+        algorithm=FedAvg(),
+        server_optimizer=server_sgd(),
+        reducer="mean",
+        codecs=("float32",),
+        broadcast="float32",
+        rounds=rounds,
+    )
 
 
 def _rows(source: DataSource, schema: DataSchema, number: int) -> Mapping[str, NDArray[Any]]:

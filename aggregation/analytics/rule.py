@@ -141,7 +141,7 @@ def method(rule: Rule) -> Algorithm:
             deployed=lambda given: (asked(given),),
             statistics=False,
         ),
-        server=ServerPart(init=init, apply=apply),
+        server=ServerPart(init=init, apply=apply, reads=(TALLY,)),
         needs=lambda experiment: _needs(rule, experiment),
     )
 

@@ -259,11 +259,13 @@ def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tup
 class ServerPart:
     """init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state),
     and the version becomes ``version + step``; ``optimize`` may be called once. Running statistics move by their mean
-    change, whatever the step says. reads_drift: whether ``apply`` reads `Aggregates.drift`.
+    change, whatever the step says. reads: the sections that ``apply`` reads. reads_drift: whether it reads
+    `Aggregates.drift`.
     """
 
     init: Callable[[Layout], State] = _no_state
     apply: Callable[[Aggregates, State, Optimize], tuple[Vector, State]] = _delta_step
+    reads: tuple[str, ...] = (DELTA,)
     reads_drift: bool = False
 
 

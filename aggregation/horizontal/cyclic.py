@@ -20,6 +20,7 @@ def _needs(experiment: Experiment) -> Rules:
     rounds = experiment.rounds
     return (
         (rounds.cohort == 1, f"Cyclic visits one client a round; set cohort=1, not {rounds.cohort}"),
+        (rounds.tasks() == 1, "Cyclic offers a round to one client; leave over_selection and dropout out"),
         (
             rounds.selection == "cyclic",
             f'Cyclic takes clients in turn; set selection="cyclic", not {rounds.selection!r}',

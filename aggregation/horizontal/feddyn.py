@@ -6,7 +6,10 @@ algorithm 1. Client k keeps h_k, an estimate of its gradient at the optimum, and
     L_k(θ) − ⟨h_k, θ⟩ + alpha/2 · ‖θ − θ_before‖²;    then h_k ← h_k − alpha (θ_k − θ_before).
 
 With a cohort P of m clients the server keeps h ← h − alpha · |P|/m · mean(θ_k − θ_before) and sets the model to
-mean(θ_k) − h / alpha. Means are weighted by numbers of examples, so all is for the objective that FedAvg has.
+mean(θ_k) − h / alpha. Means are weighted by numbers of examples: with everybody in the cohort, all is for the objective
+that FedAvg has. In the paper clients count alike, and h is the mean of all h_k; so it is here when all weigh the same
+(``weight_cap=1``). Where the weights of cohorts vary, |P| / m stands for their share of the weight, and what the model
+comes to rest at lies between the two objectives.
 """
 
 from __future__ import annotations

@@ -71,6 +71,6 @@ def FedExP(epsilon: float = 1e-3) -> Algorithm:
         name="fedexp",
         parameters={"epsilon": smallest},
         client=ClientPart(sections=_sections, finish=_finish),
-        server=ServerPart(apply=apply),
+        server=ServerPart(apply=apply, reads=(DELTA, SQUARE)),
         needs=_needs,
     )

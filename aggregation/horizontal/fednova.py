@@ -47,8 +47,9 @@ def _length(context: Finish) -> Array:
     # Computed here, where coterie.compute is loaded anyway; the server's part needs none of it.
     from coterie.compute import numpy as xp
 
-    rho = context.hyper["momentum"]
-    return (context.steps - rho * (1 - xp.pow(rho, context.steps)) / (1 - rho)) / (1 - rho)
+    # Few steps of a momentum near 1 would leave nothing of these differences in float32.
+    rho, tau = (xp.astype(number, xp.float64) for number in (context.hyper["momentum"], context.steps))
+    return xp.astype((tau - rho * (1 - xp.pow(rho, tau)) / (1 - rho)) / (1 - rho), xp.float32)
 
 
 def _finish(context: Finish) -> Finished:
@@ -89,6 +90,6 @@ def FedNova() -> Algorithm:
     return Algorithm(
         name="fednova",
         client=ClientPart(sections=_sections, finish=_finish),
-        server=ServerPart(apply=_apply),
+        server=ServerPart(apply=_apply, reads=(DELTA, LENGTH)),
         needs=_needs,
     )

@@ -4,7 +4,7 @@ Ghosh, Chung, Yin, Ramchandran: "An Efficient Framework for Clustered Federated 
 model averaging. A version holds k models, under ``<j>/<name>``, that start from different seeds. A client measures
 each on its training rows, trains the one with the least loss, and uploads its change in that model's place and zeros in
 the others', beside a vector that says which it was. The server moves each model by the mean over those who chose it,
-and leaves one as it is that nobody chose.
+and leaves one as it is that nobody chose; so its optimizer must have no momentum.
 
 So the choice leaves the device only inside two sums. Clients are evaluated with the model that has the least loss on
 the rows that they are evaluated on, as in the authors' code. The exported graph returns the outputs of all models,
@@ -27,6 +27,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Finished,
     Optimize,
     Probe,
+    Rules,
     ServerPart,
     Shapes,
     Tensors,
@@ -40,6 +41,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
     from coterie.aggregation.horizontal.algorithm import Arrays
     from coterie.compute.array import Array
 
@@ -84,6 +86,12 @@ def _select(version: Arrays, probe: Arrays, count: int) -> dict[str, Array]:
     for model, one in zip(models[1:], chosen[1:], strict=True):
         taken = {name: xp.where(one > 0.5, model[name], value) for name, value in taken.items()}
     return taken
+
+
+def _needs(experiment: Experiment) -> Rules:
+    numbers = experiment.server_optimizer.parameters
+    still = not any(numbers.get(name) for name in ("momentum", "beta1"))
+    return ((still, "IFCA needs a server optimizer without momentum: it would move a model that nobody chose"),)
 
 
 def IFCA(clusters: int) -> Algorithm:
@@ -143,5 +151,6 @@ def IFCA(clusters: int) -> Algorithm:
             deployed=deployed,
             statistics=False,
         ),
-        server=ServerPart(apply=apply),
+        server=ServerPart(apply=apply, reads=(DELTA, CHOICE)),
+        needs=_needs,
     )

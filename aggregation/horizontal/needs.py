@@ -28,6 +28,13 @@ def plain_server(experiment: Experiment, method: str, why: str) -> Rules:
     return ((holds, f"{method} needs server_sgd() as it is: {why}"),)
 
 
+def moving(experiment: Experiment, method: str, why: str) -> Rules:
+    """The clients' learning rate is positive in every round."""
+    rule, schedule = experiment.optimizer, experiment.rounds.hyper_schedule or {}
+    rates = (*schedule.get("lr", ()), *(() if rule is None else (rule.hyper.get("lr", 1.0),)))
+    return ((all(rate > 0 for rate in rates), f"{method} needs a learning rate above 0 in every round: {why}"),)
+
+
 def check_number(
     method: str, name: str, value: float, *, least: float, below: float = math.inf, whole: bool = False
 ) -> float:

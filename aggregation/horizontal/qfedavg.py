@@ -29,7 +29,7 @@ from coterie.aggregation.horizontal.algorithm import (
     squared_norm,
     whole_delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, one_version, plain_server
+from coterie.aggregation.horizontal.needs import check_number, moving, one_version, plain_server
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -76,6 +76,7 @@ def _needs(experiment: Experiment) -> Rules:
     rule = experiment.optimizer
     return (
         (rule is None or "lr" in rule.hyper, "q-FedAvg needs a clients' optimizer with a learning rate `lr`"),
+        *moving(experiment, "q-FedAvg", "its step is measured in units of it"),
         *plain_server(experiment, "q-FedAvg", "the method says itself how long the step is"),
         *one_version(experiment, "q-FedAvg"),
     )
@@ -91,6 +92,6 @@ def QFedAvg(q: float = 1.0) -> Algorithm:
         name="qfedavg",
         parameters={"q": power},
         client=ClientPart(hyper={"q": power}, probe={"loss": _loss}, sections=_sections, finish=_finish),
-        server=ServerPart(apply=_apply),
+        server=ServerPart(apply=_apply, reads=(DELTA, CURVATURE)),
         needs=_needs,
     )

@@ -7,8 +7,10 @@ the cohort S steps y ← y − lr · (g(y) − c_i + c), K times from y = x, and
     c_i⁺ = c_i − c + (x − y) / (K · lr);    it uploads y − x and c_i⁺ − c_i.
 
 The server moves x by the mean of the first (with its optimizer, the paper's global step size) and c by |S| / N times
-the mean of the second. Means are weighted by numbers of examples, as FedAvg's are, so c stays the weighted mean of all
-c_i. c travels inside the model version, under ``variate/<name>``.
+the mean of the second. In the paper, which counts clients alike, c is then the mean of all c_i. Means here are weighted
+by numbers of examples, as FedAvg's are: c is the weighted mean of all c_i when everybody takes part or all weigh the
+same (``weight_cap=1``); where the weights of cohorts vary, |S| / N stands for their share of the weight. c travels
+inside the model version, under ``variate/<name>``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Step,
     delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, one_version, plain_descent
+from coterie.aggregation.horizontal.needs import check_number, moving, one_version, plain_descent
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -75,7 +77,11 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
 
 def _needs(experiment: Experiment) -> Rules:
     why = "its variates are mean gradients, read off from the steps"
-    return (*plain_descent(experiment, "SCAFFOLD", why), *one_version(experiment, "SCAFFOLD"))
+    return (
+        *plain_descent(experiment, "SCAFFOLD", why),
+        *moving(experiment, "SCAFFOLD", why),
+        *one_version(experiment, "SCAFFOLD"),
+    )
 
 
 def Scaffold(clients: int) -> Algorithm:
@@ -100,6 +106,6 @@ def Scaffold(clients: int) -> Algorithm:
             sections=_sections,
             finish=_finish,
         ),
-        server=ServerPart(apply=apply),
+        server=ServerPart(apply=apply, reads=(DELTA, VARIATE)),
         needs=_needs,
     )

@@ -9,6 +9,7 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.accumulator import tree_reducer
+from coterie.aggregation.methods import check_method
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
@@ -147,6 +148,7 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
     for holds, message, code in rules:
         if not holds:
             raise ExperimentError(message, code=code)
+    check_method(manifest)
     server_optimizer(request.server.name, request.server.parameters)
     check_reducer(request.reducer, request.rounds.min_updates, manifest.algorithm.name)
     configure(request.rounds, 1, central=request.evaluation is not None)

@@ -3,6 +3,7 @@ training that is done again gives the same bytes, and what a method cannot work 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from coterie.aggregation.horizontal import (
     QFedAvg,
     Scaffold,
 )
-from coterie.aggregation.methods import algorithm
+from coterie.aggregation.methods import algorithm, check_method
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.server_optimizers import (
@@ -139,6 +140,18 @@ def test_a_method_is_rebuilt_from_its_name_and_numbers(name: str) -> None:
             with pytest.raises(errors.ExperimentError) as caught:
                 algorithm(rule.name, wrong)
             assert caught.value.reason == "unknown_algorithm"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_plan_has_the_sections_that_the_server_reads(start: Start, name: str) -> None:
+    """And one that only says so is refused before anybody trains for it."""
+    manifest = start(METHODS[name]).compiled.plan.manifest
+    check_method(manifest)
+    for section in METHODS[name].server.reads:
+        less = replace(manifest, sections=tuple(spec for spec in manifest.sections if spec.name != section))
+        with pytest.raises(errors.ExperimentError, match=f"reads the section '{section}'") as caught:
+            check_method(less)
+        assert caught.value.reason == "algorithm_sections"
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -308,6 +321,17 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "fedsgd with decay": ({"algorithm": FedSGD(), "optimizer": sgd(0.1, weight_decay=0.5)}, "no weight decay"),
     "cyclic with a cohort": ({"algorithm": Cyclic()}, "one client a round"),
     "cyclic at random": ({"algorithm": Cyclic(), "rounds": RoundPolicy(rounds=1, cohort=1)}, "in turn"),
+    "cyclic with more offers": (
+        {"algorithm": Cyclic(), "rounds": RoundPolicy(rounds=1, cohort=1, selection="cyclic", over_selection=2.0)},
+        "to one client",
+    ),
+    "scaffold that stands still": ({"algorithm": Scaffold(4), "optimizer": sgd(0.0)}, "above 0 in every round"),
+    "q-fedavg that stands still": (
+        {"algorithm": QFedAvg(), "rounds": RoundPolicy(rounds=2, cohort=2, hyper_schedule={"lr": (0.1, 0.0)})},
+        "above 0 in every round",
+    ),
+    "ifca with momentum": ({"algorithm": IFCA(2), "server_optimizer": server_sgd(1, 0.9)}, "that nobody chose"),
+    "ifca with Adam": ({"algorithm": IFCA(2), "server_optimizer": server_adam()}, "that nobody chose"),
     "scaffold in a buffer": ({"algorithm": Scaffold(4), "rounds": BUFFERED}, "one version"),
     "feddyn in a buffer": ({"algorithm": FedDyn(4), "rounds": BUFFERED}, "one version"),
     "fedsgd with epochs": ({"algorithm": FedSGD(), "epochs": 2}, "epochs=1"),

@@ -188,7 +188,7 @@ def test_scaffold(start: Start, data: Data) -> None:
         np.testing.assert_allclose(federation.state(client), variate, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.8])
+@pytest.mark.parametrize("rho", [0.0, 0.8, 0.9999])
 def test_fednova(start: Start, data: Data, rho: float) -> None:
     """With a_i = (1 − rho^tau, …, 1 − rho) / (1 − rho) written out."""
 

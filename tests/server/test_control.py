@@ -4,12 +4,14 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from server_kit import RESEARCHER, SCHEMA, Device, Opener, Operator, fleet, measured, once, update
+from server_kit import RESEARCHER, SCHEMA, Device, Opener, Operator, fleet, measured, once, tiny, update
 
+from coterie.aggregation.plan.manifest import Named
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.store import audit
@@ -104,7 +106,15 @@ def test_an_experiment_that_cannot_run_is_never_created(coordinator: Opener) -> 
         poisoned = (await operator.put(nan, "model")).model_dump()
         wrong = encode_tensors({"w": np.zeros((2, 2), np.float32), "b": np.zeros(1, np.float32)})
         misshapen = (await operator.put(wrong, "model")).model_dump()
-        missing = {**plan, "id": "0" * 64, "signature": sign_plan(RESEARCHER, "0" * 64)}
+
+        def signed(digest: str) -> dict[str, Any]:
+            return {**plan, "id": digest, "signature": sign_plan(RESEARCHER, digest)}
+
+        async def named(name: str, parameters: dict[str, float]) -> str:
+            wanted = replace(tiny().manifest, algorithm=Named(name, parameters))
+            return (await operator.put(wanted.data, "plan")).sha256
+
+        missing = signed("0" * 64)
         cases: dict[str, tuple[dict[str, Any], str]] = {
             "population": ({"population": "nobody"}, "population_unknown"),
             "signer": ({"plan": other}, "signer_not_allowed"),
@@ -118,6 +128,9 @@ def test_an_experiment_that_cannot_run_is_never_created(coordinator: Opener) -> 
             "evaluation": ({"evaluation": rows}, "evaluation_unsupported"),
             "metric": ({"rounds": {**good["rounds"], "best": {"metric": "auc", "mode": "max"}}}, "unknown_metric"),
             "form": ({"rounds": {**good["rounds"], "cohort": 0}}, "request_invalid"),
+            "method": ({"plan": signed(await named("mine", {}))}, "unknown_algorithm"),
+            "its numbers": ({"plan": signed(await named("scaffold", {"clients": 0.0}))}, "algorithm_parameter"),
+            "its sections": ({"plan": signed(await named("scaffold", {"clients": 2.0}))}, "algorithm_sections"),
             "field": ({"more": 1}, "request_invalid"),
         }
         for name, (change, code) in cases.items():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, experiment, rows, same
 
-from coterie.aggregation.horizontal import IFCA, Scaffold
+from coterie.aggregation.horizontal import IFCA, FedProx, Scaffold
+from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
@@ -21,6 +22,11 @@ def test_central_training_is_federated_averaging_with_one_client() -> None:
 def test_the_method_does_not_matter_where_there_is_one_client() -> None:
     changes = {"algorithm": Scaffold(6), "server_optimizer": server_sgd(0.5, 0.9), "codecs": ("int8",)}
     assert same(centralised(experiment(**changes), CLIENTS).weights, centralised(experiment(), CLIENTS).weights)
+    robust = {"reducer": "krum(1)", "broadcast": "int8"}
+    assert same(centralised(experiment(**robust), CLIENTS).weights, centralised(experiment(), CLIENTS).weights)
+    pulled = RoundPolicy(rounds=4, cohort=3, hyper_schedule={"mu": (0.1,) * 4, "lr": (0.0,) * 4})
+    still = centralised(experiment(algorithm=FedProx(), rounds=pulled), CLIENTS)
+    assert same(still.weights, compile_plan(experiment()).initial)
     assert set(centralised(experiment(algorithm=IFCA(2)), CLIENTS).weights) == {
         "0.weight", "0.bias", "2.weight", "2.bias"
     }  # fmt: skip
