@@ -1,4 +1,4 @@
-"""Every method of horizontal learning on one small task: what docs/algorithms.md quotes.
+"""Every method of horizontal learning, and every selection, on one small task: what docs/algorithms.md quotes.
 
     COTERIE_DATA=DIR python benchmarks/methods.py --method scaffold [--json] [--quick]
     COTERIE_DATA=DIR python benchmarks/methods.py --all [--json]
@@ -78,6 +78,12 @@ METHODS: Mapping[str, Callable[[int], dict[str, Any]]] = {
     "fedadagrad": lambda rounds: {"server_optimizer": server_adagrad(0.03, 0.01)},
     "fedadam": lambda rounds: {"server_optimizer": server_adam(0.1, tau=0.01)},
     "fedyogi": lambda rounds: {"server_optimizer": server_yogi(0.1, tau=0.01)},
+    "weighted": lambda rounds: {"rounds": policy(rounds, selection="weighted")},
+    "power-of-choice": lambda rounds: {"rounds": policy(rounds, selection="power_of_choice(15)")},
+    "oort": lambda rounds: {"rounds": policy(rounds, selection="oort")},
+    "least-recent": lambda rounds: {"rounds": policy(rounds, selection="least_recent")},
+    "uploads": lambda rounds: {"uploads": ("2.*",)},
+    "broadcast": lambda rounds: {"broadcast": "int8"},
 }
 # The paper evaluates the mean of the last two versions.
 AVERAGED = {"fedexp": 2}

@@ -1,6 +1,6 @@
 """How every reducer fares under every attack: test accuracy on handwritten digits, split by Dirichlet 0.1 and 1.0.
 
-    python benchmarks/robust.py [--data DIR] [--seeds 1] [--json] [--quick]
+    python benchmarks/robust.py [--data DIR] [--seeds 1] [--only krum(4) ...] [--json] [--quick]
 
 DIR holds mnist.npz; COTERIE_DATA serves when --data is not given. 20 clients, of which 4 lie and all take part in every
 round; 20 rounds of 5 steps of SGD, an MLP 784-32-10, batch 32. All clients of a round train in one graph (`vmap` over
@@ -143,11 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("COTERIE_DATA", "."), help="folder with mnist.npz")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each cell; the mean is shown")
+    parser.add_argument("--only", nargs="+", metavar="REDUCER", help="these instead of all")
     parser.add_argument("--json", action="store_true", help="one JSON object a cell")
     parser.add_argument("--quick", action="store_true", help="four rules, four attacks, 10 rounds")
     options = parser.parse_args()
     data, begun = digits(Path(options.data)), time.monotonic()
-    rules = ("mean", "median", "krum(4)", REDUCERS[-1]) if options.quick else REDUCERS
+    rules = options.only or (("mean", "median", "krum(4)", REDUCERS[-1]) if options.quick else REDUCERS)
     attacks = ("none", "sign_flip", "alie", "nan") if options.quick else tuple(ATTACKS)
     for alpha in (0.1, 1.0):
         split = [clients(data, alpha, seed) for seed in range(options.seeds)]

@@ -1,4 +1,4 @@
-"""docs/algorithms.md has a row for every method, and every command in it is one of the benchmark's."""
+"""docs/algorithms.md has a row for every method, and every command in it is one of a benchmark or of tests."""
 
 import re
 import runpy
@@ -8,11 +8,29 @@ from typing import Any
 import pytest
 
 from coterie.aggregation.horizontal import ALGORITHMS
+from coterie.aggregation.methods import METHODS
+from coterie.aggregation.reducers.text import RULES, STEPS
+from coterie.aggregation.selection import SELECTORS
 from coterie.aggregation.server_optimizers import SERVER_OPTIMIZERS
+from coterie.protocol.codecs import FAMILIES, parse
+from coterie.simulation import partition
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
-BENCHMARK: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "methods.py"))
+ROWS = [line for line in PAGE.splitlines() if line.startswith("| ")]
+
+
+def script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py"))
+
+
+def asked_of(name: str) -> set[str]:
+    """What the page's commands give a script by ``--only``."""
+    given = re.findall(rf"`python benchmarks/{name}\.py --only ([^`]+)`", PAGE)
+    return {word.strip("'\"") for words in given for word in words.split()}
+
+
+BENCHMARK = script("methods")
 NAMES = {*BENCHMARK["METHODS"], *BENCHMARK["BASELINES"]}
 
 
@@ -28,3 +46,38 @@ def test_its_task_is_an_experiment(name: str) -> None:
     """What a method needs is set, so that none is refused."""
     wanted = BENCHMARK["experiment"](name, 2)
     assert wanted.name == f"methods-{name}" and (name not in ALGORITHMS or wanted.algorithm.name in (name, "fedavg"))
+
+
+def test_every_reducer_and_step_has_a_row_and_a_command() -> None:
+    asked = asked_of("robust")
+    assert asked <= set(script("robust")["REDUCERS"])
+    parts = {part.partition("(")[0] for text in asked for part in re.split(r"\+(?=[a-z])", text)}
+    assert parts == {*RULES, *STEPS}
+
+
+def test_every_selection_has_a_row() -> None:
+    assert {name for name in SELECTORS if any(row.startswith(f"| `{name}") for row in ROWS)} == set(SELECTORS)
+
+
+def test_every_codec_has_a_row_and_a_command() -> None:
+    asked = asked_of("codecs")
+    families = {re.split(r"[:(]", piece)[0] for name in asked for piece in parse(name).name.split("+")}
+    # float64 is for sums alone.
+    assert families == set(FAMILIES) - {"float64"}
+
+
+def test_every_partitioner_has_a_row_and_a_command() -> None:
+    made = script("partitions")["PARTITIONS"]
+    assert asked_of("partitions") == set(made)
+    helpers = {"Change", "Partition", "Rows", "split"}
+    changes = {"Noise": "noise", "Turns": "turns", "LabelNoise": "label_noise"}
+    assert {changes.get(name, name) for name in set(partition.__all__) - helpers} == set(made)
+
+
+def test_every_question_has_a_row_and_a_command() -> None:
+    assert asked_of("analytics") == set(script("analytics")["QUERIES"]) == set(METHODS) - set(ALGORITHMS)
+
+
+def test_what_the_page_has_from_tests_is_there() -> None:
+    paths = [path for words in re.findall(r"`python -m pytest ([^`]+)`", PAGE) for path in words.split()]
+    assert paths and all((ROOT / path).is_file() for path in paths)
