@@ -86,10 +86,11 @@ def means(length: int, repeats: int) -> dict[str, dict[str, float]]:
 def robust(count: int, length: int, attackers: int, repeats: int) -> dict[str, dict[str, float]]:
     """Rules that see every update."""
     updates = np.random.default_rng(1).normal(size=(count, length)).astype(np.float32)
-    step = nnm(attackers)
+    step, mix = nnm(attackers), np.empty_like(updates)
 
     def mixed() -> Any:
-        return step.mix(gram(InMemory(updates))).astype(np.float32) @ updates
+        # Into memory that is there already, as a pipeline does, which mixes strip after strip.
+        return np.matmul(step.mix(gram(InMemory(updates)), np.random.default_rng).astype(np.float32), updates, out=mix)
 
     works: dict[str, Callable[[], Any]] = {
         "krum": lambda: aggregate(f"krum({attackers})", updates),

@@ -1,8 +1,11 @@
 """Updates that attackers make from the honest ones, without training."""
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie.aggregation.attacks.attack import Forge, Updates
+
+Wide = npt.NDArray[np.float64]
 
 
 def _same(vector: np.ndarray[tuple[int, ...], np.dtype[np.floating]], own: Updates) -> Updates:
@@ -11,7 +14,7 @@ def _same(vector: np.ndarray[tuple[int, ...], np.dtype[np.floating]], own: Updat
         return np.tile(vector.astype(np.float32), (own.shape[0], 1))
 
 
-def _mean(honest: Updates) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _mean(honest: Updates) -> Wide:
     return honest.mean(axis=0, dtype=np.float64)
 
 
@@ -56,19 +59,41 @@ def min_max() -> Forge:
     """
 
     def forge(honest: Updates, own: Updates, generator: np.random.Generator) -> Updates:
-        mean, wide = _mean(honest), honest.astype(np.float64)
-        products = wide @ wide.T
-        squares = np.diagonal(products)
-        allowed = max(float((squares[:, None] + squares[None, :] - 2 * products).max()), 0.0)
-        length = float(np.linalg.norm(mean))
-        unit = -mean / length if length else np.zeros_like(mean)
-        apart = mean - wide
+        mean, apart, unit, squares = _spread(honest)
+        allowed = float(squares.max())
         # ‖m + γ u − x_i‖² ≤ allowed for all i is a quadratic in γ for each i; the least root holds for all.
         along, within = apart @ unit, np.einsum("ij,ij->i", apart, apart)
         roots = -along + np.sqrt(np.maximum(along * along - within + allowed, 0.0))
         return _same(mean + max(float(roots.min()), 0.0) * unit, own)
 
     return forge
+
+
+def min_sum() -> Forge:
+    """As `min_max`, but as far as the sum of squared distances to the honest updates exceeds no honest one's (equation
+    9): nearer to them, harder to tell.
+    """
+
+    def forge(honest: Updates, own: Updates, generator: np.random.Generator) -> Updates:
+        mean, apart, unit, squares = _spread(honest)
+        # The honest differences from their mean sum to nothing, so only γ² n is added to the sum at the mean.
+        room = float(squares.sum(axis=1).max() - np.einsum("ij,ij->", apart, apart)) / honest.shape[0]
+        return _same(mean + max(room, 0.0) ** 0.5 * unit, own)
+
+    return forge
+
+
+def _spread(honest: Updates) -> tuple[Wide, Wide, Wide, Wide]:
+    """The honest mean, its differences from each of them, the unit vector against it, their squared distances from each
+    other.
+    """
+    mean = _mean(honest)
+    apart = mean - honest
+    products = apart @ apart.T
+    own = np.diagonal(products)
+    length = float(np.linalg.norm(mean))
+    unit = -mean / length if length else np.zeros_like(mean)
+    return mean, apart, unit, np.maximum(own[:, None] + own[None, :] - 2 * products, 0.0)
 
 
 def replacement(boost: float) -> Forge:
@@ -89,6 +114,11 @@ def sybil(spread: float) -> Forge:
         return (-mean + noise).astype(np.float32)
 
     return forge
+
+
+def free_rider() -> Forge:
+    """Nothing at all, from clients that want the model without the work."""
+    return lambda honest, own, generator: np.zeros_like(own)
 
 
 def as_trained(honest: Updates, own: Updates, generator: np.random.Generator) -> Updates:

@@ -18,9 +18,11 @@ ATTACKS: Mapping[str, Attack] = MappingProxyType(
             Attack("mimic", forged.mimic(0)),
             Attack("label_flip", forged.as_trained, poisoned.flip_labels),
             Attack("min_max", forged.min_max()),
+            Attack("min_sum", forged.min_sum()),
             Attack("gaussian", forged.gaussian(1.0)),
             Attack("backdoor", forged.replacement(10.0), poisoned.plant_trigger),
             Attack("sybil", forged.sybil(1e-3)),
+            Attack("free_rider", forged.free_rider()),
             Attack("nan", forged.constant(float("nan"))),
             Attack("inf", forged.constant(float("inf"))),
         )

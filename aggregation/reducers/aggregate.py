@@ -11,6 +11,8 @@ from coterie.aggregation.reducers.reducer import Reducer, Vector
 from coterie.aggregation.reducers.source import InMemory, canonical, check_finite, stacked
 from coterie.aggregation.reducers.text import reducer
 
+MOST_WEIGHT = 1e200
+
 
 def aggregate(
     rule: Reducer | str,
@@ -30,12 +32,25 @@ def aggregate(
     """
     chosen = reducer(rule) if isinstance(rule, str) else rule
     rows = stacked(updates)
-    claims = [1.0] * len(rows) if weights is None else [float(weight) for weight in weights]
+    claims = [1.0] * len(rows) if weights is None else _claims(weights)
     if len(claims) != len(rows):
         raise errors.InputError(f"{len(rows)} updates have {len(claims)} weights.", code="updates_shape")
     if chosen.over is None or not all(claim == 1.0 for claim in claims):
         return _one_by_one(chosen, rows, claims) if not chosen.reference else _judged(chosen, rows, claims, reference)
     return _judged(chosen, rows, claims, reference)
+
+
+def _claims(weights: Sequence[float]) -> list[float]:
+    try:
+        claims = np.asarray(weights, np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise errors.UpdateRefused(f"Weights must be numbers: {error}.", code="bad_weight") from error
+    # A weight times the largest float32, summed over all, must stay a float64.
+    if not (np.isfinite(claims).all() and (claims >= 0).all() and claims.sum() < MOST_WEIGHT):
+        raise errors.UpdateRefused(
+            f"Weights must be finite and not negative, and together below {MOST_WEIGHT:g}.", code="bad_weight"
+        )
+    return claims.tolist()
 
 
 def _one_by_one(rule: Reducer, rows: npt.NDArray[np.float32], claims: Sequence[float]) -> Vector:

@@ -18,13 +18,17 @@ Lanes = npt.NDArray[np.float32]
 """``[columns, n]``: for each coordinate the values of all updates, sorted."""
 
 
+Draw = Callable[[], np.random.Generator]
+"""A generator that the updates decide; see `coterie.aggregation.reducers.source.generator`."""
+
+
 @dataclass(frozen=True)
 class Step:
-    """Mixes updates before a rule sees them: ``mix(G)`` is A. fewest: the least number of updates it takes; before(m):
-    how many it takes to give m.
+    """Mixes updates before a rule sees them: ``mix(G, draw)`` is A; only steps that draw call draw. fewest: the least
+    number of updates it takes; before(m): how many it takes to give m.
     """
 
-    mix: Callable[[Matrix], Matrix]
+    mix: Callable[[Matrix, Draw], Matrix]
     fewest: int = 1
     before: Callable[[int], int] = lambda count: count
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.reducers.part import ByCoordinate, Rule, Step
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Block, Matrix, Source, check_finite, combine, gram
+from coterie.aggregation.reducers.source import Block, Matrix, Source, check_finite, combine, generator, gram
 
 # Elements of a block of lanes: sorted where they lie in cache.
 LANES = 1 << 18
@@ -69,7 +69,7 @@ class Pipeline:
             products = products[np.ix_(source.order, source.order)]
         for step in self.steps:
             clients = products.shape[0] - self.references
-            part = self._with_references(step.mix(products[:clients, :clients]))
+            part = self._with_references(step.mix(products[:clients, :clients], lambda: generator(source)))
             mixed = part if mixed is None else part @ mixed
             products = part @ products @ part.T
         return mixed, products

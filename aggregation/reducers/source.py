@@ -4,6 +4,7 @@ Rules that must see every update never need all of every update at once: they wo
 on one block of coordinates after another.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +24,10 @@ STRIP = 1 << 14
 SMALL = 1 << 16
 # Elements of float64 that stay in a core's second-level cache.
 CACHE = 1 << 16
+# Where a squared distance is below this part of the updates' own squares, float32 products leave too little of it.
+NEAR = 1e-2
+# Squares of elements below 1e-19 leave float32.
+FAINT = 1e-24
 
 
 class Source(Protocol):
@@ -75,16 +80,35 @@ class InMemory:
 def gram(source: Source) -> Matrix:
     """All inner products, ``[n, n]`` float64: products of strips in float32, added in float64.
 
-    Raises errors.UpdateRefused (``not_finite``). A strip whose products overflow float32 is done again in float64,
-    where no finite float32 can overflow.
+    Raises errors.UpdateRefused (``not_finite``). Everything is done again in float64, at three times the cost, where
+    updates are so near to each other, or so small, that distances would drown in the rounding of float32.
+    """
+    total = _products(source, SMALL)
+    return total if _resolved(total) else _products(source, source.count * STRIP)
+
+
+def _resolved(products: Matrix) -> bool:
+    """Whether distances between updates can be told from products that were rounded to float32."""
+    squares = np.diagonal(products)
+    both = squares[:, None] + squares[None, :]
+    apart = both - 2 * products
+    np.fill_diagonal(apart, np.inf)
+    return bool((apart >= NEAR * both).all() and (squares >= FAINT).all())
+
+
+def _products(source: Source, small: int) -> Matrix:
+    """Inner products, in float64 for strips of up to ``small`` elements. A strip whose products overflow float32 is
+    done again in float64, where no finite float32 can overflow.
     """
     total = np.zeros((source.count, source.count), np.float64)
     for start, block in source.blocks():
         for low in range(0, block.shape[1], STRIP):
             strip = block[:, low : low + STRIP]
-            with np.errstate(over="ignore", invalid="ignore"):
-                part: npt.NDArray[Any] = strip @ strip.T
-            if strip.size <= SMALL or not np.isfinite(part).all():
+            part: npt.NDArray[Any] | None = None
+            if strip.size > small:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    part = strip @ strip.T
+            if part is None or not np.isfinite(part).all():
                 check_finite(strip, start + low)
                 wide = strip.astype(np.float64)
                 part = wide @ wide.T
@@ -130,6 +154,18 @@ def canonical(rows: Block) -> npt.NDArray[np.intp]:
     return np.array(sorted(range(len(rows)), key=lambda place: rows[place].tobytes()), np.intp)
 
 
+def generator(source: Source) -> np.random.Generator:
+    """Random numbers that the bytes of all updates decide: the same for the same updates in whatever order and blocks,
+    and known to no client before all have sent.
+    """
+    digests = [hashlib.sha256() for _ in range(source.count)]
+    for _, block in source.blocks():
+        for digest, row in zip(digests, block, strict=True):
+            digest.update(row.tobytes())
+    whole = hashlib.sha256(b"".join(sorted(digest.digest() for digest in digests)))
+    return np.random.Generator(np.random.PCG64(int.from_bytes(whole.digest())))
+
+
 def check_finite(block: Block, start: int = 0) -> None:
     """Raise errors.UpdateRefused (``not_finite``) naming the update and the element that is NaN or infinite."""
     finite = np.isfinite(block)
@@ -145,17 +181,22 @@ def check_finite(block: Block, start: int = 0) -> None:
 def stacked(updates: Sequence[npt.ArrayLike] | npt.NDArray[Any]) -> Block:
     """Updates as a float32 matrix ``[n, length]``, without a copy where they are one already.
 
-    Raises errors.InputError (``updates_shape``) unless they are at least one vector, all of one length.
+    Raises errors.InputError (``updates_shape``) unless they are at least one vector, all of one length, of real numbers.
     """
     try:
-        with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(updates, np.float32)
+        given = np.asarray(updates)
     except ValueError as error:
         raise _misshapen(str(error)) from error
+    if given.dtype.kind not in "fiub":
+        raise _misshapen(f"they hold {given.dtype}")
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(given, np.float32)
     if rows.ndim != 2 or 0 in rows.shape:
         raise _misshapen(f"they have the shape {list(rows.shape)}")
     return rows
 
 
 def _misshapen(why: str) -> errors.InputError:
-    return errors.InputError(f"Updates must be one or more vectors of one length, [n, d]; {why}.", code="updates_shape")
+    return errors.InputError(
+        f"Updates must be one or more vectors of real numbers, all of one length, [n, d]; {why}.", code="updates_shape"
+    )

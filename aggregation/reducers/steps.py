@@ -2,11 +2,9 @@
 matrix that mixes them, from their Gram matrix.
 """
 
-import hashlib
-
 import numpy as np
 
-from coterie.aggregation.reducers.part import Combination, Step
+from coterie.aggregation.reducers.part import Combination, Draw, Step
 from coterie.aggregation.reducers.reducer import Vector
 from coterie.aggregation.reducers.source import Matrix, distances
 
@@ -23,7 +21,7 @@ def norm_bound(bound: float) -> Step:
     """Updates longer than the bound are scaled down to it (Sun, Kairouz, Suresh, McMahan: "Can You Really Backdoor
     Federated Learning?", 2019, section 4).
     """
-    return Step(lambda products: np.diag(shrink(np.sqrt(np.diagonal(products)), bound)))
+    return Step(lambda products, draw: np.diag(shrink(np.sqrt(np.diagonal(products)), bound)))
 
 
 def arc(f: int) -> Step:
@@ -32,7 +30,7 @@ def arc(f: int) -> Step:
     2025, algorithm 2).
     """
 
-    def mix(products: Matrix) -> Matrix:
+    def mix(products: Matrix, draw: Draw) -> Matrix:
         count, norms = products.shape[0], np.sqrt(np.diagonal(products))
         clipped = int(2 * f / count * (count - f))
         return np.diag(shrink(norms, float(np.sort(norms)[count - clipped - 1])))
@@ -46,7 +44,7 @@ def nnm(f: int) -> Step:
     order.
     """
 
-    def mix(products: Matrix) -> Matrix:
+    def mix(products: Matrix, draw: Draw) -> Matrix:
         keep = products.shape[0] - f
         near = np.argsort(distances(products), axis=1, kind="stable")[:, :keep]
         mixed = np.zeros_like(products)
@@ -60,14 +58,13 @@ def bucketing(s: int) -> Step:
     """Means of random groups of s updates; the last may be smaller (Karimireddy, He, Jaggi: "Byzantine-Robust Learning
     on Heterogeneous Datasets via Bucketing", 2022, algorithm 1).
 
-    The permutation is drawn from the updates' own inner products, so the same updates give the same groups, and no
-    client can know its group before it sends.
+    The permutation is drawn from a digest of all updates, so the same updates give the same groups, and no client can
+    know its group before all have sent. (Not from inner products: their last bits vary with order and machine.)
     """
 
-    def mix(products: Matrix) -> Matrix:
+    def mix(products: Matrix, draw: Draw) -> Matrix:
         count = products.shape[0]
-        seed = int.from_bytes(hashlib.sha256(np.ascontiguousarray(products).tobytes()).digest())
-        places = np.random.Generator(np.random.PCG64(seed)).permutation(count)
+        places = draw().permutation(count)
         mixed = np.zeros((-(-count // s), count))
         for row, low in enumerate(range(0, count, s)):
             group = places[low : low + s]

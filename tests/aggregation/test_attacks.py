@@ -11,6 +11,7 @@ from coterie import errors
 from coterie.aggregation.attacks import ATTACKS, attack
 from coterie.aggregation.attacks.poisoned import TARGET, flip_labels, plant_trigger, with_trigger
 
+RNG = np.random.default_rng(0)
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "robust.json").read_text("utf-8"))
 
 
@@ -40,6 +41,18 @@ def test_min_max_stays_as_near_as_the_honest_are_to_each_other() -> None:
     furthest = max(np.linalg.norm(sent - a) for a in honest)
     assert furthest == pytest.approx(largest, rel=1e-4)
     assert (sent - honest.mean(axis=0)) @ honest.mean(axis=0) < 0
+
+
+def test_min_sum_is_no_further_in_sum_than_the_furthest_honest_one() -> None:
+    honest = 1 + np.random.default_rng(2).normal(size=(9, 40)).astype(np.float32)
+    sent = ATTACKS["min_sum"].forge(honest, honest[:1], np.random.default_rng(0))[0]
+    largest = max(sum(np.sum((a - b) ** 2) for b in honest) for a in honest)
+    assert sum(np.sum((sent - b) ** 2) for b in honest) == pytest.approx(largest, rel=1e-4)
+    assert (sent - honest.mean(axis=0)) @ honest.mean(axis=0) < 0
+
+
+def test_free_riders_send_nothing() -> None:
+    assert not ATTACKS["free_rider"].forge(np.ones((3, 4), np.float32), np.ones((2, 4), np.float32), RNG).any()
 
 
 def test_poisoned_rows() -> None:

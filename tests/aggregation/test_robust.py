@@ -1,7 +1,7 @@
 """Rules that see every update: known answers, formulas written out plainly, laws, refusals."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.aggregation.reducers import RULES, STEPS, InMemory, aggregate, reducer
-from coterie.aggregation.reducers.source import gram
+from coterie.aggregation.reducers.source import canonical, gram
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "robust.json").read_text("utf-8"))
 Matrix = npt.NDArray[Any]
@@ -36,7 +36,7 @@ def test_known_answers(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", VECTORS["steps"], ids=lambda case: case["step"])
 def test_known_answers_of_steps(case: dict[str, Any]) -> None:
     rows = np.array(VECTORS["updates"], np.float32)
-    mixed = STEPS[case["step"]].make(*case["numbers"]).mix(gram(InMemory(rows))) @ rows
+    mixed = STEPS[case["step"]].make(*case["numbers"]).mix(gram(InMemory(rows)), np.random.default_rng) @ rows
     np.testing.assert_allclose(mixed, case["expected"], rtol=0, atol=1e-8)
 
 
@@ -130,6 +130,15 @@ FORMULAS: dict[str, Callable[[Matrix], Matrix]] = {
 }
 
 
+FORMULAS_OF_NINE: dict[str, Callable[[Matrix], Matrix]] = {
+    "krum(2)": lambda x: _multi_krum(x, 2, 1),
+    "multi_krum(2)": lambda x: _multi_krum(x, 2, 7),
+    "bulyan(1)": lambda x: _bulyan(x, 1),
+    "nnm(2)+median": lambda x: np.median(_nnm(x, 2), axis=0),
+    "geometric_median": FORMULAS["geometric_median"],
+}
+
+
 @pytest.mark.parametrize("count", [15, 16])
 @pytest.mark.parametrize("text", FORMULAS)
 def test_a_rule_is_its_formula(text: str, count: int) -> None:
@@ -139,6 +148,50 @@ def test_a_rule_is_its_formula(text: str, count: int) -> None:
     # Ties (none here) fall by the canonical order, so the formula sees the updates in it.
     expected = FORMULAS[text](x.astype(np.float64))
     np.testing.assert_allclose(aggregate(text, x), expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("text", ["krum(2)", "multi_krum(2)", "bulyan(1)", "nnm(2)+median", "geometric_median"])
+@pytest.mark.parametrize(("offset", "spread"), [(1.0, 1e-4), (1e4, 1.0), (0.0, 1e-21)])
+def test_distances_are_told_where_updates_all_but_agree_and_where_they_are_tiny(
+    text: str, offset: float, spread: float
+) -> None:
+    """As when all clients took nearly the same step: float32 inner products hold nothing of the differences."""
+    x = updates(9, 20_000, seed=5) * np.linspace(1, 1.3, 9, dtype=np.float32)[[3, 1, 7, 0, 8, 2, 5, 4, 6], None]
+    x = (offset + spread * x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(
+        aggregate(text, x), FORMULAS_OF_NINE[text](x.astype(np.float64)), rtol=1e-7, atol=spread * 1e-3
+    )
+
+
+def test_an_average_of_the_largest_numbers_does_not_overflow() -> None:
+    x = np.full((5, 3), 3e38, np.float32)
+    for text in ("trimmed_mean(1)", "meamed(1)", "median", "nnm(1)+trimmed_mean(1)", "mean"):
+        np.testing.assert_allclose(aggregate(text, x), x[0], rtol=1e-6)
+
+
+def test_random_groups_depend_on_the_updates_alone() -> None:
+    x = updates(13, 40_000)
+    expected = aggregate("bucketing(3)+median", x)
+    order = np.random.default_rng(1).permutation(13)
+    np.testing.assert_allclose(aggregate("bucketing(3)+median", x[order]), expected, atol=1e-5)
+    narrow = _Narrow(x[order], canonical(x[order]))
+    np.testing.assert_allclose(run_over("bucketing(3)+median", narrow), expected, atol=1e-5)
+    x[0, 0] += 1
+    assert np.abs(aggregate("bucketing(3)+median", x) - expected).max() > 0.1
+
+
+class _Narrow(InMemory):
+    """The same updates, in other blocks."""
+
+    def blocks(self) -> Iterator[tuple[int, Any]]:
+        for start in range(0, self.length, 7000):
+            yield start, self.rows[:, start : start + 7000]
+
+
+def run_over(text: str, source: InMemory) -> Matrix:
+    over = reducer(text).over
+    assert over is not None
+    return over(source)
 
 
 def test_adasum_adds_what_is_orthogonal_and_averages_what_is_equal() -> None:
@@ -274,3 +327,18 @@ def test_updates_of_different_lengths_are_refused() -> None:
         assert caught.value.reason == "updates_shape"
     with pytest.raises(errors.InputError, match="weights"):
         aggregate("mean", [[1.0], [2.0]], weights=[1.0])
+
+
+def test_what_is_no_number_is_refused() -> None:
+    for bad in ([[1 + 2j], [1]], [[None], [1]], [["1"], ["2"]], np.array([[1], [2]], "datetime64[s]")):
+        with pytest.raises(errors.InputError) as caught:
+            aggregate("median", bad)
+        assert caught.value.reason == "updates_shape"
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf, 1e308, None, "much"])
+@pytest.mark.parametrize("text", ["mean", "median", "fltrust"])
+def test_weights_that_are_none_are_refused_whatever_the_rule(text: str, weight: Any) -> None:
+    with pytest.raises(errors.UpdateRefused) as refused:
+        aggregate(text, [[1.0, 2], [1, 2]], weights=[weight, 1], reference=[1, 1])
+    assert refused.value.reason == "bad_weight"
