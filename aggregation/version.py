@@ -16,6 +16,7 @@ from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.protocol.delta import coarse
+from coterie.protocol.finite import all_finite
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -58,9 +59,11 @@ def next_version(
     """
     together = Aggregates(sections=sections, clients=clients, weight=weight, freshness=freshness, drift=drift)
     step, kept = _step(manifest, together, server, state)
+    new = np.empty_like(base)
     with np.errstate(over="ignore"):
-        new = (base + step).astype(np.float32)
-    if not np.isfinite(new).all():
+        # Added in float64 and rounded once, without a vector of float64 in between.
+        np.add(base, step, out=new, dtype=np.float64, casting="same_kind")
+    if not all_finite(new):
         raise errors.UpdateRefused(
             f"The new weights are not finite at element {int(np.argmin(np.isfinite(new)))}.",
             hint="The training diverged: lower the clients' or the server's learning rate.",

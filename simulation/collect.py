@@ -18,6 +18,7 @@ from coterie.aggregation.reducers import Accumulator, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.aggregation.staleness import freshness
 from coterie.aggregation.version import next_version
+from coterie.protocol.finite import all_finite
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import read_update
@@ -199,10 +200,7 @@ def _check(spec: SectionSpec, vector: NDArray[Any]) -> None:
         raise errors.UpdateRefused(
             f"Section {spec.name!r} has {vector.size} elements; the plan says {spec.length}.", code="wrong_length"
         )
-    # A sum of squares is finite only where every element is; where it overflows, each is looked at.
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = np.dot(vector, vector)
-    if not np.isfinite(total) and not np.isfinite(vector).all():
+    if not all_finite(vector):
         at = int(np.argmin(np.isfinite(vector)))
         raise errors.UpdateRefused(f"Section {spec.name!r} holds {vector[at]} at element {at}.", code="not_finite")
     if spec.value_range is not None:

@@ -16,6 +16,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
 from coterie.errors import DataError, PlanRefused
+from coterie.protocol.finite import BLOCK, all_finite
 from coterie.protocol.metrics import EXAMPLES, MetricSums
 
 
@@ -144,10 +145,14 @@ def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, 
 
 
 def _difference(new: NDArray[np.float32], old: NDArray[np.float32], out: NDArray[np.float32]) -> bool:
-    """new − old; whether it is sure to be finite: a sum of squares is so only where all terms are."""
+    """new − old; whether all of it is finite. Block by block, so that what was just written is looked at in a cache."""
+    finite = True
     with np.errstate(over="ignore", invalid="ignore"):
-        np.subtract(new, old, out=out)
-        return bool(np.isfinite(np.dot(out, out)))
+        for start in range(0, new.size, BLOCK):
+            block = slice(start, start + BLOCK)
+            np.subtract(new[block], old[block], out=out[block])
+            finite = finite and all_finite(out[block])
+    return finite
 
 
 def _require_finite(name: str, value: NDArray[np.float32]) -> None:
