@@ -1,0 +1,141 @@
+"""kill -9 in the second round of a method that the server keeps state for: nothing of that state is lost, and nothing
+of it moves twice.
+
+SCAFFOLD keeps its variate in the version, FedDyn its h beside it, and both run here with momentum on the server. After
+the third round the version is what the formulas give that never heard of a restart.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from server_kit import Device, Operator, Recipe, fleet, tiny
+from test_kill import Zygote, supervised, until_dead_once, until_no_update_is_left
+
+from coterie.aggregation.horizontal import FedDyn, Scaffold
+from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, Named
+from coterie.protocol.device import Task
+from coterie.protocol.layout import Layout
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.tensors import decode_tensors, encode_tensors
+from coterie.protocol.update import encode_update
+
+ROUNDS, CLIENTS, ALPHA, MOMENTUM = 3, 4, 0.5, 0.5
+WEIGHTS = (10, 30)
+SHARE = len(WEIGHTS) / CLIENTS
+
+
+def manifests() -> Mapping[str, Manifest]:
+    """Plans whose trainer is the test itself."""
+    plain = tiny().manifest
+    metrics = plain.sections[-1]
+    layout = Layout.of({**plain.layout.shapes, **{f"variate/{n}": s for n, s in plain.layout.shapes.items()}})
+    half = plain.layout.size
+    sections = (SectionSpec.over(DELTA, layout, [(0, half)]), SectionSpec.over("variate", layout, [(half, 2 * half)]))
+    dyn, scaffold = FedDyn(CLIENTS, ALPHA), Scaffold(CLIENTS)
+    return {
+        "feddyn": replace(plain, algorithm=Named(dyn.name, dyn.parameters)),
+        "scaffold": replace(
+            plain, layout=layout, sections=(*sections, metrics), algorithm=Named(scaffold.name, scaffold.parameters)
+        ),
+    }
+
+
+Means = list[tuple[float, float]]
+"""Of each round: the weighted means of what the devices sent as delta and as change of the variate."""
+
+
+def feddyn(means: Means) -> npt.NDArray[np.float64]:
+    x = h = velocity = 0.0
+    for mean, _ in means:
+        h -= ALPHA * SHARE * mean
+        velocity = MOMENTUM * velocity + mean - h / ALPHA
+        x += velocity
+    return np.full(4, x)
+
+
+def scaffold(means: Means) -> npt.NDArray[np.float64]:
+    x = c = velocity = 0.0
+    for mean, change in means:
+        velocity = MOMENTUM * velocity + mean
+        x, c = x + velocity, c + SHARE * change
+    return np.repeat([x, c], 4)
+
+
+FORMULAS: Mapping[str, Callable[[Means], npt.NDArray[np.float64]]] = {"feddyn": feddyn, "scaffold": scaffold}
+STRIKES = (
+    ("scaffold", "accept.after_commit:3"),
+    ("scaffold", "aggregated.before_commit:2"),
+    ("feddyn", "result_blob.after_sync:4"),
+    ("feddyn", "commit.before_commit:2"),
+)
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Generator[Zygote, None, None]:
+    """One zygote for all the strikes."""
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("method", "strike"), STRIKES)
+def test_kill_in_the_second_round_of_a_method_with_state(
+    method: str, strike: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    asyncio.run(live(method, strike, zygote, tmp_path))
+
+
+async def live(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
+    manifest = manifests()[method]
+    first = encode_tensors(manifest.layout.unflatten(np.zeros(manifest.layout.size, np.float32)))
+    async with supervised(zygote, folder, strike) as (supervisor, operator):
+        token = await operator.population()
+        experiment = await operator.experiment(recipe=Recipe(manifest, {}, first), rounds=ROUNDS)
+        devices = await fleet(operator, token, len(WEIGHTS))
+        means: Means = []
+        for number in range(ROUNDS):
+            sent = [(1.0 + number + place, 0.25 * number - place) for place in range(len(WEIGHTS))]
+            held = [await device.task() for device in devices]
+            for device, task, values, weight in zip(devices, held, sent, WEIGHTS, strict=True):
+                await deliver(device, task, manifest, values, weight)
+            delta, change = np.average(sent, axis=0, weights=WEIGHTS)
+            means.append((float(delta), float(change)))
+        view = await operator.finished(experiment)
+        await until_dead_once(supervisor)
+        assert view["state"] == "finished"
+        await check(operator, experiment, manifest, FORMULAS[method](means))
+        await until_no_update_is_left(folder)
+    assert supervisor.statuses == [-signal.SIGKILL, 0]
+
+
+async def deliver(device: Device, task: Task, manifest: Manifest, values: tuple[float, float], weight: int) -> None:
+    """Upload until it is acknowledged."""
+    sections = {METRICS: np.array((weight, 1.0, 1.0), np.float64)}
+    for spec, value in zip(manifest.sections, values, strict=False):
+        if spec.name != METRICS:
+            sections[spec.name] = np.full(spec.length, value, np.float32)
+    data = encode_update(
+        task=task.id,
+        plan=task.plan.id,
+        base=task.model.sha256,
+        weight=weight,
+        steps=1,
+        specs=manifest.sections,
+        sections=sections,
+    ).data
+    answer = await device.upload(task, data)
+    assert answer.status_code == 200, answer.text
+
+
+async def check(operator: Operator, experiment: str, manifest: Manifest, expected: npt.NDArray[np.float64]) -> None:
+    """Every round counted everybody, and the last version is what the formulas give."""
+    assert [entry["accepted"] for entry in await operator.rounds(experiment)] == [len(WEIGHTS)] * ROUNDS
+    newest = (await operator.models(experiment))[-1]
+    weights = decode_tensors((await operator.http.get(f"/v1/blobs/{newest['sha256']}")).content)
+    np.testing.assert_allclose(manifest.layout.flatten(weights), expected, rtol=1e-6)
