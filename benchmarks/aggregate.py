@@ -6,7 +6,7 @@ mean_float32: bytes a second of the weighted mean, streaming, over those of ``np
 0.6. mean_int8: bytes of float32 a second of decoding int8 and adding, over those of the float32 mean; at least 0.5.
 krum, nnm, geometric_median: seconds over those of ``X @ X.T``; at most 1.2, 3, 3. trimmed_mean: over those of
 ``np.sort(X, axis=0)``; at most 1.1. memory: peak with 100 times as many clients over that with 100; at most 1.1.
-Everything runs on one thread.
+Everything runs on one thread; times are processor time.
 """
 
 import os
@@ -16,7 +16,6 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 import argparse
 import json
 import platform
-import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -35,16 +34,16 @@ AT_MOST = {"krum": 1.2, "nnm": 3.0, "geometric_median": 3.0, "trimmed_mean": 1.1
 
 
 def seconds(*works: Callable[[], Any], repeats: int) -> list[float]:
-    """The median time of each, taken in turns so that a busy moment of the machine meets all of them."""
+    """The least processor time of each, taken in turns so that a busy moment of the machine meets all of them."""
     times: list[list[float]] = [[] for _ in works]
     for work in works:
         work()
     for _ in range(repeats):
         for work, found in zip(works, times, strict=True):
-            begun = time.perf_counter()
+            begun = time.process_time()
             work()
-            found.append(time.perf_counter() - begun)
-    return [statistics.median(found) for found in times]
+            found.append(time.process_time() - begun)
+    return [min(found) for found in times]
 
 
 def means(length: int, repeats: int) -> dict[str, dict[str, float]]:

@@ -181,7 +181,7 @@ def check_finite(block: Block, start: int = 0) -> None:
 def stacked(updates: Sequence[npt.ArrayLike] | npt.NDArray[Any]) -> Block:
     """Updates as a float32 matrix ``[n, length]``, without a copy where they are one already.
 
-    Raises errors.InputError (``updates_shape``) unless they are at least one vector, all of one length, of real numbers.
+    Raises errors.InputError (``updates_shape``) unless they are one vector or more, of real numbers, all of one length.
     """
     try:
         given = np.asarray(updates)

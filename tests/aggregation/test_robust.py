@@ -330,7 +330,8 @@ def test_updates_of_different_lengths_are_refused() -> None:
 
 
 def test_what_is_no_number_is_refused() -> None:
-    for bad in ([[1 + 2j], [1]], [[None], [1]], [["1"], ["2"]], np.array([[1], [2]], "datetime64[s]")):
+    given: list[Any] = [[[1 + 2j], [1]], [[None], [1]], [["1"], ["2"]], np.array([[1], [2]], "datetime64[s]")]
+    for bad in given:
         with pytest.raises(errors.InputError) as caught:
             aggregate("median", bad)
         assert caught.value.reason == "updates_shape"
