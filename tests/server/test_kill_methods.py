@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -116,7 +117,7 @@ async def live(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
 
 async def deliver(device: Device, task: Task, manifest: Manifest, values: tuple[float, float], weight: int) -> None:
     """Upload until it is acknowledged."""
-    sections = {METRICS: np.array((weight, 1.0, 1.0), np.float64)}
+    sections: dict[str, npt.NDArray[Any]] = {METRICS: np.array((weight, 1.0, 1.0), np.float64)}
     for spec, value in zip(manifest.sections, values, strict=False):
         if spec.name != METRICS:
             sections[spec.name] = np.full(spec.length, value, np.float32)
