@@ -1,12 +1,15 @@
 """Methods with state, probes and several models give the same versions whatever engine the clients work in."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from simulation_kit import CLIENTS, experiment, same
 
-from coterie.aggregation.horizontal import IFCA, Algorithm, FedSGD, Moon, QFedAvg, Scaffold
+from coterie.aggregation.horizontal import IFCA, Algorithm, FedAvg, FedSGD, Moon, QFedAvg, Scaffold
+from coterie.aggregation.horizontal.algorithm import ClientPart
+from coterie.compute.optim import sgd
 from coterie.simulation import simulate_full
 
 METHODS: Mapping[str, Algorithm] = {
@@ -26,3 +29,11 @@ def test_worker_processes_get_a_method_from_its_plan_alone() -> None:
     wanted = experiment(algorithm=Scaffold(len(CLIENTS)))
     here, there = (simulate_full(wanted, CLIENTS, engine=engine, workers=2) for engine in ("threads", "processes"))
     assert same(here.weights, there.weights)
+
+
+def test_a_client_part_of_ones_own_needs_nothing_but_its_plan() -> None:
+    halved = ClientPart(gradient=lambda gradient, step: {name: 0.5 * value for name, value in gradient.items()})
+    own = simulate_full(experiment(algorithm=replace(FedAvg(), client=halved)), CLIENTS, engine="processes", workers=1)
+    plain = simulate_full(experiment(optimizer=sgd(0.05)), CLIENTS)
+    for tensor, value in plain.weights.items():
+        np.testing.assert_allclose(own.weights[tensor], value, rtol=0, atol=1e-6, err_msg=tensor)
