@@ -41,7 +41,7 @@ def shard(
     TraceError inside a trace, where there are no threads to run in.
     """
     if not isinstance(cast(object, shards), int) or shards < 1:
-        raise InputError(f"shard: shards must be at least 1, a whole number, got {shards!r}.")
+        raise InputError(f"shard: shards must be a whole number of at least 1, got {shards!r}.")
     for how in out if isinstance(out, tuple) else (out,):
         if how not in ("sum", "mean") and (not isinstance(cast(object, how), int) or isinstance(how, bool)):
             raise InputError(f"shard: there is no collective {how!r}.", hint='Use "sum", "mean" or an axis.')

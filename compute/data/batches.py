@@ -42,7 +42,7 @@ class Batches:
         self.rows = _count_rows(arrays)
         for what, value in (("batch_size", batch_size), ("epochs", 1 if epochs is None else epochs)):
             if not isinstance(cast(object, value), int | np.integer) or value < 1:
-                raise InputError(f"Batches: {what} must be at least 1, a whole number, got {value!r}.")
+                raise InputError(f"Batches: {what} must be a whole number of at least 1, got {value!r}.")
         if not isinstance(cast(object, seed), int | np.integer):
             raise InputError(f"Batches: seed must be a whole number, got {seed!r}.")
         self.arrays = dict(arrays)

@@ -123,7 +123,7 @@ def lbfgs(lr: float = 1.0, *, memory: int = 5) -> Optimizer:
     """
     check_range("lbfgs", 0, inf, lr=lr)
     if not isinstance(cast(object, memory), int) or not 1 <= memory <= 100:
-        raise InputError(f"lbfgs: memory must be from 1 to 100, a whole number, got {memory!r}.")
+        raise InputError(f"lbfgs: memory must be a whole number from 1 to 100, got {memory!r}.")
 
     def init(params: Arrays) -> dict[str, Array]:
         kinds = [f"{kind}_{index}" for kind in ("step", "change") for index in range(memory)]

@@ -90,7 +90,7 @@ def open_session(
     """
     runtime = cast(Any, onnxruntime)
     if not isinstance(cast(object, threads), int) or threads < 1:
-        raise ConfigurationError(f"threads must be at least 1, a whole number, got {threads!r}.")
+        raise ConfigurationError(f"threads must be a whole number of at least 1, got {threads!r}.")
     available = available_providers()
     if provider not in available:
         raise ConfigurationError(f"ONNX Runtime has no provider {provider!r} here; it has {', '.join(available)}.")

@@ -87,10 +87,10 @@ MISTAKES = [
     (lambda: Batches({"sample_weight": np.zeros(3)}, batch_size=1), "reserved"),
     (lambda: Batches((np.zeros(3),), batch_size=1), "arrays by name, got a tuple"),  # pyright: ignore[reportArgumentType]
     (lambda: Batches({"x": [1, 2]}, batch_size=1), "'x' must be a NumPy array, got a list"),  # pyright: ignore[reportArgumentType]
-    (lambda: Batches(table(3), batch_size=1.5), "batch_size must be at least 1, a whole number, got 1.5"),  # pyright: ignore[reportArgumentType]
+    (lambda: Batches(table(3), batch_size=1.5), "batch_size must be a whole number of at least 1, got 1.5"),  # pyright: ignore[reportArgumentType]
     (lambda: Batches(table(3), batch_size=1, seed="a"), "seed must be a whole number"),  # pyright: ignore[reportArgumentType]
-    (lambda: Batches(table(3), batch_size=0), "batch_size must be at least 1"),
-    (lambda: Batches(table(3), batch_size=1, epochs=0), "epochs must be at least 1"),
+    (lambda: Batches(table(3), batch_size=0), "batch_size must be a whole number of at least 1"),
+    (lambda: Batches(table(3), batch_size=1, epochs=0), "epochs must be a whole number of at least 1"),
     (lambda: Batches(table(3), batch_size=1).restore(Batches(table(4), batch_size=1).state()), "has rows 4"),
     (lambda: Batches(table(3), batch_size=1, seed=1).restore(Batches(table(3), batch_size=1).state()), "has seed 0"),
     (

@@ -272,5 +272,5 @@ def test_what_cannot_be_loaded_says_why():
         Executable(symbolic)
     with pytest.raises(ConfigurationError, match="no provider 'NoSuchProvider' here; it has .*CPUExecutionProvider"):
         Executable(two_layers(), provider="NoSuchProvider")
-    with pytest.raises(ConfigurationError, match="threads must be at least 1, a whole number, got 0"):
+    with pytest.raises(ConfigurationError, match="threads must be a whole number of at least 1, got 0"):
         Executable(two_layers(), threads=0)

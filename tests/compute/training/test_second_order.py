@@ -220,8 +220,8 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     ),
     (lambda: minimise(lambda x: xp.sum(x), np.arange(3)), DTypeError, "Only floats"),
     (lambda: lbfgs(-1.0), InputError, "lbfgs: lr must be at least 0"),
-    (lambda: lbfgs(memory=2.5), InputError, "memory must be from 1 to 100, a whole number, got 2.5"),  # pyright: ignore[reportArgumentType]
-    (lambda: lbfgs(memory=0), InputError, "memory must be from 1 to 100"),
+    (lambda: lbfgs(memory=2.5), InputError, "memory must be a whole number from 1 to 100, got 2.5"),  # pyright: ignore[reportArgumentType]
+    (lambda: lbfgs(memory=0), InputError, "memory must be a whole number from 1 to 100"),
 ]
 
 

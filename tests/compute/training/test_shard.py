@@ -104,8 +104,8 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ShapeError,
         r"axis 0 of float32\[8,12\] has 8 .* 3 shards do not divide.*Use one of 1, 2, 4, 8 shards",
     ),
-    (lambda: shard(xp.tanh, shards="2", out=0), InputError, "shards must be at least 1, a whole number, got '2'"),  # type: ignore[arg-type]
-    (lambda: shard(xp.tanh, shards=0, out=0), InputError, "shards must be at least 1"),
+    (lambda: shard(xp.tanh, shards="2", out=0), InputError, "shards must be a whole number of at least 1, got '2'"),  # type: ignore[arg-type]
+    (lambda: shard(xp.tanh, shards=0, out=0), InputError, "shards must be a whole number of at least 1"),
     (lambda: shard(xp.tanh, shards=2, out="max"), InputError, "no collective 'max'"),  # type: ignore[arg-type]
     (lambda: shard(xp.tanh, shards=2, out=True), InputError, "no collective True"),
     (lambda: shard(xp.tanh, shards=2, in_axes=2, out=0)(X), InputError, r"no axis 2 in float32\[8,12\]"),
