@@ -117,11 +117,10 @@ def deadline(round: Round, event: Event) -> tuple[Round, Effects]:
     if round.accepted >= round.config.min_updates:
         return aggregate(round)
     cause = Cause.TOO_FEW_UPDATES if round.accepted else Cause.DEADLINE
-    return _abandon(
-        round,
-        cause,
-        f"{round.accepted} of at least {round.config.min_updates} updates in {round.config.deadline_s:g} s",
-    )
+    detail = f"{round.accepted} of at least {round.config.min_updates} updates in {round.config.deadline_s:g} s"
+    if not (round.accepted or round.leased or round.failed):
+        detail += "; no device took a task: none came, or none is eligible (trainer, min_examples, labels, rest)"
+    return _abandon(round, cause, detail)
 
 
 def ready(round: Round, event: Event) -> tuple[Round, Effects]:

@@ -49,7 +49,8 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
             experiment, kind = offers[0]
             task = await lease(here, asker, experiment, kind)
     now = now_ms()
-    again = here.pacer.window(device.population, here.board.demand(device.population, now), now)
+    demand = here.board.demand(device.population, now)
+    again = here.pacer.window(device.population, demand, now, took=task is not None)
     accepted = rested(again, here.board.rests_s(device.population))
     return CheckInResponse.model_validate(
         {"task": task, "retry_if_accepted": accepted, "retry_if_rejected": again, "settled": settled, "ended": ended}

@@ -5,9 +5,9 @@ Little's law counts a fleet without a row per device: devices that come back eve
 N = r · W many. From there (Bonawitz et al., "Towards Federated Learning at Scale", 2019, section 2.3):
 
 * capacity: no more than half of ``check_in_rate`` arrivals a second, whatever the number of devices;
-* demand: a large fleet comes no oftener than the open tasks need;
+* demand: a large fleet comes no oftener than the open tasks need, of which not everybody who asks may take one;
 * a small fleet comes often, so that short rounds do not wait; where even that is a crowd, it comes back about when the
-  next round should begin, once its tasks are handed out;
+  next round should begin, once its tasks are handed out, over as long as the capacity asks;
 * whoever has contributed rests for as long as its experiment says.
 
 Windows are ±20 % wide and drawn from evenly, which keeps the rate flat.
@@ -15,7 +15,7 @@ Windows are ±20 % wide and drawn from evenly, which keeps the rate flat.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coterie.protocol.device import RetryWindow
 from coterie.protocol.wire import WEEK_MS
@@ -30,7 +30,8 @@ MEMORY_S = 60.0
 
 
 class Arrivals:
-    """The rate of check-ins and the mean window issued, averaged over the last minute with falling weight.
+    """The rate of check-ins, the mean window issued, and the share of those who got a task where some were open, each
+    averaged over the last minute with falling weight.
 
     Times are seconds on any clock that does not go back.
     """
@@ -42,6 +43,8 @@ class Arrivals:
         self._arrivals = 0.0
         self._windows = 0.0
         self._issued = 0.0
+        self._asked = 0.0
+        self._taken = 0.0
 
     def arrived(self, now: float) -> None:
         """Note a check-in."""
@@ -53,6 +56,16 @@ class Arrivals:
         self._fade(now)
         self._windows += mean_s
         self._issued += 1
+
+    def answered(self, now: float, *, took: bool) -> None:
+        """Note whether a device got a task when there were open ones."""
+        self._fade(now)
+        self._asked += 1
+        self._taken += took
+
+    def share(self) -> float:
+        """The share of those who ask that get a task: eligible, able, and not resting."""
+        return (self._taken + 1) / (self._asked + 1)
 
     def rate(self, now: float) -> float:
         """Check-ins a second."""
@@ -74,11 +87,11 @@ class Arrivals:
         if self._begun is None:
             self._begun = self._at = now
         factor = math.exp(-max(now - self._at, 0.0) / self._memory_s)
-        self._arrivals, self._windows, self._issued = (
-            self._arrivals * factor,
-            self._windows * factor,
-            self._issued * factor,
-        )
+        self._arrivals *= factor
+        self._windows *= factor
+        self._issued *= factor
+        self._asked *= factor
+        self._taken *= factor
         self._at = max(now, self._at)
 
 
@@ -87,18 +100,20 @@ class Demand:
     """What the experiments of a population want of its devices now.
 
     open_slots: tasks that nobody has. seconds: in which they should be taken. yield_: the share of tasks that bring an
-    update. next_round_s: when the next round should begin, for a fleet whose tasks are all handed out; 0 when unknown.
+    update. share: of the devices that ask, those that may take one. next_round_s: when the next round should begin, for
+    a fleet whose tasks are all handed out; 0 when unknown.
     """
 
     open_slots: int = 0
     seconds: float = 60.0
     yield_: float = 1.0
+    share: float = 1.0
     next_round_s: float = 0.0
 
     @property
     def rate(self) -> float:
         """Arrivals a second that fill the open slots in time."""
-        return self.open_slots / max(self.yield_, 0.1) / max(self.seconds, 1.0)
+        return self.open_slots / max(self.yield_, 0.1) / max(self.share, 0.001) / max(self.seconds, 1.0)
 
 
 def mean_wait(devices: float, everybody: float, demand: Demand | None, settings: Settings) -> float:
@@ -118,12 +133,15 @@ def mean_wait(devices: float, everybody: float, demand: Demand | None, settings:
 def window(devices: float, everybody: float, demand: Demand | None, settings: Settings) -> RetryWindow:
     """When a device should come back that got no task, or whose work came to nothing."""
     mean = mean_wait(devices, everybody, demand, settings)
-    begin = mean * (1 - SPREAD)
+    begin, width = mean * (1 - SPREAD), 2 * SPREAD * mean
     # A handful of devices may ask as often as they like, and then nobody has to guess when a round will end.
     crowded = mean > settings.retry_floor_s and devices < SMALL_FLEET
     if demand is not None and crowded and demand.open_slots == 0:
-        begin = max(begin, (1 - SPREAD) * min(demand.next_round_s, settings.retry_ceiling_s))
-    return _window(begin, begin + 2 * SPREAD * mean)
+        meeting = (1 - SPREAD) * min(demand.next_round_s, settings.retry_ceiling_s)
+        if meeting > begin:
+            # All of them are told the same moment: only the width keeps them apart.
+            begin, width = meeting, mean
+    return _window(begin, begin + width)
 
 
 def rested(soonest: RetryWindow, rests_s: Sequence[float]) -> RetryWindow:
@@ -144,11 +162,16 @@ class Pacer:
         self._fleet = fleet
         self._arrivals: dict[str, Arrivals] = {}
 
-    def window(self, population: str, demand: Demand | None, now: int) -> RetryWindow:
-        """Note the check-in of a device and say when it should come back. now: milliseconds."""
+    def window(self, population: str, demand: Demand | None, now: int, *, took: bool = False) -> RetryWindow:
+        """Note the check-in of a device, and whether it took a task, and say when it should come back. now:
+        milliseconds.
+        """
         seconds = now / 1000
         seen = self._arrivals.setdefault(population, Arrivals())
         seen.arrived(seconds)
+        if demand is not None and demand.open_slots:
+            seen.answered(seconds, took=took)
+            demand = replace(demand, share=seen.share())
         # A count of those seen lately is exact for a fleet that comes often, and too low for one that comes seldom.
         devices = max(float(self._fleet.count(now, population)), seen.estimate(seconds))
         others = [arrivals.estimate(seconds) for name, arrivals in self._arrivals.items() if name != population]

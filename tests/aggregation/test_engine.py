@@ -61,6 +61,12 @@ def test_the_deadline_aggregates_or_abandons(
     assert (round.phase, round.cause) == (phase, cause)
 
 
+def test_a_round_for_which_nobody_came_says_so() -> None:
+    assert "no device took a task" in (play(fresh(), e.DeadlinePassed("train"))[0].detail or "")
+    tried = play(fresh(), e.TaskLeased(), e.TaskFailed(), e.DeadlinePassed("train"))[0]
+    assert tried.cause is e.Cause.DEADLINE and "no device" not in (tried.detail or "")
+
+
 def test_a_failed_task_frees_its_slot() -> None:
     round, _ = play(fresh(), *[e.TaskLeased()] * 3)
     assert e.open_slots(round, "train") == 0

@@ -24,6 +24,7 @@ WANTED = Demand(open_slots=600, seconds=60.0, yield_=0.5)
         (1000, None, 20.0),  # half of a hundred check-ins a second
         (4000, WANTED, 80.0),
         (10_000, WANTED, 500.0),  # 600 slots in a minute, of which half bring something: 20 arrivals a second
+        (10_000, Demand(open_slots=300, share=0.25), 500.0),  # of four that ask, one may take a task
         (10_000, Demand(open_slots=60_000), 200.0),  # what is wanted is more than can be borne
         (10_000, Demand(), 900.0),  # nothing is wanted: the ceiling
         (1_000_000, Demand(), 20_000.0),  # unless that is more than can be borne
@@ -40,7 +41,7 @@ def test_populations_share_what_can_be_borne() -> None:
 def test_a_small_fleet_comes_back_when_the_next_round_begins() -> None:
     waiting = Demand(open_slots=0, next_round_s=30.0)
     again = window(20, 20, waiting, SETTINGS)
-    assert (again.min_ms, again.max_ms) == (24_000, 24_160)
+    assert (again.min_ms, again.max_ms) == (24_000, 24_400)
     # While there are slots, or nobody knows when the round ends, it asks as often as it may.
     for demand in (Demand(open_slots=1, next_round_s=30.0), Demand(next_round_s=0.0)):
         again = window(20, 20, demand, SETTINGS)
@@ -49,6 +50,34 @@ def test_a_small_fleet_comes_back_when_the_next_round_begins() -> None:
     assert (handful.min_ms, handful.max_ms) == (160, 240)
     large = window(5000, 5000, waiting, SETTINGS)
     assert (large.min_ms, large.max_ms) == (720_000, 1_080_000)
+
+
+def test_those_who_meet_at_the_next_round_are_no_more_than_can_be_borne() -> None:
+    """A thousand devices ask within their twenty seconds, and are all told of the same round in five minutes."""
+    random = np.random.Generator(np.random.PCG64(11))
+    back: list[float] = []
+    for number in range(1000):
+        asked = number / 50
+        told = window(1000, 1000, Demand(next_round_s=300.0 - asked), SETTINGS)
+        back.append(asked + random.uniform(told.min_ms, told.max_ms) / 1000)
+    busiest = np.histogram(back, bins=np.arange(200, 400, 2))[0].max() / 2
+    assert busiest < 1.3 * 50
+
+
+def test_where_few_who_ask_may_take_a_task_more_are_asked() -> None:
+    seen = Arrivals(memory_s=60.0)
+    for number in range(4000):
+        seen.answered(number / 10, took=number % 4 == 0)
+    assert seen.share() == pytest.approx(0.25, rel=0.02)
+    waits = {False: 0.0, True: 0.0}
+    for took in waits:
+        fleet = Fleet()
+        for number in range(10_000):
+            fleet.saw(f"dev_{number}", 0, "people")
+        pacer = Pacer(SETTINGS, fleet)
+        for second in range(10):
+            waits[took] = pacer.window("people", Demand(open_slots=300), 5000 + 1000 * second, took=took).max_ms
+    assert waits[True] > 2 * waits[False]
 
 
 def test_who_has_contributed_rests_as_long_as_every_experiment_lets_it() -> None:
