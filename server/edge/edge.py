@@ -128,7 +128,7 @@ class Edge:
         said = read_message(CheckInResponse, value)
         self._come_back(said.retry_if_rejected)
         if said.settled or said.ended:
-            await self._settle(waiting, said)
+            await self._settle(waiting, frozenset(named), said)
         if said.task is None:
             return False
         if held is not None:
@@ -137,9 +137,9 @@ class Edge:
             return False
         try:
             return await self._take(member, said.task)
-        except RemoteError:
-            raise
         except CoterieError as error:
+            if isinstance(error, RemoteError) and is_transient(error):
+                raise
             log.error("task refused", task=said.task.id, code=error.reason, why=error.message, hint=error.hint)
             await self._abort(member, said.task.id, "checking", error.reason, error.message)
             return False
@@ -151,13 +151,13 @@ class Edge:
         self._beat_at = time.monotonic() + self._beat_every(task)
         return begun
 
-    async def _settle(self, waiting: dict[str, UpstreamTaskRow], said: CheckInResponse) -> None:
-        """Pass the verdicts of the coordinator above down, and end what is over there."""
+    async def _settle(self, waiting: dict[str, UpstreamTaskRow], named: frozenset[str], said: CheckInResponse) -> None:
+        """Pass the verdicts of the coordinator above down, and end what is over there; only what it was asked about."""
         async with self.parts.database.write("settled") as session:
             for task, verdict in said.settled.items():
                 if task in waiting:
                     await answer.settle(session, waiting[task], verdict)
-            for name in said.ended:
+            for name in named.intersection(said.ended):
                 row = await experiments.locked(session, name)
                 opened = await experiments.open_round(session, name)
                 if opened is not None:

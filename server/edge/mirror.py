@@ -15,6 +15,7 @@ from coterie.aggregation.progress import Progress
 from coterie.aggregation.round import RoundConfig
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.errors import PlanRefused, PolicyRefused
+from coterie.protocol.codecs.table import unfit
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.layout import Layout
@@ -56,6 +57,7 @@ class Mirror:
         async with self.database.read() as session:
             if await upstream.find(session, task.id) is not None:
                 return False
+            await _check_circle(session, task)
             signers = await populations.signers(session, membership.population)
             known = await experiments.find(session, task.experiment)
             nested = await devices.any_edge(session, membership.population)
@@ -102,6 +104,13 @@ class Mirror:
                 f"fewer than {needed(self.settings, task.edge)}.",
                 hint="Lower --edge-min-clients, or enrol with a token that allows more.",
                 code="too_few_clients",
+            )
+        unknown = unfit(task.codecs)
+        if unknown:
+            raise PolicyRefused(
+                f"The task asks for codecs that this edge aggregator does not know: {'; '.join(unknown)}.",
+                hint="Install a version of coterie that is closer to the coordinator's above.",
+                code="unknown_codec",
             )
         tree_reducer(task.edge.reducer)
         return task.edge
@@ -168,6 +177,17 @@ class Mirror:
         row.state, row.reason, row.finished_at = experiments.RUNNING, None, None
         await session.flush()
         return row
+
+
+async def _check_circle(session: AsyncSession, task: Task) -> None:
+    """What was made here may not come back from above. Raises PolicyRefused (``circular_tree``)."""
+    own = await experiments.find(session, task.experiment) is not None
+    if own and not await upstream.mirrored(session, task.experiment):
+        raise PolicyRefused(
+            f"The experiment {task.experiment} was made at this coordinator, so the one above it is also below it.",
+            hint="Let --upstream name a coordinator above this one, never itself or one of its edge aggregators.",
+            code="circular_tree",
+        )
 
 
 def needed(settings: Settings, terms: EdgeTerms) -> int:
