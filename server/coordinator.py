@@ -13,7 +13,7 @@ from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.nonces import Nonces
-from coterie.server.auth.tokens import Token
+from coterie.server.auth.tokens import Token, parse_token
 from coterie.server.bell import Bell
 from coterie.server.board import Board
 from coterie.server.device.pace import Pacer
@@ -174,10 +174,20 @@ async def _opened(
 
 async def _check_upstream(settings: Settings, database: Database) -> None:
     """Refuse at once what an edge aggregator could never do."""
-    if settings.upstream is None:
-        return
     async with database.read() as session:
         joined = await upstream.membership(session)
+    if settings.upstream is None:
+        if joined is not None:
+            log.warning(
+                "this edge aggregator was started without --upstream: no round comes from above", url=joined.url
+            )
+        return
+    if settings.upstream_token and parse_token(settings.upstream_token).kind != "edge":
+        raise ConfigurationError(
+            "The token for the coordinator above is not of the kind edge, so nobody could be spoken for.",
+            hint='Ask the operator above for one: POST /v1/tokens with {"kind": "edge", …}.',
+            code="token_kind",
+        )
     if joined is None and not settings.upstream_token:
         raise token_missing()
     if joined is not None and not settings.upstream_token and joined.url != settings.upstream.rstrip("/"):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from coterie.protocol.device import (
 )
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.wire import read_message
+
+EDGE_TOKEN: Final = "coterie_edge_"
+"""What the tokens of edge aggregators begin with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +150,12 @@ def _membership(
 
 
 def _needed(token: str | None, store: Store) -> str:
+    if token and token.startswith(EDGE_TOKEN):
+        raise ConfigurationError(
+            "This token is for an edge aggregator, which speaks for many clients; a device speaks for itself.",
+            hint="Ask the coordinator's operator for an enrolment token, or start `coterie server --upstream` with it.",
+            code="token_kind",
+        )
     if token:
         return token
     raise ConfigurationError(

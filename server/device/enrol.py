@@ -69,32 +69,39 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
             )
         device = await _create(body, here, enroller)
     else:
-        if existing.revoked_at is not None:
-            raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
-        if existing.population != enroller.population:
-            raise Conflict(
-                f"This key is enrolled in population {existing.population!r} already.",
-                hint="Use a key of its own for every population.",
-                code="key_in_use",
-            )
-        if client_bounds(existing) is None and enroller.clients is not None:
-            raise Conflict(
-                "This key is enrolled as a device already, and cannot become an edge aggregator.",
-                hint="Use a key of its own for every role.",
-                code="key_in_use",
-            )
-        device = existing.id
+        device = _again(existing, enroller)
         response.status_code = 200
     nonce = here.nonces.issue(device)
     response.headers[NONCE_HEADER] = nonce
     return EnrolResponse(device_id=device, nonce=nonce)
 
 
+def _again(row: DeviceRow, enroller: Enrolling) -> str:
+    """The device of a key that is enrolled already, if it is the same device in the same role."""
+    if row.revoked_at is not None:
+        raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
+    if row.population != enroller.population:
+        raise Conflict(
+            f"This key is enrolled in population {row.population!r} already.",
+            hint="Use a key of its own for every population.",
+            code="key_in_use",
+        )
+    is_edge = client_bounds(row) is not None
+    if is_edge != (enroller.clients is not None):
+        role, other = ("edge aggregator", "device") if is_edge else ("device", "edge aggregator")
+        raise Conflict(
+            f"This key is enrolled as {role} already, and cannot become {other}.",
+            hint="Use a key of its own for every role.",
+            code="key_in_use",
+        )
+    return row.id
+
+
 async def _create(body: EnrolRequest, here: Here, enroller: Enrolling) -> str:
     async with here.database.write("enrol") as session:
         raced = await devices.by_key(session, body.public_key)
         if raced is not None:
-            return raced.id
+            return _again(raced, enroller)
         if not await tokens.use(session, enroller.token):
             raise Unauthenticated(
                 "The enrolment token has no use left.", hint="Ask the operator for a new one.", code="token_used_up"

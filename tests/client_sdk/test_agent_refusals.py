@@ -39,6 +39,19 @@ def test_without_a_token_the_first_time_says_what_is_missing(tmp_path: Path) -> 
     run(work, tmp_path)
 
 
+def test_a_token_of_an_edge_aggregator_makes_no_device(tmp_path: Path) -> None:
+    async def work(place: Lab) -> None:
+        await place.submit(experiment("closed"))
+        token = (await place.control.edge_token("closed", max_clients=5)).token
+        agent = await place.agent("closed", token=token)
+        with pytest.raises(ConfigurationError) as caught:
+            await agent.join()
+        assert caught.value.reason == "token_kind"
+        assert await place.control.devices("closed") == []
+
+    run(work, tmp_path)
+
+
 def test_a_plan_of_a_key_that_was_not_pinned_is_refused_until_the_device_joins_anew(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         await place.control.ensure_population("trust", SCHEMA)

@@ -13,10 +13,12 @@ from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.update import encode_update
+from coterie.server.auth.tokens import new_token
 from coterie.server.coordinator import open_coordinator
 from coterie.server.edge.mirror import local_config, needed
 from coterie.server.faults import Faults
 from coterie.server.settings import Settings
+from coterie.server.store import devices
 
 
 def run(coordinator: Opener, story: Callable[[Operator, Device], Awaitable[None]], **bounds: int) -> None:
@@ -108,13 +110,32 @@ def test_a_device_cannot_speak_for_others(coordinator: Opener) -> None:
     run(coordinator, story)
 
 
-def test_a_device_does_not_become_an_edge_aggregator_by_another_token(coordinator: Opener) -> None:
+async def token_of(operator: Operator, kind: str) -> str:
+    """A token with which to join."""
+    body = {"kind": kind, "population": "people"} | ({"max_clients": 5} if kind == "edge" else {})
+    return (await operator.ok("POST", "/v1/tokens", json=body, headers=once()))["token"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("enrol", "edge"), ("edge", "enrol")])
+@pytest.mark.parametrize("together", [False, True])
+def test_a_key_keeps_the_role_that_it_joined_in(
+    coordinator: Opener, monkeypatch: pytest.MonkeyPatch, first: str, second: str, together: bool
+) -> None:
+    """Also where the second comes in between looking whether the key is known and writing it down."""
+
     async def story(operator: Operator, edge: Device) -> None:
-        device = await Device(operator.http).enrol(await operator.population())
-        body = {"kind": "edge", "population": "people", "max_clients": 5}
-        token = (await operator.ok("POST", "/v1/tokens", json=body, headers=once()))["token"]
+        device = await Device(operator.http).enrol(await token_of(operator, first))
+        later = await token_of(operator, second)
+        if together:
+            asked = iter([None])
+            known = devices.by_key
+
+            async def too_early(session: Any, public: str) -> Any:
+                return next(asked, await known(session, public))
+
+            monkeypatch.setattr(devices, "by_key", too_early)
         with pytest.raises(AssertionError, match="key_in_use"):
-            await Device(operator.http, device.key).enrol(token)
+            await Device(operator.http, device.key).enrol(later)
 
     run(coordinator, story)
 
@@ -213,3 +234,22 @@ def test_an_edge_without_a_token_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         asyncio.run(open_it())
     assert caught.value.reason == "token_missing"
+
+
+WRONG_TOKENS = ((new_token("enrol").text, "token_kind"), ("not-a-token", "unauthenticated"))
+
+
+@pytest.mark.parametrize(("token", "code"), WRONG_TOKENS)
+def test_an_edge_does_not_join_with_a_token_of_another_kind(tmp_path: Path, token: str, code: str) -> None:
+    """It would be pinned as a device, for good, of which no accumulator is taken."""
+    above = {"upstream": "http://127.0.0.1:1", "upstream_token": token}
+    settings = Settings.model_validate({"folder": prepare(tmp_path / "state"), "prestart": False, **above})
+
+    async def open_it() -> None:
+        async with open_coordinator(settings, Faults()):
+            pass
+
+    with pytest.raises(CoterieError) as caught:
+        asyncio.run(open_it())
+    assert caught.value.reason == code
+    assert token not in str(caught.value)
