@@ -5,14 +5,15 @@ each, far below the 2**-24 of the float32 result.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from coterie import errors
 from coterie.aggregation.reducers.reducer import Accumulator, Chunks, Reducer, Vector, check_length
 
-# 16 Ki elements of float64 and of float32 stay in a core's second-level cache, so each update is read from memory once.
-BLOCK = 1 << 14
+# 32 Ki elements of float64 and of float32 stay in a core's second-level cache, so each update is read from memory once.
+BLOCK = 1 << 15
 
 
 def _init(length: int) -> Accumulator:
@@ -29,8 +30,9 @@ def _add(acc: Accumulator, chunks: Chunks, weight: float) -> Accumulator:
         for low in range(0, values.size, BLOCK):
             block = values[low : low + BLOCK]
             scaled, into = scratch[: block.size], total[start + low : start + low + block.size]
-            # The dtype must be said: beside a Python number NumPy would multiply in float32 and only then widen.
-            np.multiply(block, weight, out=scaled, dtype=np.float64)
+            # Widened first: beside a Python number NumPy would multiply in float32, and mixed types take a slower loop.
+            scaled[:] = block
+            np.multiply(scaled, weight, out=scaled)
             np.add(into, scaled, out=into)
         covered += values.size
     if covered != total.size:
@@ -64,7 +66,8 @@ def _add_unweighted(acc: Accumulator, chunks: Chunks, weight: float) -> Accumula
 
 def bounded_mean(name: str, bounds: tuple[float, ...]) -> Reducer:
     """The weighted mean of updates, each scaled down to the shortest of these lengths first. It needs no more memory
-    than a mean but one update, and adds up in a tree.
+    than a mean but one update, and adds up in a tree: what is merged is no longer than such updates can make it, and is
+    scaled down where it is.
 
     Raises errors.UpdateRefused (``not_finite``) for an update that is not.
     """
@@ -78,7 +81,14 @@ def bounded_mean(name: str, bounds: tuple[float, ...]) -> Reducer:
         scaled = ((start, values * scale if scale < 1 else values) for start, values in held)
         return _add(acc, scaled, weight)
 
-    return Reducer(name, _init, add, _merge, _mean)
+    def merge(left: Accumulator, right: Accumulator) -> Accumulator:
+        most = min(bounds) * right.weight
+        norm = math.sqrt(float(np.dot(right.total, right.total)))
+        # An honest sum is within rounding of it, and stays as it is.
+        honest = norm <= most * (1 + 1e-9)
+        return _merge(left, right if honest else replace(right, total=right.total * (most / norm)))
+
+    return Reducer(name, _init, add, merge, _mean, measures=True)
 
 
 MEAN = Reducer("mean", _init, _add, _merge, _mean)

@@ -243,3 +243,20 @@ def test_a_stale_accumulator_weighs_as_little_as_its_stale_updates_would(grove: 
     weights = LAYOUT.flatten(read_file(Path(flat.weights)))
     tree = grove.root([path, fresh], lags=Lags(versions={"task-3": 3}, exponent=0.5))
     np.testing.assert_array_max_ulp(weights, LAYOUT.flatten(read_file(Path(tree.weights))), maxulp=1)
+
+
+def test_a_lying_edge_moves_a_bounded_version_no_further_than_its_clients_could(grove: Grove) -> None:
+    """Clients that are scaled down to length 5 and edges above them that do not scale: the root scales their sum."""
+    honest, _ = grove.edge([grove.client(1, 10), grove.client(2, 10)], reducer="norm_bound(5)")
+    lying, _ = grove.edge([grove.client(3, 10), grove.client(4, 10)], reducer="mean")
+    plain = {"server": server_optimizer("sgd", {"lr": 1.0})}
+    base = LAYOUT.flatten(read_file(grove.base)).astype(np.float64)
+
+    def moved(below: Sequence[Path]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        result = grove.root(below, rule="norm_bound(5)", **plain)
+        return LAYOUT.flatten(read_file(Path(result.weights))) - base
+
+    assert np.linalg.norm(moved([lying])) <= 5 * (1 + 1e-5)
+    assert np.linalg.norm(moved([honest, lying])) <= 5 * (1 + 1e-5)
+    update = read_update(lying, MANIFEST.sections, limits=EITHER)
+    assert np.linalg.norm(np.concatenate([update.decode("delta"), update.decode("rest")])) > 10 * 20
