@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from server_kit import Device, Opener, Operator, fleet
+from server_kit import Device, Opener, Operator, fleet, update
 
 from coterie.errors import Unauthenticated
 from coterie.protocol.signing import SigningKey
@@ -121,6 +121,29 @@ def test_a_revocation_is_not_forgotten_for_a_row_that_was_read_before_it(coordin
         cache._database.read = slow
         assert not (await cache.find(device.id)).revoked  # it was read before
         assert (await cache.find(device.id)).revoked
+
+    with_device(coordinator, check)
+
+
+def test_an_upload_that_its_device_did_not_sign_counts_nowhere(coordinator: Opener) -> None:
+    """The body of an upload is streamed, so its signature is checked when it has come in, and not by the gate."""
+
+    async def check(operator: Operator, device: Device) -> None:
+        experiment = await operator.experiment(cohort=1, rounds=1)
+        task = await device.task()
+        key = device.key
+        device.key = SigningKey.generate()
+        answer = await device.upload(task, update(task))
+        assert (answer.status_code, answer.json()["code"]) == (401, "signature_invalid")
+        device.key = key
+        signed = device.signed
+        device.signed = lambda method, path, body, nonce=None: signed(method, path, body + b"!", nonce)  # another body
+        answer = await device.upload(task, update(task))
+        assert (answer.status_code, answer.json()["code"]) == (401, "signature_invalid")
+        device.signed = signed
+        (entry,) = await operator.rounds(experiment)
+        assert (entry["accepted"], entry["leased"]) == (0, 1)
+        assert (await device.upload(task, update(task))).is_success
 
     with_device(coordinator, check)
 
