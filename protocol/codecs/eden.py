@@ -3,12 +3,15 @@
 After the rotation (see rotation; its seed is the update's own) a block's elements are nearly normal, whatever the
 vector was. Each becomes the nearest of 2**b centroids q. A block of size n then decodes to (m / n) · Rᵀq with
 
-    unbiased   m = ‖Rx‖² / ⟨Rx, q⟩     E[x'] = x: mean squared error D / (1 - D) · ‖x‖², D the quantiser's distortion
+    unbiased   m = ‖Rx‖² / ⟨Rx, q⟩     mean squared error D / (1 - D) · ‖x‖², D the quantiser's distortion
     biased     m = ⟨Rx, q⟩ / ‖q‖²      the least error, D · ‖x‖², but x' is too short: use it with ``+ef``
 
 Payload of a block: one scale (float32), then b bits for each element (see packing): the index of the centroid's
 magnitude, and above it 1 for negative. Centroids are rounded to whole multiples of 2**-9, so the rotation back adds
 whole numbers below 2**24: exact, in any order. A decoded element is that sum times the scale, one product.
+
+E[x'] = x holds for rotations uniform over all. That of signs and a Hadamard matrix comes close for blocks of many
+elements of weight; of a few it keeps a bias (docs/codecs.md has figures): one of two elements may vanish every time.
 
 Mean squared errors at 1, 2, 3, 4 bits: 0.571, 0.132, 0.0360, 0.0096 of ‖x‖². ``drive`` is one bit, biased.
 Vargaftik et al., DRIVE (arXiv:2105.08339) and EDEN (arXiv:2108.08842).

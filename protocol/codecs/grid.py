@@ -63,7 +63,11 @@ class Grid(Memoryless):
     @property
     def name(self) -> str:
         """``rotate+grid:``, the bits and, if there is one, the norm."""
-        return f"rotate+grid:{self.bits}" + ("" if self.norm is None else f":{self.norm:g}")
+        if self.norm is None:
+            return f"rotate+grid:{self.bits}"
+        # A plus sign would begin the name's next piece: 1e+06 is spelled 1e6.
+        norm = f"{self.norm:g}".replace("e+0", "e").replace("e+", "e")
+        return f"rotate+grid:{self.bits}:{norm}"
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly `bits` for each element of the blocks, and four bytes for each block without a public norm."""

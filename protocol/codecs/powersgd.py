@@ -112,19 +112,21 @@ class PowerSGD:
                 continue
             into = vector[low - start : high - start]
             low, high = low - part.start, high - part.start
-            into[:] = (
-                self._product(payload, part, low, high)
-                if part.factors
-                else _read(payload, part.at + low, part.at + high)
-            )
+            if not part.factors:
+                into[:] = _read(payload, part.at + low, part.at + high)
+                continue
+            for a, b in _pieces(low, high, part.columns):
+                into[a - low : b - low] = self._product(payload, part, a, b)
         return vector
 
     def _product(self, payload: Payload, part: _Part, low: int, high: int) -> Matrix:
-        """Elements [low, high) of P Qᵀ."""
+        """Elements [low, high) of P Qᵀ: a part of one row, or whole rows."""
         first, last = low // part.columns, -(-high // part.columns)
         left = _read(payload, part.at + first * self.rank, part.at + last * self.rank).reshape(-1, self.rank)
+        begin = low - first * part.columns
+        end = high - first * part.columns if last - first == 1 else part.columns
         at = part.at + part.rows * self.rank
-        right = _read(payload, at, at + part.columns * self.rank).reshape(-1, self.rank)
+        right = _read(payload, at + begin * self.rank, at + end * self.rank).reshape(-1, self.rank)
         for factor in (left, right):
             if not np.isfinite(factor).all():
                 raise errors.UpdateRefused("A factor of a matrix is not finite.", code="not_finite")
@@ -132,7 +134,7 @@ class PowerSGD:
             total = left[:, :1] * right[:, 0]
             for j in range(1, self.rank):
                 total += left[:, j : j + 1] * right[:, j]
-        return total.reshape(-1)[low - first * part.columns : high - first * part.columns]
+        return total.reshape(-1)
 
     def _parts(self, shape: Shape) -> list[_Part]:
         parts: list[_Part] = []
@@ -145,6 +147,16 @@ class PowerSGD:
             parts.append(_Part(start, rows, columns, factors, at, values))
             at += values
         return parts
+
+
+def _pieces(low: int, high: int, columns: int) -> list[tuple[int, int]]:
+    """[low, high) cut into a part of a row, whole rows and a part of a row, those that there are: rows may be long, and
+    what decoding takes shall follow from what is asked for.
+    """
+    first, last = -(-low // columns) * columns, high // columns * columns
+    if first > last:
+        return [(low, high)]
+    return [(a, b) for a, b in ((low, first), (first, last), (last, high)) if a < b]
 
 
 def _read(payload: Payload, start: int, stop: int) -> Matrix:

@@ -1,6 +1,7 @@
 """Golomb-Rice codes of whole numbers: the entropy coding of everything here that is small more often than large.
 
-A run of `count` numbers below 2**width, with a parameter k from 0 to width that the encoder picks for the fewest bytes:
+A run of `count` numbers below 2**width, with a parameter k from 0 to width, that of the fewest bytes and of several
+such the least, so that every encoder writes the same:
 
     k                          1 byte
     the low k bits of each     packed (see packing)
@@ -42,7 +43,8 @@ def encode(numbers: Numbers, width: int) -> bytes:
 def decode(data: bytes | memoryview, count: int, width: int) -> Numbers:
     """The numbers of a run whose bytes are exactly `data`.
 
-    Allocates at most eight times the bytes given. Raises errors.UpdateRefused (``malformed``).
+    Allocates at most eight times the bytes given and a few numbers for each of `count`. Raises errors.UpdateRefused
+    (``malformed``).
     """
     if not least_bytes(count) <= len(data) <= most_bytes(count, width):
         raise malformed(f"A coded run of {count} numbers has {len(data)} bytes")
@@ -50,10 +52,12 @@ def decode(data: bytes | memoryview, count: int, width: int) -> Numbers:
     at = 1 + packed_size(count, k if k <= width else 0)
     if k > width or at > len(data):
         raise malformed(f"A coded run of {len(data)} bytes has the parameter {k}")
-    ends = np.flatnonzero(np.unpackbits(np.frombuffer(data, np.uint8, offset=at), bitorder="little"))
+    bits = np.unpackbits(np.frombuffer(data, np.uint8, offset=at), bitorder="little")
+    held = int(np.count_nonzero(bits))
+    ends = np.flatnonzero(bits) if held == count else np.empty(0, np.int64)
     used = int(ends[-1]) + 1 if ends.size else 0
-    if ends.size != count or (used + 7) // 8 != len(data) - at:
-        raise malformed(f"A coded run of {count} numbers holds {ends.size}, or bytes after the last")
+    if held != count or (used + 7) // 8 != len(data) - at:
+        raise malformed(f"A coded run of {count} numbers holds {held}, or bytes after the last")
     rests = np.diff(ends, prepend=-1) - 1
     if count and int(rests.max()) >= 1 << (width - k):
         raise malformed(f"A coded number has more than {width} bits")
@@ -62,11 +66,7 @@ def decode(data: bytes | memoryview, count: int, width: int) -> Numbers:
 
 
 def _best(numbers: Numbers, width: int) -> int:
-    if not numbers.size:
-        return 0
-    about = int(np.log2(max(float(numbers.mean()) * np.log(2), 1)))
-    candidates = {min(max(k, 0), width) for k in (about - 1, about, about + 1)} | {width}
-    return min(sorted(candidates), key=lambda k: _size(numbers, k))
+    return min(range(width + 1), key=lambda k: _size(numbers, k))
 
 
 def _size(numbers: Numbers, k: int) -> int:

@@ -156,12 +156,21 @@ def _build(name: str) -> Codec:
 
 
 def choose(preferred: Iterable[str], have: Iterable[str] = FAMILIES) -> str:
-    """The first preferred codec whose families this client all has and that fits slices of the layout.
+    """The first preferred codec whose families this client all has, that it can make with this parameter, and that
+    fits slices of the layout.
 
     ``float32`` when there is none.
     """
     known = frozenset(have) & frozenset(FAMILIES) - EXTRA_ONLY
-    return next((name for name in preferred if families(name) <= known), MANDATORY)
+    return next((name for name in preferred if families(name) <= known and _exists(name)), MANDATORY)
+
+
+def _exists(name: str) -> bool:
+    try:
+        parse(name)
+    except errors.InputError:
+        return False
+    return True
 
 
 def unfit(names: Iterable[str]) -> tuple[str, ...]:

@@ -137,6 +137,22 @@ def test_rice_codes_keep_numbers_within_their_bounds(width: int, numbers: list[i
     data = rice.encode(codes, width)
     assert rice.least_bytes(codes.size) <= len(data) <= rice.most_bytes(codes.size, width)
     assert rice.decode(data, codes.size, width).tolist() == codes.tolist()
+    # The least parameter of the fewest bytes, so that every encoder writes the same.
+    sizes = [packed_size(codes.size, k) + (int((codes >> k).sum()) + codes.size + 7) // 8 for k in range(width + 1)]
+    assert (data[0], len(data)) == (sizes.index(min(sizes)), 1 + min(sizes))
+
+
+def test_one_element_of_a_long_row_is_decoded_by_itself() -> None:
+    read: list[int] = []
+    payload = bytes(4 * (2 + 100_000))
+
+    def reader(start: int, stop: int) -> bytes:
+        read.append(stop - start)
+        return payload[start:stop]
+
+    shape = Shape((200_000,), (2,))
+    assert parse("powersgd:1").decode(reader, KEYS, shape, 99_999, 100_001).tolist() == [0, 0]
+    assert sum(read) <= 16
 
 
 @given(st.integers(-(2**20), 2**20))

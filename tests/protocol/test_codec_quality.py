@@ -161,6 +161,23 @@ def test_the_mean_of_many_updates_is_the_vector(name: str) -> None:
     assert lost < 1.3 * alone / count**2 + stays
 
 
+def test_eden_leaves_a_bias_where_few_elements_of_a_block_have_weight() -> None:
+    """As docs/codecs.md says: signs and a Hadamard transform are not a rotation uniform over all."""
+
+    def stays(vector: Vector) -> float:
+        codec, shape, total = parse("eden:1"), Shape.flat(vector.size), np.zeros(vector.size)
+        for number in range(300):
+            payload = codec.encode(vector, keys(number), shape, NO_STATE)[0]
+            total += codec.decode(payload, keys(number), shape, 0, vector.size)
+        return float(np.linalg.norm(total / 300 - vector) / np.linalg.norm(vector))
+
+    two = np.zeros(4096, np.float32)
+    two[:2] = 1, 0.3
+    many = np.zeros(4096, np.float32)
+    many[:200] = log_normal(4096)[:200]
+    assert stays(two) > 0.25 and stays(many) < 0.07
+
+
 def test_randk_keeps_the_same_elements_for_every_update_of_a_round() -> None:
     first, second = (np.flatnonzero(through("randk:0.1", log_normal(1000), number)) for number in (1, 2))
     assert first.tolist() == second.tolist() and first.size == 100

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.protocol.codecs import FAMILIES, NO_STATE, Codec, Keys, Shape, choose, families, parse
+from coterie.protocol.codecs.grid import Grid
 from coterie.protocol.codecs.table import unfit
 
 KEYS = Keys.of(task="task_1", plan="plan-1", base="base-1", section="delta")
@@ -213,3 +214,11 @@ def test_a_client_takes_the_first_codec_whose_families_it_has_and_never_float64(
     assert choose(["topk:0.1+ef", "topk:0.1"], have=["topk", "float32"]) == "topk:0.1"
     assert choose(["rotate+grid:4", "eden:4"], have=["rotate", "eden"]) == "eden:4"
     assert choose(["zip:4"]) == choose([]) == choose(["float64"]) == "float32"
+    # A later coordinator may know parameters of a family that this client cannot make.
+    assert choose(["eden:8", "qsgd:16+rice", "int8"]) == "int8"
+
+
+@pytest.mark.parametrize("norm", ["1e-15", "0.5", "999999", "1e6", "2.5e6", "1e15"])
+def test_a_public_norm_of_any_size_can_be_spelled(norm: str) -> None:
+    assert parse(f"rotate+grid:4:{norm}").name == f"rotate+grid:4:{norm}"
+    assert parse(f"rotate+grid:4:{norm}") == Grid(4, float(norm))
