@@ -3,8 +3,16 @@
 from coterie import errors
 from coterie.aggregation.reducers.text import reducer
 
-# Of these methods a client's update is no estimate of one common change.
-_APART = {"ifca": "each of its clients moves one of several models"}
+# Updates of these methods hold another number beside the change, by which their server multiplies or divides: the
+# length of both together means nothing, and to bound it bounds no step.
+_BESIDE = {
+    "fednova": "how far a client's steps go",
+    "qfedavg": "the curvature that the change is divided by",
+    "fedexp": "the square of its length",
+    "ifca": "which of several models a client moves",
+}
+# Of these a client's update is no estimate of one common change, coordinate by coordinate either.
+_APART = frozenset({"ifca"})
 
 
 def check_reducer(text: str, min_updates: int, algorithm: str) -> None:
@@ -26,9 +34,11 @@ def check_reducer(text: str, min_updates: int, algorithm: str) -> None:
             hint=f"Set min_updates to {rule.fewest} or more in the round policy, or lower f.",
             code="reducer_updates",
         )
-    if rule.needs == "updates" and algorithm in _APART:
+    apart = algorithm in _APART and rule.needs == "updates"
+    if apart or (algorithm in _BESIDE and rule.measures):
         raise errors.ExperimentError(
-            f"The reducer {rule.name} compares updates, and those of {algorithm} cannot be: {_APART[algorithm]}.",
-            hint="Choose mean or norm_bound(c).",
+            f"The reducer {rule.name} compares or measures whole updates, and those of {algorithm} hold "
+            f"{_BESIDE[algorithm]} beside the change.",
+            hint="Choose mean." if algorithm in _APART else "Choose mean, median, trimmed_mean(f) or meamed(f) alone.",
             code="reducer_method",
         )

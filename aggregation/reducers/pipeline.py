@@ -61,8 +61,7 @@ class Pipeline:
 
     def _mixed(self, source: Source) -> tuple[Matrix | None, Matrix | None]:
         """The steps as one matrix, and the Gram matrix after them; None where neither is needed."""
-        blind = isinstance(self.rule, ByCoordinate) and self.rule.choose is None
-        if blind and not self.steps:
+        if not self.measures:
             return None, None
         products, mixed = gram(source), None
         if source.order is not None:
@@ -83,7 +82,13 @@ class Pipeline:
         return whole
 
     @property
+    def measures(self) -> bool:
+        """Whether it needs inner products of updates."""
+        return bool(self.steps) or not isinstance(self.rule, ByCoordinate) or self.rule.choose is not None
+
+    @property
     def references(self) -> int:
+        """How many of the updates are trusted ones, at the end."""
         return 0 if isinstance(self.rule, ByCoordinate) or not self.rule.reference else 1
 
 

@@ -41,7 +41,8 @@ class Reducer:
     needs: ``sums`` when an accumulator is made of sums, which a tree of aggregators can form; ``updates`` when it must
     keep every update. fewest: the least number of updates that give a result. over(source): the result over updates
     that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once. reference: whether
-    the last of its updates must be one that the caller trusts.
+    the last of its updates must be one that the caller trusts. measures: whether it reads lengths of whole updates or
+    distances between them, and not each coordinate alone.
 
     Guarantees: any grouping and order of the same updates gives the same result to 1 ulp of float32; the neutral
     element changes nothing. result raises errors.UpdateRefused (``zero_weight``) when there is nothing to divide by.
@@ -56,6 +57,7 @@ class Reducer:
     fewest: int = 1
     over: "Callable[[Source], Vector] | None" = None
     reference: bool = False
+    measures: bool = False
 
 
 def check_length(left: Accumulator, right: Accumulator) -> None:

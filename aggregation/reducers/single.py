@@ -52,6 +52,7 @@ def single(pipeline: Pipeline) -> Reducer:
         fewest=pipeline.fewest,
         over=pipeline.run,
         reference=pipeline.references > 0,
+        measures=pipeline.measures,
     )
 
 

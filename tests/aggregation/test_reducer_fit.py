@@ -1,5 +1,6 @@
 """Reducers in experiments: refused when they cannot work, and at work in a simulation with lying clients."""
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,11 @@ import pytest
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.horizontal import ALGORITHMS
+from coterie.aggregation.horizontal.algorithm import Shapes
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import simulate_full
@@ -41,11 +45,33 @@ def test_a_reducer_that_cannot_work_is_refused_with_the_experiment(text: str, co
     assert experiment(reducer="krum(3)").reducer == "krum(3)"
 
 
-def test_clusters_cannot_be_compared() -> None:
-    with pytest.raises(errors.ExperimentError, match="ifca") as caught:
+def beside(name: str) -> bool:
+    """Whether the method's updates hold a mean that is no change of the weights."""
+    needed = [at.name for at in signature(ALGORITHMS[name]).parameters.values() if at.default is at.empty]
+    method = ALGORITHMS[name](**dict.fromkeys(needed, 2))
+    layout = Layout.of({"w": (3,), "beside/w": (3,)})
+    shapes = Shapes(tensors={"w": (3,)}, trained={"w": (3,)})
+    return any(spec.reduction == "weighted_mean" and spec.is_extra for spec in method.client.sections(shapes, layout))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_updates_with_a_number_beside_the_change_are_not_measured_as_one(name: str) -> None:
+    """norm_bound(1) over FedNova's 50 steps and a change of length 0.1 would scale both by 1/50, the step by 1/2500."""
+    for text in ("norm_bound(1)", "krum(1)", "bulyan(0)", "nnm(1)+median", "geometric_median"):
+        if beside(name):
+            with pytest.raises(errors.ExperimentError, match="beside the change") as caught:
+                check_reducer(text, 5, name)
+            assert caught.value.reason == "reducer_method"
+        else:
+            check_reducer(text, 5, name)
+    check_reducer("mean", 5, name)
+
+
+def test_coordinates_of_clusters_cannot_be_compared() -> None:
+    with pytest.raises(errors.ExperimentError, match="which of several models") as caught:
         check_reducer("median", 5, "ifca")
     assert caught.value.reason == "reducer_method"
-    check_reducer("norm_bound(3)", 5, "ifca")
+    check_reducer("median", 5, "fednova")
 
 
 @pytest.mark.parametrize(("text", "moved"), [("mean", 1000.0), ("nnm(2)+median", 2.0), ("norm_bound(3.5)", 6.0)])
