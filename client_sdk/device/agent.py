@@ -107,10 +107,9 @@ class Agent:
         DataError, and errors that waiting cannot mend: a device that is revoked, a disk that is full, three tasks
         failing one after another.
         """
-        failures = 0
+        failures, before = 0, self._settled()
         while not self._stop.is_set():
-            settled = self.summary.counted + self.summary.rolled_back
-            if rounds is not None and settled >= rounds:
+            if rounds is not None and self._settled() - before >= rounds:
                 break
             try:
                 await self.join()
@@ -138,6 +137,9 @@ class Agent:
         self.summary.bytes_up, self.summary.bytes_down = self._link.bytes_up, self._link.bytes_down
         self._emit("stopped")
         return self.summary
+
+    def _settled(self) -> int:
+        return self.summary.counted + self.summary.rolled_back
 
     async def cycle(self) -> float:
         """One turn: finish the task in flight, or check in, settle and do the task that is assigned. Returns the

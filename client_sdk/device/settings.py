@@ -18,7 +18,7 @@ Listener = Callable[[Mapping[str, Any]], None]
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """What a run did.
+    """What an agent did, in all of its runs.
 
     trained and evaluated: updates acknowledged. counted and rolled_back: training updates settled. failed: tasks given
     up.

@@ -43,6 +43,19 @@ def test_an_error_counts_with_its_update(tmp_path: Path) -> None:
     run(work, tmp_path)
 
 
+def test_a_second_run_goes_on_with_the_error_that_the_first_left(tmp_path: Path) -> None:
+    async def work(place: Lab) -> None:
+        policy = RoundPolicy(rounds=3, cohort=1, evaluate_every=0)
+        view = await place.submit(experiment("twice", rounds=policy, codecs=("topk:0.1+ef",)))
+        agent = await place.agent("twice")
+        for rounds in (1, 2, 3):
+            # The summary is the agent's, over all of its runs; each run waits for an update of its own.
+            assert (await agent.run(rounds=1)).counted == rounds
+            assert agent.store.client_state(view.id)["codec/round"].tolist() == [rounds]
+
+    run(work, tmp_path)
+
+
 def test_an_error_whose_round_was_abandoned_is_forgotten(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         policy = RoundPolicy(rounds=1, cohort=2, min_updates=2, deadline_s=1.0, evaluate_every=0)
