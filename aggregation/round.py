@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from coterie import errors
+from coterie.protocol.over_selection import selection_for
 
 Sums = Mapping[str, float]
 
@@ -115,7 +116,7 @@ class RoundConfig:
         """
         if self.offered is not None:
             return self.offered
-        return math.ceil(self.cohort * self.over_selection)
+        return selection_for(self.cohort, self.over_selection)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,11 @@ from coterie.errors import InputError
 CONFIDENCE = 0.99
 
 
+def selection_for(goal: int, factor: float) -> int:
+    """ceil(goal * factor), as it is in decimal: 11 for 10 * 1.1, which is 11.000000000000002 in binary."""
+    return ceil(round(goal * factor, 6))
+
+
 @cache
 def smallest_selection(goal: int, dropout: float, confidence: float = CONFIDENCE) -> int:
     """The smallest n with P[Bin(n, 1 - dropout) >= goal] >= confidence.

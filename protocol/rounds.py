@@ -1,11 +1,10 @@
 """How an experiment's rounds run: cohort, deadlines, evaluation, and when to stop."""
 
-from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from coterie.protocol.over_selection import smallest_selection
+from coterie.protocol.over_selection import selection_for, smallest_selection
 from coterie.protocol.wire import Number, Request, Seconds, Token, message_error
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
@@ -155,7 +154,7 @@ class RoundPolicy(ByHand):
             return self.concurrency or 2 * self.cohort
         if self.dropout is not None:
             return smallest_selection(self.cohort, self.dropout)
-        return ceil(round(self.cohort * self.over_selection, 6))  # 10 * 1.1 is 11.000000000000002
+        return selection_for(self.cohort, self.over_selection)
 
     def evaluators(self) -> int:
         """How many devices one federated evaluation asks."""

@@ -61,6 +61,11 @@ def test_the_deadline_aggregates_or_abandons(
     assert (round.phase, round.cause) == (phase, cause)
 
 
+def test_over_selection_is_rounded_up_as_it_is_in_decimal() -> None:
+    for cohort, over, slots in ((10, 1.1, 11), (10, 1.11, 12), (3, 1.0, 3)):
+        assert e.RoundConfig(cohort=cohort, over_selection=over).slots == slots
+
+
 def test_a_round_for_which_nobody_came_says_so() -> None:
     assert "no device took a task" in (play(fresh(), e.DeadlinePassed("train"))[0].detail or "")
     tried = play(fresh(), e.TaskLeased(), e.TaskFailed(), e.DeadlinePassed("train"))[0]
