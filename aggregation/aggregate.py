@@ -101,7 +101,7 @@ def aggregate_updates(
         manifest,
         base=weights,
         sections=sections,
-        clients=sum(entry.clients for entry in usable),
+        clients=sum(entry.clients for entry in usable if entry.weight),
         weight=whole,
         server=server,
         state={} if server_state is None else read_file(server_state),

@@ -209,6 +209,18 @@ def test_permuting_clients_changes_nothing(start: Start, data: Mapping[int, Sequ
         np.testing.assert_allclose(turned.version[tensor], value, rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "feddyn", "fednova", "scaffold"])
+def test_a_client_of_no_weight_changes_nothing(start: Start, data: Mapping[int, Sequence[Batch]], name: str) -> None:
+    """Nor how many clients a method believes there were."""
+    nothing = {3: [{**batch, "sample_weight": np.zeros_like(batch["sample_weight"])} for batch in data[2]]}
+    without, beside = start(METHODS[name]), start(METHODS[name], "beside")
+    for _ in range(2):
+        without.round({0: data[0], 1: data[1]})
+        beside.round({0: data[0], 1: data[1], **nothing})
+    for tensor, value in without.version.items():
+        assert beside.version[tensor].tobytes() == value.tobytes()
+
+
 @pytest.mark.parametrize("name", sorted({*METHODS, *SERVERS}))
 def test_a_restart_in_mid_round_changes_nothing(
     start: Start, drive: Any, data: Mapping[int, Sequence[Batch]], name: str, tmp_path: Path
