@@ -243,6 +243,17 @@ def test_an_error_fades_while_its_client_is_away() -> None:
     assert away["codec/delta/q.0"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("name", ["drive+ef", "eden:2:biased+ef", "eden:1+ef"])
+def test_an_error_that_fades_away_in_a_block_without_news_can_still_be_sent(name: str) -> None:
+    codec, shape, state = parse(name), Shape.flat(640), NO_STATE
+    vector = log_normal(640) * np.float32(1e-10)
+    for number in range(150):
+        payload, state = codec.encode(vector, keys(number), shape, state)
+        assert np.isfinite(codec.decode(payload, keys(number), shape, 0, 640)).all()
+        vector = np.zeros(640, np.float32)
+    assert np.abs(state["residual"]).max() < 1e-20
+
+
 def test_powersgd_finds_a_matrix_of_low_rank_and_leaves_vectors_alone() -> None:
     generator = np.random.default_rng(0)
     matrix = (generator.standard_normal((30, 2)) @ generator.standard_normal((2, 20))).astype(np.float32)
