@@ -16,7 +16,7 @@ from coterie.cli.failures import INTERRUPTED, report
 COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("demo", demo.demo, "Watch it work: real digits, a coordinator, ten clients."),
     ("new", new.new, "Write a starter project that runs."),
-    ("simulate", simulate.simulate, "Train an experiment in this process."),
+    ("simulate", simulate.simulate, "Train an experiment with virtual clients."),
     ("server", server.server, "Run the coordinator."),
     ("submit", submit.submit, "Start an experiment on a coordinator."),
     ("client", client.client, "Join and train on local data."),

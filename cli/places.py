@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.errors import ConfigurationError, InputError
+from coterie.errors import ConfigurationError, ExperimentError, InputError
 
 HOME = Path(".coterie")
 PORT = 8765
@@ -42,6 +42,17 @@ def file_to_write(path: Path) -> Path:
     else:
         return path
     raise InputError(what, hint=hint, code="file_unusable")
+
+
+def folder_name(experiment: str) -> str:
+    """An experiment's name as that of a folder: one plain word, whatever the name holds."""
+    from coterie.client_sdk.control.submission import slug
+    from coterie.protocol.canonical import sha256_hex
+
+    try:
+        return slug(experiment)
+    except ExperimentError:
+        return sha256_hex(experiment.encode())[:12]
 
 
 def admin_token(given: str | None) -> str:

@@ -7,8 +7,8 @@ import typer
 
 from coterie.cli.extras import require
 from coterie.cli.output import Json, Output, figure, size
-from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, admin_token, file_to_write
-from coterie.errors import InputError
+from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, admin_token, file_to_write, folder_name
+from coterie.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
     from coterie.aggregation.history import History
@@ -45,7 +45,7 @@ def report(
     found = _stored(run)
     if found is None:
         name, history = _fetched(run, url, token, ca)
-        folder = write_run(REPORTS / name, name, history)
+        folder = write_run(REPORTS / folder_name(name), name, history)
     else:
         name, history, folder = found
     path = file_to_write(out or folder / "report.svg")
@@ -67,11 +67,14 @@ def report(
 
 def _stored(run: str) -> "tuple[str, History, Path] | None":
     """The run that lies in this folder, this file, or under this name among the simulations made here."""
-    from coterie.aggregation.report.files import read_run
+    from coterie.aggregation.report.files import ROUNDS, read_run
 
-    for path in (Path(run), SIMULATIONS / run):
-        if path.exists():
+    places = (Path(run), SIMULATIONS / run, SIMULATIONS / folder_name(run))
+    for path in places:
+        if path.is_file() or (path / ROUNDS).is_file():
             return *read_run(path), path if path.is_dir() else path.parent
+    if Path(run).is_dir():
+        read_run(Path(run))
     if Path(run).suffix or len(Path(run).parts) > 1:
         raise InputError(
             f"There is no folder or file {run}.",
@@ -86,7 +89,17 @@ def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[s
     from coterie.cli.watch import chosen
     from coterie.client_sdk.control.control import Control
 
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    try:
+        known = admin_token(token)
+    except ConfigurationError as error:
+        found = sorted(path.name for path in SIMULATIONS.iterdir()) if SIMULATIONS.is_dir() else []
+        here = ", ".join(found) or "none"
+        raise InputError(
+            f"There is no simulation {run!r} in this folder but {here}, and no coordinator to ask.",
+            hint="Name one of them, or run the command in the folder where `coterie server` was started.",
+            code="run_unreadable",
+        ) from error
+    with Control(url, token=known, ca=ca) as control:
         found = chosen(control, run)
         return found.name, found.history()
 
@@ -127,6 +140,8 @@ def _draw(name: str, history: "History", path: Path) -> None:
     from coterie.aggregation.report.svg import COLOURS
 
     drawn = panels(history)
+    if not drawn:
+        raise InputError(f"Nothing of {name} can be drawn yet: it has no round.", code="run_unreadable")
     lines = -(-len(drawn) // _COLUMNS)
     figure: Any = Figure(figsize=(4.4 * min(_COLUMNS, len(drawn)), 0.5 + 2.9 * lines), layout="constrained")
     figure.suptitle(name)

@@ -77,6 +77,11 @@ def server(
     from coterie.server.settings import Settings
 
     output = Output(json)
+    if upstream is None and (upstream_token, upstream_ca, edge_deadline) != (None, None, None):
+        raise typer.BadParameter(
+            "--upstream-token, --upstream-ca and --edge-deadline (or their variables) are an edge aggregator's; "
+            "they need --upstream."
+        )
     given: dict[str, Any] = {
         "tls_cert": tls_cert,
         "tls_key": tls_key,

@@ -1,16 +1,17 @@
 """`coterie simulate`: the experiment with many virtual clients, on this machine or a cluster."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
-from coterie.cli.places import HOME, file_to_write
+from coterie.cli.places import HOME, file_to_write, folder_name
 from coterie.cli.rounds import RoundTable
+from coterie.errors import ExperimentError
 
 
 def simulate(
@@ -24,7 +25,8 @@ def simulate(
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
     engine: Annotated[
-        str, typer.Option(help="Where clients work: threads, processes, batched, batched:N, auto, ray:local or ray://HOST.")
+        str,
+        typer.Option(help="Where clients work: threads, processes, batched, batched:N, auto, ray:local or ray://HOST."),
     ] = "threads",
     workers: Annotated[int, typer.Option(min=1, help="Clients that work at once.")] = 1,
     trainer: Annotated[
@@ -35,9 +37,7 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Train with virtual clients: no coordinator, no network, the same arithmetic."""
-    from coterie.aggregation.report.files import write_run
     from coterie.cli.loading import call, load_experiment, override, split_target
-    from coterie.client_sdk.control.submission import slug
     from coterie.simulation import simulate_full
 
     output = Output(json)
@@ -45,22 +45,28 @@ def simulate(
     experiment, module = load_experiment(target)
     experiment = override(experiment, rounds=rounds, seed=seed)
     shards = call(module, split_target(target)[0], clients)
-    folder = HOME / "simulations" / slug(experiment.name)
+    if not isinstance(shards, Sequence) or isinstance(shards, str):
+        raise ExperimentError(
+            f"{target}: `{clients}` is a {type(shards).__name__}, not a sequence with each client's data.",
+            hint='For example: clients = ["data/site-1.csv", "data/site-2.csv"]',
+            code="experiment_file",
+        )
+    sources = cast(Sequence[Any], shards)
+    folder = HOME / "simulations" / folder_name(experiment.name)
     model = file_to_write(out or folder / "infer.onnx")
-    title = f"{experiment.name}: {len(shards)} virtual clients"
+    title = f"{experiment.name}: {len(sources)} virtual clients"
     with RoundTable(output, title) as table:
         result = simulate_full(
             experiment,
-            shards,
+            sources,
             engine=engine,
             workers=workers,
             trainer=trainer,
-            folder=folder / "versions",
+            folder=folder,
             resume=resume,
             on_event=lambda event: show(table, event),
             watch=table.work,
         )
-    write_run(folder, experiment.name, result.history)
     rows = result.history.to_dicts()
     committed = [row for row in rows if row["state"] == "committed"]
     path: Path | None = None
@@ -69,7 +75,7 @@ def simulate(
     output.event(
         "summary",
         rounds=len(committed),
-        clients=len(shards),
+        clients=len(sources),
         seconds=round(time.perf_counter() - started, 3),
         loss=committed[-1].get("loss") if committed else None,
         accuracy=committed[-1].get("accuracy") if committed else None,
@@ -80,6 +86,8 @@ def simulate(
     if path is None:
         output.say("No round was committed, so there is no model; the causes stand in the table.")
         raise typer.Exit(FAILED)
+    if not table.rows:
+        output.say(f"Nothing to do: all {len(rows)} rounds were done before; more with --rounds.")
     output.say(f"Model: {path}")
     output.say(f"Curves and tables: {folder}; coterie report {folder.name} draws them.")
 

@@ -19,6 +19,7 @@ from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.progress import Progress
+from coterie.aggregation.report.files import write_run
 from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ConfigurationError, ExperimentError
@@ -75,7 +76,7 @@ def simulate(
     trainer: Trainer | str | None = None,
     on_event: Listener = lambda event: None,
     watch: Watch = lambda round, kind, done, total: None,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     resume: bool = False,
 ) -> History:
     """The history of an experiment over these clients; see `simulate_full`, which also returns the model."""
@@ -101,7 +102,7 @@ def simulate_full(
     trainer: Trainer | str | None = None,
     on_event: Listener = lambda event: None,
     watch: Watch = lambda round, kind, done, total: None,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     resume: bool = False,
 ) -> Simulation:
     """Run an experiment over virtual clients.
@@ -112,8 +113,9 @@ def simulate_full(
     of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
     ``module:attribute``, which engines with processes need; None runs the plan's graphs.
     on_event: gets one ``round`` event per round. watch: told how many clients of a round are done. folder: where model
-    versions (``<sha256>.safetensors``) and, after every round, a checkpoint are kept; None for nowhere. resume:
-    continue from the folder's checkpoint, if it has one.
+    versions (``<sha256>.safetensors``) and, after every round, a checkpoint and the run's files (``rounds.jsonl``,
+    ``rounds.csv``, ``rounds.svg``; see `write_run`) are kept; None for nowhere. resume: continue from the folder's
+    checkpoint, if it has one.
 
     Each round takes ``cohort`` clients, by the policy's selection from the experiment's seed and the round's number,
     all of them when there are fewer. Deadlines and over-selection do not matter here: nobody is late.
@@ -139,9 +141,10 @@ def simulate_full(
             hint="Lower cohort and min_updates in the round policy, or give more clients.",
             code="too_few_clients",
         )
-    if folder is not None:
-        make_folder(folder)
-    versions = Versions(compiled.plan.manifest.layout, folder)
+    place = None if folder is None else Path(folder)
+    if place is not None:
+        make_folder(place)
+    versions = Versions(compiled.plan.manifest.layout, place)
     setting = Setting(
         name=engine,
         experiment=experiment,
@@ -152,7 +155,7 @@ def simulate_full(
         threads=1,
     )
     initial = versions.add_tensors(compiled.initial)
-    kept = None if folder is None else _checkpoints(folder, experiment, compiled.plan, initial, len(population))
+    kept = None if place is None else _checkpoints(place, experiment, compiled.plan, initial, len(population))
     if resume and kept is None:
         raise ConfigurationError("Only a run with a folder can be resumed.", code="resume_without_folder")
     found = kept.load() if resume and kept is not None else None
@@ -174,12 +177,18 @@ def simulate_full(
         if found is not None:
             rounds.restore(found)
 
+        def written(history: History) -> History:
+            if place is not None:
+                write_run(place, experiment.name, history)
+            return history
+
         def done(record: RoundRecord) -> None:
             if kept is not None:
                 kept.save(rounds.checkpoint())
+            written(History(tuple(rounds.records)))
             on_event(record.to_dict())
 
-        history = rounds.run(done)
+        history = written(rounds.run(done))
         on_event(
             {"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun}
         )

@@ -54,7 +54,7 @@ def read_run(path: Path) -> tuple[str, History]:
     except OSError as error:
         raise _unreadable(file, error.strerror or str(error)) from error
     except (errors.InputError, UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(file, f"{type(error).__name__}: {error}") from error
+        raise _unreadable(file, str(error).rstrip(".")) from error
     if not len(history):
         raise _unreadable(file, "it holds no round")
     return name, history

@@ -1,6 +1,7 @@
 """A history as panels of curves: what to draw, whoever draws it."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coterie.aggregation.history import History, RoundRecord
@@ -51,12 +52,17 @@ def panels(history: History) -> tuple[Panel, ...]:
 
 def _metric(history: History, name: str) -> tuple[Series, ...]:
     series = (
-        Series("evaluation", tuple(history.curve(name))),
+        Series("evaluation", _drawable(history.curve(name))),
         Series("worst decile", _deciles(history, name, lambda spread: spread.worst_decile)),
         Series("best decile", _deciles(history, name, lambda spread: spread.best_decile), faint=True),
-        Series("training", tuple(history.curve(f"training.{name}")), faint=True),
+        Series("training", _drawable(history.curve(f"training.{name}")), faint=True),
     )
     return tuple(one for one in series if one.points)
+
+
+def _drawable(points: Iterable[tuple[int, float]]) -> Points:
+    """Without NaN and infinity, which a run that diverges measures and no axis has."""
+    return tuple((round, value) for round, value in points if math.isfinite(value))
 
 
 def _deciles(history: History, name: str, read: Callable[[Spread], float]) -> Points:

@@ -109,6 +109,21 @@ def test_a_place_that_cannot_hold_the_model_is_refused_before_training(coterie: 
             assert done.out == ""
 
 
+@pytest.mark.parametrize("holds", ["schema", "3", "'data/site-1.csv'"])
+def test_clients_that_are_no_sequence_are_the_files_fault(holds: str, coterie: Coterie, tmp_path: Path) -> None:
+    assert coterie("new", "project").code == 0
+    with (tmp_path / "project/experiment.py").open("a") as file:
+        file.write(f"\nmine = {holds}\n")
+    done = coterie("simulate", "experiment.py", "--clients", "mine", "--json", cwd=tmp_path / "project")
+    assert (done.code, done.events[-1]["code"]) == (BAD_INPUT, "experiment_file")
+
+
+def test_settings_of_an_edge_aggregator_need_a_coordinator_above(coterie: Coterie) -> None:
+    """Without it they would be passed over, and a coordinator of its own started."""
+    done = coterie("server", "--port", "0", "--upstream-token", "x", "--json")
+    assert done.code == USAGE and "--upstream" in done.events[-1]["message"]
+
+
 def test_a_reader_that_leaves_early_is_no_failure(
     coterie: Coterie, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -1,12 +1,14 @@
 """`coterie report` as a user meets it."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coterie.aggregation.history import History, RoundRecord
-from coterie.aggregation.report.files import write_run
+from coterie.aggregation.report.files import read_run, write_run
+from coterie.cli.places import folder_name
 
 BAD_INPUT = 4
 
@@ -42,6 +44,32 @@ def test_a_picture_with_matplotlib(coterie: Any, folder: Path, tmp_path: Path) -
     assert (tmp_path / "deep" / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_that_is_not_there_is_named(coterie: Any) -> None:
-    done = coterie("report", "some/where", "--json")
+@pytest.mark.parametrize("run", ["some/where", "absent", "data"])
+def test_a_run_that_is_not_there_is_named(run: str, coterie: Any, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    done = coterie("report", run, "--json")
     assert done.code == BAD_INPUT and done.events[-1]["code"] == "run_unreadable"
+    assert run != "absent" or "digits" in done.events[-1]["message"]
+
+
+def test_a_simulation_is_found_by_its_experiments_name_and_beside_a_folder_of_that_name(
+    coterie: Any, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "digits").mkdir()
+    for name in ("digits", "Digits"):
+        assert coterie("report", name, "--json").events[-1]["path"] == ".coterie/simulations/digits/report.svg"
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", "été/été", "実験", "Bright or dark"])
+def test_an_experiments_name_is_one_plain_word_as_a_folder(name: str) -> None:
+    """A coordinator tells it, so it must lead nowhere."""
+    found = folder_name(name)
+    assert re.fullmatch(r"[a-z0-9][a-z0-9._-]*", found) and found != name
+
+
+def test_a_run_that_diverged_is_written_and_drawn(tmp_path: Path) -> None:
+    """NaN and infinity have no place on an axis; the finite values have."""
+    losses = (1.0, float("inf"), float("nan"))
+    rounds = [RoundRecord(round=at, state="committed", metrics={"loss": loss}) for at, loss in enumerate(losses, 1)]
+    write_run(tmp_path, "wild", History(tuple(rounds)))
+    assert "nan" not in (tmp_path / "rounds.svg").read_text() and len(read_run(tmp_path)[1]) == len(losses)
