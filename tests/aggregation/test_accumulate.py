@@ -61,7 +61,9 @@ class Grove:
         vector = (draws.normal(size=LAYOUT.size) * 10.0 ** draws.integers(-6, 3, LAYOUT.size)).astype(np.float32)
         extra = {"steps": np.array([seed + 0.5]), "metrics": np.array([weight, 0.25 * weight])}
         sections: Mapping[str, Any] = {
-            spec.name: np.concatenate([vector[a:b] for a, b in spec.slices]) if spec.slices else extra[spec.name]
+            spec.name: np.concatenate([vector[a:b] for a, b in spec.slices])
+            if spec.slices
+            else extra.get(spec.name, np.linspace(0.5, 1 + seed, spec.length))
             for spec in self.manifest.sections
         }
         fields: dict[str, Any] = {
@@ -154,6 +156,30 @@ def test_methods_that_count_clients_count_those_below_an_edge(tmp_path: Path, na
     flat = LAYOUT.flatten(read_file(Path(grove.root(clients).weights)))
     tree = LAYOUT.flatten(read_file(Path(grove.root([grove.edge(clients[:3])[0], clients[3]]).weights)))
     np.testing.assert_array_max_ulp(flat, tree, maxulp=1)
+
+
+OF_MEANS: tuple[tuple[str, dict[str, float], str, int], ...] = (
+    ("fednova", {}, "length", 1),
+    ("qfedavg", {"q": 1.0}, "curvature", 1),
+    ("fedexp", {"epsilon": 1e-3}, "square", 1),
+    ("ifca", {"clusters": 3.0}, "choice", 3),
+)
+
+
+@pytest.mark.parametrize(("name", "parameters", "extra", "length"), OF_MEANS)
+def test_methods_that_divide_one_mean_by_another_do_so_at_the_root_only(
+    tmp_path: Path, name: str, parameters: dict[str, float], extra: str, length: int
+) -> None:
+    whole = SectionSpec.over("delta", LAYOUT, [(0, LAYOUT.size)])
+    sections = (whole, SectionSpec.extra(extra, length), MANIFEST.sections[-1])
+    manifest = replace(MANIFEST, sections=sections, algorithm=Named(name, parameters))
+    grove = Grove(tmp_path, manifest)
+    clients = [grove.client(seed, 10 + seed) for seed in range(5)]
+    flat = LAYOUT.flatten(read_file(Path(grove.root(clients).weights)))
+    low = grove.edge([grove.edge(clients[:2])[0], clients[2]])[0]
+    tree = LAYOUT.flatten(read_file(Path(grove.root([low, *clients[3:]]).weights)))
+    np.testing.assert_array_max_ulp(flat, tree, maxulp=1)
+    assert not np.array_equal(flat, LAYOUT.flatten(read_file(grove.base)))
 
 
 def test_an_accumulator_says_what_it_is_of_and_is_the_same_whatever_the_order(grove: Grove) -> None:

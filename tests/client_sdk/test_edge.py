@@ -9,17 +9,23 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sdk_kit import RESEARCHER, Coordinator, clean_environment, counting, experiment, rows
+from sdk_kit import RESEARCHER, SCHEMA, Arrays, Coordinator, clean_environment, counting, experiment, rows
 
+from coterie.aggregation.analytics import Query, ask, count, histogram, quantiles
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.horizontal.scaffold import Scaffold
 from coterie.client_sdk.control.client import ControlClient
+from coterie.client_sdk.control.download import download
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.errors import RemoteError
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.tensors import read_file
 
 
 @asynccontextmanager
@@ -48,10 +54,10 @@ async def joined(edge: ControlClient, population: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def client(edge: ControlClient, population: str, folder: Path, seed: int) -> Agent:
+async def client(edge: ControlClient, population: str, folder: Path, data: Arrays) -> Agent:
     """A client of the edge aggregator with rows of its own."""
     token = (await edge.enrolment_token(population)).token
-    return Agent(AgentSettings(url=edge.link.url, data=rows(30, seed), folder=folder, token=token))
+    return Agent(AgentSettings(url=edge.link.url, data=data, folder=folder, token=token))
 
 
 async def story(root: Coordinator, folder: Path) -> None:
@@ -63,7 +69,7 @@ async def story(root: Coordinator, folder: Path) -> None:
     options = ("--upstream", root.url, "--upstream-token", token, "--edge-cohort", "2")
     async with edge_process(folder / "edge", *options) as edge:
         await joined(edge, "wards")
-        agents = [await client(edge, "wards", folder / f"client{seed}", seed) for seed in (1, 2)]
+        agents = [await client(edge, "wards", folder / f"client{seed}", rows(30, seed)) for seed in (1, 2)]
         view = await send(control, Submission(experiment=wanted, key=RESEARCHER))
         await asyncio.gather(*(agent.run(rounds=3) for agent in agents))
         for agent in agents:
@@ -87,6 +93,59 @@ def test_clients_below_an_edge_train_and_keep_state_for_what_the_root_counted(
     async def inside() -> None:
         async with asyncio.timeout(100):
             await story(coordinator, tmp_path)
+
+    asyncio.run(inside())
+
+
+async def asked(root: Coordinator, folder: Path) -> None:
+    """Counts, histograms and quantiles over two clients below an edge aggregator and one beside it; then a method with
+    variates whose uploads leave residuals.
+    """
+    control = ControlClient(root.url, token=root.token)
+    parts = [rows(30 + 7 * seed, seed) for seed in range(3)]
+    values, labels = np.concatenate([p["x"] for p in parts]).ravel(), np.concatenate([p["y"] for p in parts])
+    await control.ensure_population("asked", SCHEMA, signers=[RESEARCHER.public])
+    token = (await control.edge_token("asked", max_clients=5)).token
+    options = ("--upstream", root.url, "--upstream-token", token, "--edge-cohort", "2")
+    async with edge_process(folder / "edge", *options) as edge:
+        await joined(edge, "asked")
+        places = [(edge, 0), (edge, 1), (control, 2)]
+        agents = [await client(to, "asked", folder / f"asked{n}", parts[n]) for to, n in places]
+
+        async def ran(wanted: Experiment) -> str:
+            view = await send(control, Submission(experiment=wanted, key=RESEARCHER, population="asked"))
+            before = agents[0].summary.counted
+            await asyncio.gather(*(agent.run(rounds=wanted.rounds.rounds) for agent in agents))
+            assert [agent.summary.counted - before for agent in agents] == [wanted.rounds.rounds] * 3
+            return view.id
+
+        async def told(query: Query[Any]) -> Any:
+            name = await ran(ask(query, SCHEMA, clients=2, name=query.rule.name))
+            weights = await download(control, name, folder / f"{name}.safetensors", version="latest", form="weights")
+            return query.answer(read_file(weights))
+
+        assert (await told(count("y"))).rows == len(labels)
+        classes = await told(histogram("y", low=0, high=3, bins=3))
+        assert classes.counts.tolist() == np.bincount(labels, minlength=3).tolist()
+        found = await told(quantiles("x", (0.25, 0.9), low=-10, high=10, rounds=2))
+        assert found.values == values.size
+        for quantile in found.quantiles:
+            assert quantile.lower <= np.quantile(values, quantile.level, method="inverted_cdf") < quantile.upper
+
+        policy = RoundPolicy(rounds=2, cohort=2, evaluate_every=0)
+        coded = await ran(experiment("coded", algorithm=Scaffold(3), rounds=policy, codecs=("topk:0.2+ef",)))
+        for agent in agents:
+            state = agent.store.client_state(coded)
+            assert any(name.startswith("codec/") and np.any(value) for name, value in state.items())
+            assert any(not name.startswith("codec/") and np.any(value) for name, value in state.items())
+            await agent.close()
+    await control.close()
+
+
+def test_queries_and_codecs_with_a_memory_go_through_a_tree(coordinator: Coordinator, tmp_path: Path) -> None:
+    async def inside() -> None:
+        async with asyncio.timeout(100):
+            await asked(coordinator, tmp_path)
 
     asyncio.run(inside())
 

@@ -227,3 +227,51 @@ def test_the_operator_of_an_edge_can_stop_its_part(tell: Callable[[Story], None]
         assert told
 
     tell(story)
+
+
+BUFFERED: dict[str, Any] = {"mode": "buffered", "concurrency": 3, "cohort": 2, "rounds": 2}
+
+
+def test_a_late_edge_counts_in_a_buffer_by_its_lag(tell: Callable[[Story], None]) -> None:
+    """Its sums and its weight fade as those of its devices would have, each on its own."""
+
+    async def story(forest: Forest) -> None:
+        root = await plant(forest)
+        _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
+        below, own = await devices(edge, "people", 2), await devices(root, "people", 2)
+        experiment = await root.experiment(lease_s=60.0, deadline_s=60.0, **BUFFERED)
+        held = [await device.task() for device in below]
+        for device, value in zip(own, (1.0, 3.0), strict=True):
+            await deliver(device, await device.task(), value)
+        await root.until_round(experiment, 1, "committed")
+        late = [
+            await deliver(device, task, value, weight)
+            for device, task, value, weight in zip(below, held, (4.0, 6.0), (20, 10), strict=True)
+        ]
+        await deliver(own[0], await own[0].task(), 1.0, 20)
+        await root.finished(experiment)
+        assert [await settled(d, t) for d, t in zip(below, late, strict=True)] == ["counted"] * 2
+        assert [entry["accepted"] for entry in await root.rounds(experiment)] == [2, 2]
+        fade = 2**-0.5
+        mean = (fade * (20 * 4.0 + 10 * 6.0) + 20 * 1.0) / (fade * 30 + 20)
+        np.testing.assert_array_equal(await weights(root, experiment, 1), np.full(4, 2.0, np.float32))
+        np.testing.assert_allclose(await weights(root, experiment, 2), np.full(4, 2.0 + 0.5 * 2.0 + mean), rtol=1e-6)
+
+    tell(story)
+
+
+def test_an_edge_that_lags_beyond_the_cap_withdraws_its_round(tell: Callable[[Story], None]) -> None:
+    async def story(forest: Forest) -> None:
+        root = await plant(forest)
+        _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
+        below, own = await devices(edge, "people", 2), await devices(root, "people", 2)
+        experiment = await root.experiment(lease_s=6.0, staleness_cap=0, **BUFFERED)
+        late = await deliver(below[0], await below[0].task(), 9.0)
+        for device in own:
+            await deliver(device, await device.task(), 1.0)
+        await root.until_round(experiment, 1, "committed")
+        assert await settled(below[0], late) == "rolled_back"
+        first = min(await edge.rounds(experiment), key=lambda entry: entry["round"])
+        assert (first["state"], first["cause"]) == ("abandoned", "withdrawn")
+
+    tell(story)
