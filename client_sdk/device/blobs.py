@@ -91,7 +91,8 @@ class BlobCache:
             headers = {"A-IM": ASKED, "If-None-Match": ", ".join(f'"{digest}"' for digest in held)}
         try:
             async with self._link.stream("GET", f"/v1/blobs/{sha256}", headers=headers) as response:
-                if response.status_code == 226:
+                # A delta that nobody asked for is bytes like any others: the hash will tell.
+                if response.status_code == 226 and held:
                     base = response.headers.get("Delta-Base", "").strip('"')
                     await self._apply(response, sha256, base if base in held else "", part, limit)
                     return

@@ -14,6 +14,7 @@ from coterie.aggregation.plan.manifest import Broadcast
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.http import Link
 from coterie.compute.nn.models import mlp
+from coterie.errors import RemoteError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.delta import ASKED, coarse, encode_delta
 from coterie.protocol.rounds import RoundPolicy
@@ -119,3 +120,16 @@ def test_a_delta_that_does_not_fit_is_followed_by_the_whole(case: str, tmp_path:
     }[case]
     data, received = fetched(tmp_path, answer)
     assert data == NEW_FILE and received > len(NEW_FILE)
+
+
+def test_a_coordinator_that_sends_nothing_but_useless_deltas_is_given_up(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append("A-IM" in request.headers)
+        return httpx.Response(226, content=b"CTD1", headers={"IM": ASKED, "Delta-Base": f'"{HELD}"'})
+
+    with pytest.raises(RemoteError, match="other bytes") as caught:
+        fetched(tmp_path, answer)
+    assert caught.value.reason == "digest_mismatch" and asked == [True, False]
+    assert not (tmp_path / f"{NAME}.part").exists()
