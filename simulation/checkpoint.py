@@ -16,15 +16,17 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.progress import Progress, Reason
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.errors import ExperimentError, StorageError
+from coterie.errors import ExperimentError
 from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.files import create_durably, make_folder, write_durably
-from coterie.protocol.tensors import encode_tensors, read_file
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.population import Standing
+from coterie.simulation.versions import damaged, read_named
 
 FILE = "checkpoint.json"
 STATES = "states"
-_FORMAT = "coterie-simulation-1"
+_FORMAT = "coterie-simulation-2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,7 @@ class Checkpoint:
 
 
 def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> str:
-    """What must be equal for a run to be continued: all but the number of rounds, which may grow.
+    """What must be equal for a run to be continued: all but the number of rounds and their schedule, which may grow.
 
     initial: the first version's digest. Data is not part of it: whoever continues gives the same clients.
     """
@@ -65,11 +67,12 @@ def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> 
 
 
 class CheckpointFolder:
-    """Where a run is kept. identity: see `identity`."""
+    """Where a run is kept. identity: see `identity`. policy: how many rounds there are to be, and their schedule."""
 
-    def __init__(self, folder: Path, identity: str) -> None:
+    def __init__(self, folder: Path, identity: str, policy: RoundPolicy) -> None:
         self._folder = folder
         self._identity = identity
+        self._policy = policy
         self._named: dict[int, tuple[Tensors, str]] = {}
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -84,6 +87,7 @@ class CheckpointFolder:
         value = {
             "format": _FORMAT,
             "identity": self._identity,
+            "planned": {"rounds": self._policy.rounds, "schedule": dict(self._policy.hyper_schedule or {})},
             "progress": json.loads(checkpoint.progress.to_json()),
             "rounds": [record.to_dict() for record in checkpoint.records],
             "clients": clients,
@@ -103,8 +107,8 @@ class CheckpointFolder:
     def load(self) -> Checkpoint | None:
         """The last checkpoint; None when there is none.
 
-        Raises ExperimentError (``checkpoint_mismatch``) for one of another experiment, StorageError
-        (``checkpoint_damaged``) for one that cannot be read.
+        Raises ExperimentError (``checkpoint_mismatch``) for one of another experiment, or of more rounds, or of rounds
+        with another schedule; StorageError (``checkpoint_damaged``) for one that cannot be read.
         """
         path = self._folder / FILE
         if not path.exists():
@@ -112,7 +116,7 @@ class CheckpointFolder:
         try:
             value = cast(dict[str, Any], json.loads(path.read_bytes()))
             mine, there = (_FORMAT, self._identity), (value["format"], value["identity"])
-            if mine == there:
+            if mine == there and self._goes_on(**value["planned"]):
                 return Checkpoint(
                     progress=Progress.from_json(json.dumps(value["progress"])),
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
@@ -125,14 +129,10 @@ class CheckpointFolder:
                     landed=value["landed"],
                 )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StorageError(
-                f"The checkpoint {path} cannot be read: {error}.",
-                hint="Take another folder, or start anew without resume.",
-                code="checkpoint_damaged",
-            ) from error
+            raise damaged(path, str(error)) from error
         raise ExperimentError(
             f"The checkpoint {path} is of another experiment, seed, round policy or number of clients.",
-            hint="Continue with what it was begun with (only the number of rounds may differ), or take another folder.",
+            hint="Continue with what it was begun with (only the number of rounds may grow), or take another folder.",
             code="checkpoint_mismatch",
         )
 
@@ -152,7 +152,12 @@ class CheckpointFolder:
         return digest
 
     def _read(self, digest: str) -> dict[str, Any]:
-        return read_file(self._folder / STATES / f"{digest}.safetensors")
+        return decode_tensors(read_named(self._folder / STATES / f"{digest}.safetensors", digest))
+
+    def _goes_on(self, rounds: int, schedule: Mapping[str, Sequence[float]]) -> bool:
+        """Whether this policy has those rounds, as they were, and perhaps more."""
+        mine = {name: list(values[:rounds]) for name, values in (self._policy.hyper_schedule or {}).items()}
+        return rounds <= self._policy.rounds and mine == {name: list(values) for name, values in schedule.items()}
 
 
 def between_rounds(progress: Progress) -> Progress:

@@ -81,16 +81,16 @@ class Collector:
         self._clients = 0
         self._refused: list[str] = []
 
-    def add(self, trained: Trained, lag: Lag | None = None) -> None:
+    def add(self, trained: Trained, lag: Lag | None = None) -> bool:
         """Check the whole update, then hold it until there are enough to fold. An unusable one is counted as rejected,
-        never half added. lag: None for an update of the round's own version.
+        never half added. lag: None for an update of the round's own version. Whether it is usable.
         """
         base = self._base if lag is None else lag.base
         try:
             sections = self._checked(trained, base)
         except errors.UpdateRefused as error:
             self._refused.append(error.message)
-            return
+            return False
         whole = float(min(trained.weight, self._cap))
         weight = whole * freshness(0 if lag is None else lag.versions, self._exponent)
         if base != self._base:
@@ -101,6 +101,7 @@ class Collector:
         self._clients += 1
         if len(self._held) == HELD:
             self._fold()
+        return True
 
     def flush(self) -> None:
         """Hold none of the arrays given so far any longer: an engine may overwrite them from now on."""

@@ -101,7 +101,9 @@ class Rounds:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint, with as many rounds as the experiment has now."""
+        """Continue from a checkpoint, with as many rounds as the experiment has now. Raises StorageError
+        (``checkpoint_damaged``) when a version that is still needed cannot be read.
+        """
         self.progress = go_on(checkpoint.progress, self.experiment.rounds.rounds)
         self.records = list(checkpoint.records)
         self.population.states = dict(checkpoint.clients)
@@ -111,6 +113,10 @@ class Rounds:
         self.air = Air() if checkpoint.air is None else Air.from_json(checkpoint.air)
         self.before = None if checkpoint.before is None else engine.Round.from_json(checkpoint.before)
         self._landed = [Flight(**flight) for flight in checkpoint.landed]
+        for flight in (*self.air.flights, *self._landed):
+            self.versions.vector(flight.base)
+        for digest in (self.progress.current, self.progress.kept):
+            self.versions.vector(digest)
 
     def _round(self, action: StartRound) -> engine.Round:
         config = configure(self.experiment.rounds, action.number, central=self.rows is not None)
@@ -172,8 +178,8 @@ class Rounds:
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
-            self._collector.add(trained)
-            self._pending[trained.number] = trained.state, trained.loss
+            if self._collector.add(trained):
+                self._pending[trained.number] = trained.state, trained.loss
             self.traffic.up += trained.size
             self.watch(round.number, "train", done, len(clients))
         self._count_down(chosen, assignment)
@@ -235,8 +241,8 @@ class Rounds:
             workers = [self.population.client(one) for one in sorted(clients)]
             for trained in self.runner.train(workers, self.versions.read(base), assignment):
                 done += 1
-                collector.add(trained, lag)
-                self._pending[trained.number] = trained.state, trained.loss
+                if collector.add(trained, lag):
+                    self._pending[trained.number] = trained.state, trained.loss
                 self.traffic.up += trained.size
                 self.watch(round.number, "train", done, len(self._landed))
             collector.flush()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,8 +124,8 @@ def simulate_full(
     Raises ExperimentError (too few clients for ``min_updates``), DataError naming the client, ConfigurationError for an
     engine that there is not, and what a trainer raises.
     """
-    if workers < 1:
-        raise ConfigurationError(f"workers must be at least 1, got {workers}.", code="workers")
+    if not isinstance(cast(object, workers), int) or workers < 1:
+        raise ConfigurationError(f"workers must be a whole number of at least 1, got {workers}.", code="workers")
     if isinstance(experiment.model, ExternalModel) and trainer is None:
         raise ExperimentError(
             f"Experiment {experiment.name!r} has an ExternalModel, so its clients need a trainer.",
@@ -202,4 +202,4 @@ def simulate_full(
 
 
 def _checkpoints(folder: Path, experiment: Experiment, plan: Plan, initial: str, clients: int) -> CheckpointFolder:
-    return CheckpointFolder(folder, identity(experiment, plan, initial, clients))
+    return CheckpointFolder(folder, identity(experiment, plan, initial, clients), experiment.rounds)

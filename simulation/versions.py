@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import StorageError
+from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import write_durably
 from coterie.protocol.layout import Layout
-from coterie.protocol.tensors import read_file, tensor_chunks
+from coterie.protocol.tensors import decode_tensors, tensor_chunks
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -37,7 +38,7 @@ class Versions:
             size += len(chunk)
         name = digest.hexdigest()
         self._vectors[name], self._sizes[name] = weights, size
-        if self._folder is not None and not self._kept(self._folder, name).exists():
+        if self._folder is not None:
             write_durably(self._kept(self._folder, name), tensor_chunks(self._layout.unflatten(weights)))
         return name
 
@@ -46,11 +47,15 @@ class Versions:
         return self.add(self._layout.flatten(weights))
 
     def vector(self, digest: str) -> NDArray[np.float32]:
-        """A version, flat; read-only. Raises StorageError when it is no longer there."""
+        """A version, flat; read-only. Raises StorageError: when it was not kept; ``checkpoint_damaged`` when its file
+        is no longer there, or holds something else.
+        """
         if digest not in self._vectors:
             if self._folder is None:
                 raise StorageError(f"Version {digest[:12]} was not kept.", hint="Give the simulation a folder.")
-            self.add_tensors(read_file(self._kept(self._folder, digest)))
+            data = read_named(self._kept(self._folder, digest), digest)
+            self._vectors[digest] = self._layout.flatten(decode_tensors(data))
+            self._sizes[digest] = len(data)
         view = self._vectors[digest].view()
         view.flags.writeable = False
         return view
@@ -74,3 +79,23 @@ class Versions:
     @staticmethod
     def _kept(folder: Path, digest: str) -> Path:
         return folder / f"{digest}.safetensors"
+
+
+def read_named(path: Path, digest: str) -> bytes:
+    """A file whose SHA-256 is known. Raises StorageError (``checkpoint_damaged``) for a missing or a different one."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise damaged(path, str(error)) from error
+    if sha256_hex(data) != digest:
+        raise damaged(path, "its content is not what it was when it was written")
+    return data
+
+
+def damaged(path: Path, why: str) -> StorageError:
+    """A file of a run that cannot be used."""
+    return StorageError(
+        f"{path} cannot be read: {why}.",
+        hint="Take another folder, or start anew without resume.",
+        code="checkpoint_damaged",
+    )

@@ -155,7 +155,9 @@ class Workplace:
         dtypes = tuple(vector.dtype.str for vector in told.sections.values())
         key = (dtypes, len(str(told.weight)), len(str(told.steps)))
         if key not in self._sizes:
-            self._sizes[key] = len(self._encode(told, {}, assignment).data)
+            # Of zeros: whether the values can be used is for the collector to say, of this update as of any other.
+            zeros = {name: np.zeros_like(vector) for name, vector in told.sections.items()}
+            self._sizes[key] = len(self._encode(replace(told, sections=zeros), {}, assignment).data)
         return self._sizes[key]
 
 
