@@ -141,7 +141,8 @@ def test_any_tree_makes_the_version_of_the_flat_round(rule: str, forest: list[Tr
         np.testing.assert_array_max_ulp(before, after, maxulp=1)
         assert (flat.weight, flat.metrics) == (tree.weight, tree.metrics)
         kept = read_file(Path(tree.state or ""))
-        assert all(np.allclose(state[name], kept[name], rtol=1e-13, atol=0) for name in state)
+        # Values up to some thousands may cancel, so what is left of them is as near as they were.
+        assert all(np.allclose(state[name], kept[name], rtol=1e-13, atol=1e-11) for name in state)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
