@@ -93,9 +93,9 @@ def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[s
         known = admin_token(token)
     except ConfigurationError as error:
         found = sorted(path.name for path in SIMULATIONS.iterdir()) if SIMULATIONS.is_dir() else []
-        here = ", ".join(found) or "none"
+        here = f"but {', '.join(found)}" if found else "nor any other"
         raise InputError(
-            f"There is no simulation {run!r} in this folder but {here}, and no coordinator to ask.",
+            f"There is no simulation {run!r} in this folder {here}, and no coordinator to ask.",
             hint="Name one of them, or run the command in the folder where `coterie server` was started.",
             code="run_unreadable",
         ) from error
