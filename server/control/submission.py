@@ -24,6 +24,7 @@ from coterie.protocol.control import BlobRef, ExperimentCreate
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import TensorLimits, read_file
+from coterie.server.control.asked import check_combination
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
 from coterie.server.store import blob_rows, devices, populations
@@ -149,6 +150,7 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
         if not holds:
             raise ExperimentError(message, code=code)
     check_method(manifest)
+    check_combination(request, manifest)
     server_optimizer(request.server.name, request.server.parameters)
     check_reducer(request.reducer, request.rounds.min_updates, manifest.algorithm.name)
     configure(request.rounds, 1, central=request.evaluation is not None)

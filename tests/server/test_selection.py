@@ -6,9 +6,15 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
-from server_kit import Device, Opener, fleet, update
+from server_kit import SCHEMA, Device, Opener, Recipe, fleet, policy, update
 
-from coterie.protocol.control import ExperimentCreate, RoundPolicy
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.horizontal import Algorithm, FedAsync, FedBuff, Scaffold
+from coterie.aggregation.plan.compile import compile_plan
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
+from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import Capabilities, DataReport, Task
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease
@@ -200,6 +206,45 @@ def test_a_request_is_read_once_for_all_check_ins(coordinator: Opener, monkeypat
             await ask(devices[0])
             monkeypatch.setattr(ExperimentCreate, "model_validate_json", None)
             assert all([await ask(device) for device in devices])
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "message"),
+    [
+        (Scaffold(4), {"mode": "buffered"}, "updates of one version"),
+        (FedAsync(), {"mode": "buffered"}, "takes updates one by one"),
+        (FedBuff(), {}, "needs buffered rounds"),
+    ],
+)
+def test_a_method_in_rounds_that_it_was_not_made_for_is_refused(
+    algorithm: Algorithm, changes: dict[str, Any], message: str, coordinator: Opener
+) -> None:
+    """The request says other rounds than the experiment that the plan was compiled from."""
+    modes = {"fedasync": {"mode": "buffered", "cohort": 1}, "fedbuff": {"mode": "buffered"}}
+    compiled = compile_plan(
+        Experiment(
+            name="other",
+            model=mlp((2, 2)),
+            schema=SCHEMA,
+            rounds=policy(**modes.get(algorithm.name, {})),
+            loss=softmax_cross_entropy,
+            optimizer=sgd(0.1),
+            algorithm=algorithm,
+        )
+    )
+    recipe = Recipe(compiled.plan.manifest, compiled.plan.graphs, compiled.initial_bytes)
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            await operator.population()
+            request = await operator.request(recipe=recipe, **changes)
+            plain = ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.0})
+            body = request.model_copy(update={"server": plain}).model_dump(mode="json")
+            answer = await operator.call("POST", "/v1/experiments", json=body)
+            assert (answer.status_code, answer.json()["code"]) == (422, "experiment_combination"), answer.text
+            assert message in answer.json()["detail"]
 
     run(work())
 
