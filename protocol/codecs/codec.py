@@ -25,8 +25,9 @@ class Keys:
     """Seeds (32 bytes each) of a section's randomness.
 
     own: of one update, so that the rounding errors of different clients are independent. shared: the same for every
-    update of a round, so that all clients rotate alike or keep the same elements. Both follow from the update's
-    header; whoever reads an update needs nothing else to decode it.
+    update of one plan from one model version (those of a round, but for buffered ones), so that all clients rotate
+    alike or keep the same elements. Both follow from the update's header; whoever reads an update needs nothing else
+    to decode it.
     """
 
     own: bytes

@@ -1,8 +1,9 @@
-"""``randk:p``: a random fraction p of the elements, the same for every update of a round, divided by p: unbiased.
+"""``randk:p``: a random fraction p of the elements, the same for all updates of one version, divided by p: unbiased.
 
 Payload: the selected elements (see selection) as float32. A decoded element is its value times float32(n / k), k of the
 n elements of its block being kept; the others are 0. Mean squared error: (n / k - 1) · ‖x‖². Nothing but values
-travels and all clients keep the same elements, so sums of payloads are payloads of sums.
+travels and all clients that train from one version keep the same elements, so sums of their payloads are payloads of
+sums. In buffered rounds, whose bases differ, only decoded updates may be added.
 Konečný et al. 2016 (arXiv:1610.05492), random mask.
 """
 

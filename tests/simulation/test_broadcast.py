@@ -3,12 +3,16 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from simulation_kit import CLIENTS, experiment
 
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.server_optimizers import server_sgd
+from coterie.aggregation.version import next_version
 from coterie.compute.nn import BatchNorm2d, Conv2d, Flatten, Linear, Sequential
 from coterie.compute.nn.models import mlp
 from coterie.errors import ExperimentError
@@ -32,6 +36,21 @@ def test_every_version_is_a_small_delta_from_the_one_before_and_learns_as_well(t
         assert delta[4] == 1 and len(delta) < 0.3 * len(new)
     losses = [history.rounds[-1].metrics["loss"] for history in (plain, small)]
     assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_changes_below_half_a_step_arrive_in_later_rounds() -> None:
+    manifest = compile_plan(replace(experiment(), broadcast="int8")).plan.manifest
+    size = manifest.layout.size
+    change = np.full(size, 1e-3)
+    change[0] = 1.0  # a step is 1/127 in this block: a thousandth vanishes unless it is kept for later
+    weights, state = np.zeros(size, np.float32), dict[str, np.ndarray[Any, Any]]()
+    for _ in range(40):
+        after = next_version(
+            manifest, base=weights, sections={DELTA: change}, clients=1, weight=1.0, server=server_sgd(1.0), state=state
+        )
+        weights, state = after.weights, dict(after.state)
+    np.testing.assert_allclose(weights, 40 * change, rtol=0, atol=0.5 / 63)
+    np.testing.assert_allclose(weights + state["broadcast/lost"], 40 * change, rtol=0, atol=1e-9)
 
 
 def test_a_choice_that_there_is_not_is_refused() -> None:
