@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +52,7 @@ class Processes:
         self._weights: deque[str] = deque()
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(setting.workers, "coterie-simulation")
+        self._closed = False
         self._running: list[_Worker] = []
         self._end = weakref.finalize(self, _clear, self._running, self._folder)
         try:
@@ -80,9 +82,11 @@ class Processes:
         return self._each("evaluate", clients, weights, assignment, measured_of)
 
     def close(self) -> None:
-        """End the workers and clear the shared memory away."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the workers and clear the shared memory away. Workers that are still at work are given some seconds."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._end()
+        self._pool.shutdown()
 
     def _each(
         self,
@@ -114,10 +118,14 @@ class Processes:
         finally:
             for future in waiting:
                 if not future.cancel():
-                    with suppress(Exception):
-                        taken.append(future.result()[1])
+                    future.add_done_callback(self._give_back)
             for slot in taken:
                 self._slots.put(slot)
+
+    def _give_back(self, future: "Future[tuple[Json, str]]") -> None:
+        """The slot of an answer that nobody takes any more."""
+        if not future.cancelled() and future.exception() is None:
+            self._slots.put(future.result()[1])
 
     def _job(self, kind: Kind, client: Client, weights: str, assignment: Assignment) -> tuple[Json, str]:
         slot = self._slots.get()
@@ -145,19 +153,27 @@ class Processes:
         for _ in range(_ATTEMPTS):
             worker = self._idle.get()
             try:
-                answer = worker.ask(job)
+                return worker.ask(job)
             except (OSError, ValueError):
-                replacement = self._start()
-                replacement.await_ready()
-                self._idle.put(replacement)
-                continue
-            self._idle.put(worker)
-            return answer
+                if self._closed:
+                    break
+                worker = self._replacement(worker)
+            finally:
+                # Where no other can be started the one that ended stays, so nobody waits for a worker that never comes.
+                self._idle.put(worker)
         raise RemoteError(
             f"{_ATTEMPTS} worker processes in a row ended while client {job['number']} was at work.",
             hint="Their last words are on standard error. Often memory was short: take fewer workers.",
             code="worker_lost",
         )
+
+    def _replacement(self, ended: "_Worker") -> "_Worker":
+        ended.end(time.monotonic() + _PATIENCE_S)
+        with self._lock:
+            self._running.remove(ended)
+        started = self._start()
+        started.await_ready()
+        return started
 
     def _start(self) -> "_Worker":
         worker = _Worker.start(self._folder, self._trainer)
@@ -218,14 +234,18 @@ class _Worker:
     def _read(self) -> Json:
         return json.loads(cast(IO[str], self.process.stdout).readline())
 
-    def end(self) -> None:
-        """Let it finish, and end it if it does not."""
+    def let_end(self) -> None:
+        """Tell it that nothing more will come."""
         with suppress(OSError, ValueError):
             pipe = cast(IO[str], self.process.stdin)
             pipe.write('{"kind": "end"}\n')
             pipe.close()
+
+    def end(self, until: float) -> None:
+        """Let it finish by this moment of the monotonic clock, and end it if it does not."""
+        self.let_end()
         try:
-            self.process.wait(_PATIENCE_S)
+            self.process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -258,6 +278,9 @@ class _SharedRows:
 
 
 def _clear(running: Sequence[_Worker], folder: Path) -> None:
-    for worker in running:
-        worker.end()
+    workers, until = tuple(running), time.monotonic() + _PATIENCE_S
+    for worker in workers:
+        worker.let_end()
+    for worker in workers:
+        worker.end(until)
     shutil.rmtree(folder, ignore_errors=True)

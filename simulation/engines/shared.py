@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.errors import StorageError
 from coterie.protocol.tensors import open_tensors, tensor_chunks
 
 _MEMORY = Path("/dev/shm")
@@ -26,12 +27,18 @@ def make_folder() -> Path:
 
 def write(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
     """Put tensors into a file. One that exists is overwritten in place, which reuses its memory; whoever still maps it
-    sees the new content.
+    sees the new content. Raises StorageError where there is no room.
     """
-    with open(path, "r+b" if path.exists() else "wb", buffering=0) as file:
-        for chunk in tensor_chunks(tensors):
-            file.write(chunk)
-        file.truncate()
+    try:
+        with open(path, "r+b" if path.exists() else "wb") as file:
+            for chunk in tensor_chunks(tensors):
+                file.write(chunk)
+            file.truncate()
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write to the memory that processes share, {path}: {error.strerror}.",
+            hint="Containers have little of it: start this one with more (--shm-size), or take engine='threads'.",
+        ) from error
 
 
 def read(path: Path) -> dict[str, NDArray[Any]]:

@@ -38,16 +38,16 @@ class Worker:
         if self._weights[0] != job["weights"]:
             self._weights = (job["weights"], shared.read(self._folder / job["weights"]))
         state = shared.read(self._folder / job["state"]) if job["state"] else {}
+        assignment = Assignment(**job["assignment"])
         try:
             rows = self._rows(job)
+            answer, tensors = perform(
+                self._workplace, job["kind"], job["number"], rows, state, self._weights[1], assignment
+            )
+            if tensors:
+                shared.write(self._folder / job["out"], tensors)
         except CoterieError as error:
             return error_answer(error)
-        assignment = Assignment(**job["assignment"])
-        answer, tensors = perform(
-            self._workplace, job["kind"], job["number"], rows, state, self._weights[1], assignment
-        )
-        if tensors:
-            shared.write(self._folder / job["out"], tensors)
         return answer
 
     def _rows(self, job: Json) -> Rows:
