@@ -46,7 +46,12 @@ class BlobCache:
         if data is not None and sha256_hex(data) == sha256:
             os.utime(path)
             return data
-        path.unlink(missing_ok=True)
+        try:
+            # Systems clear caches, folder and all, when they want room.
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise storage_error(path, error) from error
         part = path.with_suffix(".part")
         held = self._held(size) if delta == "from_held" and not part.exists() else []
         await self._download(sha256, part, limit if size is None else size, held)

@@ -1,6 +1,7 @@
 """A device that has a model version gets the next one as a difference, and the whole of it where that fails."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,19 @@ def test_a_coordinator_that_sends_nothing_but_useless_deltas_is_given_up(tmp_pat
         fetched(tmp_path, answer)
     assert caught.value.reason == "digest_mismatch" and asked == [True, False]
     assert not (tmp_path / f"{NAME}.part").exists()
+
+
+def test_a_device_whose_cache_was_cleared_gets_the_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+
+    async def work() -> None:
+        link = Link("http://coordinator", transport=httpx.MockTransport(answers(b"")))
+        try:
+            cache = BlobCache(folder, link)
+            for _ in range(2):
+                assert await cache.fetch(NAME, limit=1 << 20, size=len(NEW_FILE), delta="from_held") == NEW_FILE
+                shutil.rmtree(folder)
+        finally:
+            await link.close()
+
+    asyncio.run(work())
