@@ -41,6 +41,7 @@ from coterie.aggregation.server_optimizers import (
 )
 from coterie.compute import nn
 from coterie.compute.optim import sgd
+from coterie.protocol.tensors import read_file
 
 RATE = 0.2
 CLIENTS = 4
@@ -315,3 +316,18 @@ def test_ifca(start: Start, data: Data) -> None:
         for number, model in enumerate(models):
             np.testing.assert_allclose(federation.vector(f"{number}/"), model, rtol=0, atol=1e-5)
     assert len(chosen) > 1
+
+
+@pytest.mark.parametrize("rule", [Scaffold(CLIENTS), FedDyn(CLIENTS, 0.3)], ids=["scaffold", "feddyn"])
+def test_where_all_weigh_the_same_the_server_keeps_the_mean_of_what_clients_keep(
+    start: Start, make_batch: Any, rule: Algorithm
+) -> None:
+    """As in the papers, and with cohorts that are a part of all."""
+    data = {client: [make_batch(seed=9 * client + step, real=5) for step in range(2)] for client in range(CLIENTS)}
+    federation = start(rule)
+    for cohort in ((0, 1), (1, 2, 3), (0,), (3, 1)):
+        federation.round({client: data[client] for client in cohort})
+    kept = np.mean([federation.state(client) for client in range(CLIENTS)], axis=0)
+    state = federation.server_state
+    told = federation.vector("variate/") if state is None else read_file(state)["method/h"]
+    np.testing.assert_allclose(told, kept, rtol=0, atol=1e-6)
