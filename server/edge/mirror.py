@@ -31,6 +31,8 @@ from coterie.server.store.engine import Database
 from coterie.server.store.tables import BlobRow, ExperimentRow, ModelRow, RoundRow, UpstreamTaskRow
 
 MOST_ROUNDS = 1_000_000
+KEPT_ROUNDS = 4
+"""The versions of so many rounds stay, so that devices that have one can be sent the difference to the newest."""
 SHARE_OF_TIME = 0.8
 """So much of what is left of the round above may the round here take; the rest is for adding up and sending."""
 
@@ -66,7 +68,6 @@ class Mirror:
         config = local_config(self.settings, task, terms, nested=nested)
         async with self.database.write("mirrored") as session:
             experiment = await self._experiment(session, membership, task, manifest, config)
-            before = experiment.round
             number = await self.rounds.begin_for(session, experiment, config, base=task.model.sha256, upstream=task.id)
             session.add(
                 UpstreamTaskRow(
@@ -79,7 +80,7 @@ class Mirror:
                     created_at=now_ms(),
                 )
             )
-            dropped = await _drop_base(session, experiment.id, before, task.model.sha256)
+            dropped = await _drop_base(session, experiment.id, number)
         if dropped is not None:
             await self.blobs.remove("blobs", dropped)
         return True
@@ -245,12 +246,16 @@ def local_request(population: str, task: Task, manifest: Manifest, config: Round
     )
 
 
-async def _drop_base(session: AsyncSession, experiment: str, before: int, base: str) -> str | None:
-    """Forget the version that the round before had, unless something here still needs it. Returns its digest."""
-    row = await session.get(RoundRow, (experiment, before))
-    if row is None or row.base == base:
+async def _drop_base(session: AsyncSession, experiment: str, number: int) -> str | None:
+    """Forget the version of the round that is too old by now, unless something here still needs it. Returns its digest.
+
+    number: of the round that has just begun.
+    """
+    row = await session.get(RoundRow, (experiment, number - KEPT_ROUNDS))
+    if row is None:
         return None
-    in_use = select(RoundRow.base).where(RoundRow.base == row.base, RoundRow.phase.in_(experiments.OPEN_PHASES))
+    later = (RoundRow.experiment == experiment) & (RoundRow.number > row.number)
+    in_use = select(RoundRow.base).where(RoundRow.base == row.base, later | RoundRow.phase.in_(experiments.OPEN_PHASES))
     in_a_lineage = select(ModelRow.sha256).where(ModelRow.sha256 == row.base)
     for query in (in_use, in_a_lineage):
         if (await session.execute(query.limit(1))).first() is not None:

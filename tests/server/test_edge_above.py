@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
+import numpy as np
 import pytest
 from edge_kit import devices, joined
-from server_kit import RESEARCHER, SCHEMA, Device, Opener, Operator, initial_weights, sha256, tiny, update
+from server_kit import RESEARCHER, SCHEMA, SIZE, Device, Opener, Operator, layout, sha256, tiny, update
 
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.http import Link
 from coterie.protocol.device import BlobRef, EdgeTerms, PlanRef, Task
 from coterie.protocol.signing import SigningKey, sign_plan
+from coterie.protocol.tensors import encode_tensors
 from coterie.server.coordinator import Coordinator
 from coterie.server.edge.edge import Edge, Parts
 from coterie.server.edge.membership import KEY
@@ -29,6 +31,11 @@ QUICK: Final = Backoff(base_s=0.01, cap_s=0.02)
 
 def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def version(number: int) -> bytes:
+    """The model after so many rounds; 0 is the initial one."""
+    return encode_tensors(layout().unflatten(np.full(SIZE, number, np.float32)))
 
 
 @dataclass
@@ -58,7 +65,7 @@ class Above:
             "round": 1,
             "kind": "train",
             "plan": PlanRef(id=plan, signature=sign_plan(RESEARCHER, plan), signer=RESEARCHER.public),
-            "model": BlobRef(sha256=sha256(initial_weights()), size=len(initial_weights())),
+            "model": BlobRef(sha256=sha256(version(0)), size=len(version(0))),
             "frozen": None,
             "hyper": {},
             "codecs": ("float32",),
@@ -76,7 +83,7 @@ class Above:
             raise httpx.ConnectError("nobody is there")
         path = request.url.path
         if path.startswith("/v1/blobs/"):
-            found = {sha256(data): data for data in (tiny().manifest.data, initial_weights())}
+            found = {sha256(data): data for data in (tiny().manifest.data, *map(version, range(8)))}
             data = found.get(path.rpartition("/")[2])
             return (
                 httpx.Response(404, json={"code": "blob_unknown"})
@@ -165,6 +172,13 @@ def run(coordinator: Opener, story: Callable[[Above, Operator], Awaitable[None]]
     asyncio.run(inside())
 
 
+async def mirrored(operator: Operator, experiment: str) -> None:
+    """Wait until an experiment of above is one here, too."""
+    async with asyncio.timeout(20):
+        while not (await operator.call("GET", f"/v1/experiments/{experiment}")).is_success:
+            await asyncio.sleep(0.01)
+
+
 async def answered(operator: Operator, above: Above, task: Task) -> tuple[list[Device], list[str]]:
     """Two devices train in the round that answers a task; they, and their tasks."""
     fleet, names = await devices(operator, "people", 2), list[str]()
@@ -202,9 +216,7 @@ def test_the_coordinator_above_ends_nothing_that_it_was_not_asked_about(coordina
         theirs = above.task(new_id("exp"))
         above.offered = theirs
         (device,) = await devices(operator, "people", 1)
-        async with asyncio.timeout(20):
-            while not (await operator.call("GET", f"/v1/experiments/{theirs.experiment}")).is_success:
-                await asyncio.sleep(0.01)
+        await mirrored(operator, theirs.experiment)
         assert (await operator.state(theirs.experiment))["state"] == "running"
         assert (await device.check_in())["task"] is not None
 
@@ -326,5 +338,25 @@ def test_an_edge_signs_upwards_with_another_key_than_downwards(coordinator: Open
             row = await session.get(SecretRow, KEY)
         assert row is not None
         assert SigningKey.from_seed(row.value).public != here.key.public
+
+    run(coordinator, story)
+
+
+def test_the_versions_of_the_last_rounds_stay_and_older_ones_go(coordinator: Opener) -> None:
+    """Devices are sent the difference to a version that they have, so it must still be here."""
+
+    async def story(above: Above, operator: Operator) -> None:
+        experiment = new_id("exp")
+        for number in range(1, 7):
+            model = BlobRef(sha256=sha256(version(number)), size=len(version(number)))
+            task = above.task(experiment, round=number, model=model, lease_ms=1500)
+            above.offered = task
+            await mirrored(operator, experiment)
+            await operator.until_round(experiment, number, "collecting")
+            above.over |= {task.id}
+        held = [
+            (await operator.http.head(f"/v1/blobs/{sha256(version(number))}")).status_code for number in range(1, 7)
+        ]
+        assert held == [404, 404, 200, 200, 200, 200]
 
     run(coordinator, story)
