@@ -91,12 +91,12 @@ class Workplace:
                 TrainOptions(threads=assignment.threads),
             )
         except CoterieError as error:
-            error.add_note(f"Raised by virtual client {number} in round {assignment.round}.")
+            _name(error, number, assignment)
             raise
         return self.sent(number, result, state, assignment)
 
     def sent(self, number: int, result: LocalResult, state: Tensors, assignment: Assignment) -> Trained:
-        """A finished training as it leaves the client."""
+        """A finished training as it leaves the client. Errors name the client."""
         told = Trained(
             number=number,
             task=task_id(assignment.round, number),
@@ -109,7 +109,11 @@ class Workplace:
         )
         if self._codec == PLAIN:
             return replace(told, size=self._plain_size(told, assignment))
-        update, codec_state = self._encode(told, state, assignment)
+        try:
+            update, codec_state = self._encode(told, state, assignment)
+        except CoterieError as error:
+            _name(error, number, assignment)
+            raise
         kept = {**result.client_state, **codec_state}
         return replace(told, size=len(update), sections={}, update=update, state=kept)
 
@@ -159,6 +163,10 @@ class Workplace:
             zeros = {name: np.zeros_like(vector) for name, vector in told.sections.items()}
             self._sizes[key] = len(self._encode(replace(told, sections=zeros), {}, assignment).data)
         return self._sizes[key]
+
+
+def _name(error: CoterieError, number: int, assignment: Assignment) -> None:
+    error.add_note(f"Raised by virtual client {number} in round {assignment.round}.")
 
 
 def local_task(assignment: Assignment, kind: Literal["train", "evaluate"], number: int) -> LocalTask:

@@ -11,8 +11,9 @@ from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import IFCA, FedProx, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.models import mlp
-from coterie.errors import ExperimentError
+from coterie.errors import ExperimentError, UpdateRefused
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import read_file
 from coterie.simulation import simulate_full
@@ -78,3 +79,15 @@ def test_methods_whose_versions_are_not_the_model_are_refused() -> None:
 def test_an_external_model_uploads_everything() -> None:
     with pytest.raises(ExperimentError, match="uploads all of its parameters"):
         replace(partial("w"), model=ExternalModel(parameters={"w": (3,)}), loss=None, optimizer=None, metrics={})
+
+
+def test_an_update_that_its_codec_cannot_hold_is_refused_with_the_clients_number() -> None:
+    def fit(params: Params, task: FitTask) -> FitResult:
+        return {"w": params["w"] + np.float32(1e5)}, 1, 1, {}
+
+    own = replace(experiment(), model=ExternalModel({"w": (3,)}), optimizer=None, loss=None, metrics={})
+    wanted = replace(own, codecs=("float16",), rounds=RoundPolicy(rounds=1, cohort=2, evaluate_every=0))
+    with pytest.raises(UpdateRefused, match="beyond the largest float16") as caught:
+        simulate_full(wanted, CLIENTS[:2], trainer=ExternalTrainer(fit))
+    assert caught.value.reason == "out_of_range"
+    assert caught.value.__notes__ == ["Raised by virtual client 0 in round 1."]
