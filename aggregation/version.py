@@ -3,6 +3,7 @@
 Pure: vectors in, vectors out. Update files (`aggregate`) and simulation, whose updates are never files, both end here.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -75,7 +76,8 @@ def next_version(
         order = _as_in_files(manifest.layout)
         new[order] = coarse(base[order], wanted[order])
         kept = {**kept, _LOST: wanted - new}
-    return NextVersion(weights=new, state=kept, step_norm=float(np.linalg.norm(step)))
+    # A scalar product by BLAS would wake threads that take the cores of others.
+    return NextVersion(weights=new, state=kept, step_norm=math.sqrt(np.einsum("i,i->", step, step)))
 
 
 def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, state: State) -> tuple[Vector, State]:

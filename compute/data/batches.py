@@ -70,9 +70,10 @@ class Batches:
         first = self._batch * self.batch_size
         chosen = self._order[first : first + self.batch_size]
         real = len(chosen)
-        chosen = np.concatenate([chosen, np.repeat(chosen[:1], self.batch_size - real)])
-        weight = np.zeros(self.batch_size, np.float32)
-        weight[:real] = 1
+        weight = np.ones(self.batch_size, np.float32)
+        if real < self.batch_size:
+            chosen = np.concatenate([chosen, np.repeat(chosen[:1], self.batch_size - real)])
+            weight[real:] = 0
         self._batch += 1
         return {name: array[chosen] for name, array in self.arrays.items()} | {WEIGHT: weight}
 
