@@ -95,13 +95,8 @@ async def create(body: TokenCreate, response: Response, here: Here, admin: Admin
         )
         await session.flush()
         detail = {"kind": kind, "population": body.population}
-        await audit.append(
-            session,
-            admin.token,
-            "token.created",
-            token.id,
-            detail if body.max_clients is None else {**detail, "max_clients": body.max_clients},
-        )
+        bounds = {"min_clients": row.min_clients, "max_clients": row.max_clients} if kind == "edge" else {}
+        await audit.append(session, admin.token, "token.created", token.id, {**detail, **bounds})
         once.remember(session, token.id)
         return TokenCreated.model_validate({**_fields(row), "token": token.text})
 

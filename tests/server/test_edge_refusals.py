@@ -161,6 +161,17 @@ def test_a_token_says_for_how_many_clients_an_edge_may_speak(
     run(coordinator, story)
 
 
+def test_the_audit_says_for_how_many_clients_a_token_lets_an_edge_speak(coordinator: Opener) -> None:
+    async def story(operator: Operator, edge: Device) -> None:
+        made = await operator.ok("GET", "/v1/audit")
+        (entry,) = [entry for entry in made["items"] if entry["data"].get("kind") == "edge"]
+        said = entry["data"]
+        assert (entry["action"], said["min_clients"], said["max_clients"]) == ("token.created", 2, 5)
+        assert "secret" not in str(made) and "coterie_edge_" not in str(made)
+
+    run(coordinator, story)
+
+
 def test_a_rule_for_single_updates_is_refused_where_there_is_an_edge(coordinator: Opener) -> None:
     async def story(operator: Operator, edge: Device) -> None:
         request = (await operator.request()).model_copy(update={"reducer": "median"})
