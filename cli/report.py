@@ -1,6 +1,7 @@
 """`coterie report`: the curves of a run as a picture, and its table."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,6 +46,12 @@ def report(
     found = _stored(run)
     if found is None:
         name, history = _fetched(run, url, token, ca)
+        if not panels(history):
+            raise InputError(
+                f"Nothing of {name} can be drawn yet: no round of it has measured anything.",
+                hint=f"Wait for one: coterie watch {quote(name)}",
+                code="run_unreadable",
+            )
         folder = write_run(REPORTS / folder_name(name), name, history)
     else:
         name, history, folder = found
@@ -140,8 +147,6 @@ def _draw(name: str, history: "History", path: Path) -> None:
     from coterie.aggregation.report.svg import COLOURS
 
     drawn = panels(history)
-    if not drawn:
-        raise InputError(f"Nothing of {name} can be drawn yet: it has no round.", code="run_unreadable")
     lines = -(-len(drawn) // _COLUMNS)
     figure: Any = Figure(figsize=(4.4 * min(_COLUMNS, len(drawn)), 0.5 + 2.9 * lines), layout="constrained")
     figure.suptitle(name)

@@ -1,5 +1,7 @@
 """`coterie stop`: end an experiment."""
 
+from shlex import quote
+
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
 
@@ -15,4 +17,4 @@ def stop(
     with Control(url, token=admin_token(token), ca=ca) as control:
         view = chosen(control, run).stop()
     output.event("stopped", experiment=view.id, name=view.name, state=view.state)
-    output.say(f"{view.name} ({view.id}): {view.state}. Its models stay: coterie models list {view.name}")
+    output.say(f"{view.name} ({view.id}): {view.state}. Its models stay: coterie models list {quote(view.name)}")

@@ -1,6 +1,7 @@
 """`coterie submit`: the same experiment, on a coordinator with real clients."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -47,6 +48,6 @@ def submit(
         output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
         output.say("A client joins with (the token is a secret; new ones cost nothing):")
         output.say(f"  {join}")
-        output.say(f"Follow it: coterie watch {run.name}    stop it: coterie stop {run.name}")
+        output.say(f"Follow it: coterie watch {quote(run.name)}    stop it: coterie stop {quote(run.name)}")
         if follow:
             follow_run(output, run)

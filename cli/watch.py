@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -86,4 +87,4 @@ def follow_run(output: Output, run: "Run") -> None:
     output.say(f"Ended: {ending.get('reason', 'finished')}, {committed} rounds committed.")
     if not committed:
         raise typer.Exit(FAILED)
-    output.say(f"Get the model: coterie models download {run.name} infer.onnx")
+    output.say(f"Get the model: coterie models download {quote(run.name)} infer.onnx")

@@ -8,7 +8,9 @@ import pytest
 
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.report.files import read_run, write_run
+from coterie.cli import report as command
 from coterie.cli.places import folder_name
+from coterie.errors import InputError
 
 BAD_INPUT = 4
 
@@ -73,3 +75,16 @@ def test_a_run_that_diverged_is_written_and_drawn(tmp_path: Path) -> None:
     rounds = [RoundRecord(round=at, state="committed", metrics={"loss": loss}) for at, loss in enumerate(losses, 1)]
     write_run(tmp_path, "wild", History(tuple(rounds)))
     assert "nan" not in (tmp_path / "rounds.svg").read_text() and len(read_run(tmp_path)[1]) == len(losses)
+
+
+def test_an_experiment_without_a_round_is_not_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def fetched(*given: object) -> tuple[str, History]:
+        return "bright or dark", History()
+
+    monkeypatch.setattr(command, "_fetched", fetched)
+    for out in (None, Path("picture.png")):
+        with pytest.raises(InputError, match="no round of it") as caught:
+            command.report("bright or dark", out, "http://127.0.0.1:1")
+        assert "coterie watch 'bright or dark'" in str(caught.value.hint) and not list(tmp_path.iterdir())

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from coterie.cli.output import Output, figure, short_id, size
 from coterie.cli.rounds import COLUMNS, RoundTable, columns_for, draw, in_sight
-from coterie.cli.watch import patiently
+from coterie.cli.watch import follow_run, patiently
 from coterie.client_sdk.control.control import Run
 from coterie.errors import Unreachable
 from coterie.protocol.control import Event
@@ -107,6 +107,13 @@ def test_who_watches_outlasts_restarts_and_misses_no_event(monkeypatch: pytest.M
     run = Restarted(3)
     assert [event.id for event in patiently(cast(Run, run))] == [1, 2, 3]
     assert run.asked == [None, "1", "2"]
+
+
+def test_the_next_command_can_be_copied_whatever_the_name(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Restarted(1)
+    run.name = "bright or dark"
+    follow_run(Output(json=False), cast(Run, run))
+    assert "coterie models download 'bright or dark' infer.onnx" in capsys.readouterr().out
 
 
 def test_a_coordinator_that_never_answered_is_not_waited_for() -> None:
