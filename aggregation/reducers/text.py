@@ -79,7 +79,7 @@ RULES: Mapping[str, Part] = MappingProxyType(
         "multi_krum": Part(multi_krum, (_F, Parameter("m", 0, 0))),
         "bulyan": Part(bulyan, (_F,)),
         "geometric_median": Part(
-            geometric_median, (Parameter("nu", 1e-30, 1e-6, whole=False), Parameter("iterations", 1, 8))
+            geometric_median, (Parameter("nu", 1e-30, 1e-6, whole=False), Parameter("iterations", 1, 100))
         ),
         "centered_clipping": Part(
             centered_clipping, (Parameter("tau", 1e-30, 100.0, whole=False), Parameter("iterations", 1, 1))

@@ -117,7 +117,7 @@ FORMULAS: dict[str, Callable[[Matrix], Matrix]] = {
     "trimmed_mean(3)": lambda x: _trimmed(x, 3),
     "meamed(4)": lambda x: _around(x, len(x) - 4),
     "bulyan(3)": lambda x: _bulyan(x, 3),
-    "geometric_median": lambda x: _weiszfeld(x, 1e-6, 8),
+    "geometric_median": lambda x: _weiszfeld(x, 1e-6, 100),
     "geometric_median(iterations=30, nu=0.01)": lambda x: _weiszfeld(x, 0.01, 30),
     "centered_clipping(2,5)": lambda x: _clipping(x, 2, 5),
     "norm_bound(4)": lambda x: _bounded(x, 4).mean(axis=0),
@@ -126,7 +126,7 @@ FORMULAS: dict[str, Callable[[Matrix], Matrix]] = {
     "nnm(3)+median": lambda x: np.median(_nnm(x, 3), axis=0),
     "nnm(3)+bulyan(3)": lambda x: _bulyan(_nnm(x, 3), 3),
     "norm_bound(6)+nnm(3)+trimmed_mean(3)": lambda x: _trimmed(_nnm(_bounded(x, 6), 3), 3),
-    "norm_bound(6)+nnm(3)+geometric_median": lambda x: _weiszfeld(_nnm(_bounded(x, 6), 3), 1e-6, 8),
+    "norm_bound(6)+nnm(3)+geometric_median": lambda x: _weiszfeld(_nnm(_bounded(x, 6), 3), 1e-6, 100),
 }
 
 
@@ -161,6 +161,12 @@ def test_distances_are_told_where_updates_all_but_agree_and_where_they_are_tiny(
     np.testing.assert_allclose(
         aggregate(text, x), FORMULAS_OF_NINE[text](x.astype(np.float64)), rtol=1e-7, atol=spread * 1e-3
     )
+
+
+def test_updates_of_zero_do_not_hold_the_geometric_median_where_its_steps_begin() -> None:
+    honest = 1 + updates(11, 50) / 10
+    got = aggregate("geometric_median", np.concatenate([np.zeros((9, 50), np.float32), honest]))
+    assert np.abs(got - 1).max() < 0.3
 
 
 def test_an_average_of_the_largest_numbers_does_not_overflow() -> None:
