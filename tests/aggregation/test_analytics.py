@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -51,7 +51,8 @@ def clients(number: int = 6, seed: int = 1) -> list[dict[str, NDArray[Any]]]:
     """Clients with 1 to 200 rows."""
     generator = np.random.Generator(np.random.PCG64(seed))
     made: list[dict[str, NDArray[Any]]] = []
-    for size in generator.integers(1, 200, number):
+    sizes: list[int] = generator.integers(1, 200, number).tolist()
+    for size in sizes:
         made.append(
             {
                 "age": generator.gamma(9, 5, size).clip(0, 120).astype(np.float32),
@@ -177,7 +178,7 @@ def test_a_quantile_lies_between_its_bounds_which_are_as_near_as_stated(
 def test_a_quantile_outside_the_range_is_said_to_be_outside(values: list[float], low: float, width: float) -> None:
     column, high = np.array(values, np.float32), low + width
     for found in direct(quantiles("x", (0.0, 0.5, 1.0), low=low, high=high, bins=4, rounds=2), column).quantiles:
-        exact = float(np.quantile(column, found.level, method="inverted_cdf"))
+        exact = float(cast(Any, np).quantile(column, found.level, method="inverted_cdf"))
         assert found.lower <= exact < found.upper or (found.lower, exact) == (-math.inf, found.upper)
         assert math.isinf(found.value) == (not np.float32(low) <= exact <= np.float32(high))
 

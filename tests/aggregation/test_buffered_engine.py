@@ -122,7 +122,7 @@ def test_a_round_that_only_evaluates_commits_its_base() -> None:
     assert effects == (e.EvaluateCentrally(V),) and e.open_slots(round, "train") == 0
     round, effects = play(round, e.Evaluated({"loss": 1.0, "examples": 1.0}))
     assert effects == (e.SetDeadline("evaluate", 120.0), e.OfferTasks("evaluate", 2))
-    done, effects = play(round, *[e.EvaluationLeased()] * 2, *[e.EvaluationAccepted({"examples": 1.0})] * 2)
+    _, effects = play(round, *[e.EvaluationLeased()] * 2, *[e.EvaluationAccepted({"examples": 1.0})] * 2)
     assert effects[-1] == e.Commit(V)
     late, _ = play(round, e.DeadlinePassed("evaluate"))
     assert (late.phase, late.cause) == (e.Phase.ABANDONED, e.Cause.DEADLINE)

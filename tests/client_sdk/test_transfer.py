@@ -60,7 +60,8 @@ async def fetch(shelf: Shelf, folder: Path, **options: Any) -> bytes:
     folder.mkdir(exist_ok=True)
     link = Link("http://coordinator", transport=httpx.MockTransport(shelf))
     try:
-        return await BlobCache(folder, link).fetch(NAME, **{"limit": 1 << 20, **options})
+        chosen: dict[str, Any] = {"limit": 1 << 20, **options}
+        return await BlobCache(folder, link).fetch(NAME, **chosen)
     finally:
         await link.close()
 

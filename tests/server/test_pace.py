@@ -1,6 +1,7 @@
 """Pace steering: the fleet is counted by Little's law, kept at the rate wanted, and herded by nothing."""
 
 import asyncio
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_littles_law_counts_a_fleet_whose_windows_change() -> None:
             seen.arrived(now)
             seen.issued(wait, now)
             due[0] = now + wait * random.uniform(0.8, 1.2)
-            place = int(np.searchsorted(due[1:], due[0]))
+            place = int(cast(Any, due[1:]).searchsorted(due[0]))
             due[: place + 1] = np.roll(due[: place + 1], -1)
         assert seen.estimate(now) == pytest.approx(2000, rel=0.08)
 
