@@ -40,7 +40,15 @@ def test_the_public_names_are_these() -> None:
     import coterie.simulation
 
     assert coterie.client_sdk.__all__ == ["Control", "Device", "DevicePolicy", "submit"]
-    assert coterie.simulation.__all__ == ["Simulation", "dirichlet", "iid", "simulate", "simulate_full", "split"]
+    assert coterie.simulation.__all__ == [
+        "Simulation",
+        "VirtualClients",
+        "dirichlet",
+        "iid",
+        "simulate",
+        "simulate_full",
+        "split",
+    ]
     for package in (coterie.client_sdk, coterie.simulation):
         for name in package.__all__:
             assert getattr(package, name).__name__ == name
