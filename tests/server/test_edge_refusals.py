@@ -250,7 +250,7 @@ def test_an_edge_without_a_token_does_not_start(tmp_path: Path) -> None:
 WRONG_TOKENS = ((new_token("enrol").text, "token_kind"), ("not-a-token", "unauthenticated"))
 
 
-@pytest.mark.parametrize(("token", "code"), WRONG_TOKENS)
+@pytest.mark.parametrize(("token", "code"), WRONG_TOKENS, ids=("enrol", "rubbish"))
 def test_an_edge_does_not_join_with_a_token_of_another_kind(tmp_path: Path, token: str, code: str) -> None:
     """It would be pinned as a device, for good, of which no accumulator is taken."""
     above = {"upstream": "http://127.0.0.1:1", "upstream_token": token}
