@@ -2,34 +2,24 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from sdk_kit import SCHEMA, Coordinator, rows
+from numpy.typing import NDArray
+from sdk_kit import RESEARCHER, SCHEMA, Coordinator, rows
 
 from coterie.aggregation.analytics import ask, histogram, quantiles
-from coterie.client_sdk import Control, Device, submit
+from coterie.client_sdk import Control, Device
+from coterie.client_sdk.control.control import Run
 from coterie.protocol.tensors import read_file
 
 
-def test_quantiles_and_a_histogram_over_http(coordinator: Coordinator, tmp_path: Path) -> None:
-    parts = [rows(30 + 7 * seed, seed) for seed in range(3)]
-    values = np.concatenate([part["x"] for part in parts]).ravel()
-    labels = np.concatenate([part["y"] for part in parts])
-    query, classes = quantiles("x", (0.25, 0.9), low=-10, high=10, rounds=2), histogram("y", low=0, high=3, bins=3)
-    runs = [
-        submit(
-            ask(asked, SCHEMA, clients=3, name=name),
-            coordinator.url,
-            token=coordinator.token,
-            key=tmp_path / "researcher.key",
-            population="asked",
-        )
-        for name, asked in (("quantiles", query), ("classes", classes))
-    ]
-    with Control(coordinator.url, token=coordinator.token) as control:
-        token = control.enrolment_token("asked").token
+def answered(
+    coordinator: Coordinator, runs: list[Run], parts: list[dict[str, NDArray[Any]]], token: str, folder: Path
+) -> list[dict[str, NDArray[Any]]]:
+    """The versions that devices with these rows bring the runs to."""
     devices = [
-        Device(coordinator.url, data=part, folder=tmp_path / f"d{number}", token=token)
+        Device(coordinator.url, data=part, folder=folder / f"d{number}", token=token)
         for number, part in enumerate(parts)
     ]
     threads = [threading.Thread(target=device.run) for device in devices]
@@ -37,9 +27,8 @@ def test_quantiles_and_a_histogram_over_http(coordinator: Coordinator, tmp_path:
         thread.start()
     try:
         assert [run.wait(40).reason for run in runs] == ["completed", "completed"]
-        versions = [
-            read_file(run.download(tmp_path / f"{run.id}.safetensors", version="latest", form="weights"))
-            for run in runs
+        return [
+            read_file(run.download(folder / f"{run.id}.safetensors", version="latest", form="weights")) for run in runs
         ]
     finally:
         for device in devices:
@@ -48,6 +37,21 @@ def test_quantiles_and_a_histogram_over_http(coordinator: Coordinator, tmp_path:
             thread.join(20)
         for device in devices:
             device.close()
+
+
+def test_quantiles_and_a_histogram_over_http(coordinator: Coordinator, tmp_path: Path) -> None:
+    parts = [rows(30 + 7 * seed, seed) for seed in range(3)]
+    values = np.concatenate([part["x"] for part in parts]).ravel()
+    labels = np.concatenate([part["y"] for part in parts])
+    query, classes = quantiles("x", (0.25, 0.9), low=-10, high=10, rounds=2), histogram("y", low=0, high=3, bins=3)
+    asked = (("quantiles", query), ("classes", classes))
+    with Control(coordinator.url, token=coordinator.token) as control:
+        runs = [
+            control.submit(ask(question, SCHEMA, clients=3, name=name), key=RESEARCHER, population="asked")
+            for name, question in asked
+        ]
+        token = control.enrolment_token("asked").token
+        versions = answered(coordinator, runs, parts, token, tmp_path)
     found = query.answer(versions[0])
     assert found.values == values.size
     for quantile in found.quantiles:

@@ -1,7 +1,7 @@
 """kill -9 in the second round of a method that the server keeps state for: nothing of that state is lost, and nothing
 of it moves twice.
 
-SCAFFOLD keeps its variate in the version, FedDyn its h beside it, and both run here with momentum on the server. After
+SCAFFOLD keeps its variate in the version and runs here with momentum on the server, FedDyn its h beside it. After
 the third round the version is what the formulas give that never heard of a restart.
 """
 
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from server_kit import Device, Operator, Recipe, fleet, tiny
+from server_kit import Device, Operator, Recipe, fleet, once, tiny
 from test_kill import Zygote, supervised, until_dead_once, until_no_update_is_left
 
 from coterie.aggregation.horizontal import FedDyn, Scaffold
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, Named
+from coterie.protocol.control import ServerRule
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
@@ -52,11 +53,10 @@ Means = list[tuple[float, float]]
 
 
 def feddyn(means: Means) -> npt.NDArray[np.float64]:
-    x = h = velocity = 0.0
+    x = h = 0.0
     for mean, _ in means:
         h -= ALPHA * SHARE * mean
-        velocity = MOMENTUM * velocity + mean - h / ALPHA
-        x += velocity
+        x += mean - h / ALPHA
     return np.full(4, x)
 
 
@@ -69,6 +69,11 @@ def scaffold(means: Means) -> npt.NDArray[np.float64]:
 
 
 FORMULAS: Mapping[str, Callable[[Means], npt.NDArray[np.float64]]] = {"feddyn": feddyn, "scaffold": scaffold}
+# FedDyn says itself where the model goes, so its server optimizer must be plain.
+SERVERS = {
+    "feddyn": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.0}),
+    "scaffold": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": MOMENTUM}),
+}
 STRIKES = (
     ("scaffold", "accept.after_commit:3"),
     ("scaffold", "aggregated.before_commit:2"),
@@ -97,7 +102,9 @@ async def live(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
     first = encode_tensors(manifest.layout.unflatten(np.zeros(manifest.layout.size, np.float32)))
     async with supervised(zygote, folder, strike) as (supervisor, operator):
         token = await operator.population()
-        experiment = await operator.experiment(recipe=Recipe(manifest, {}, first), rounds=ROUNDS)
+        request = await operator.request(recipe=Recipe(manifest, {}, first), rounds=ROUNDS)
+        body = request.model_copy(update={"server": SERVERS[method]}).model_dump(mode="json")
+        experiment = (await operator.ok("POST", "/v1/experiments", json=body, headers=once()))["id"]
         devices = await fleet(operator, token, len(WEIGHTS))
         means: Means = []
         for number in range(ROUNDS):
