@@ -12,11 +12,11 @@ from coterie import errors
 from coterie.aggregation.accumulator import EITHER, counted_weight, take, tree_reducer
 from coterie.aggregation.aggregate import Rejection
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.reducers import Accumulator, Vector, reducer
+from coterie.aggregation.reducers import reducer
+from coterie.aggregation.update_sections import length_of, means_of, nothing_usable, split, sums_of
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import make_folder
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import Update, encode_update, read_update, write_update
 
 ACCUMULATOR_FILE = "accumulator.update"
@@ -63,9 +63,8 @@ def accumulate_updates(
     `tree_reducer` raises; errors.StorageError.
     """
     rule, plain = tree_reducer(answer.reducer), reducer("sum")
-    means = tuple(spec for spec in manifest.sections if spec.reduction == "weighted_mean")
-    sums = tuple(spec for spec in manifest.sections if spec.reduction == "sum")
-    mean, total = rule.init(_length(means)), plain.init(_length(sums))
+    means, sums = means_of(manifest.sections), sums_of(manifest.sections)
+    mean, total = rule.init(length_of(means)), plain.init(length_of(sums))
     taken: dict[str, tuple[Update, float]] = {}
     rejected: list[Rejection] = []
     for path in updates:
@@ -91,7 +90,7 @@ def accumulate_updates(
         raise errors.UpdateRefused(
             f"{len(taken)} updates carry no weight, so there is nothing to send on.", code="zero_weight"
         )
-    values = {**_split(means, mean), **_split(sums, total)}
+    values = {**split(means, mean.total), **split(sums, total.total)}
     data = encode_update(
         task=answer.task,
         plan=manifest.id,
@@ -120,8 +119,7 @@ def accumulate_updates(
 
 def _check_clients(answer: Answer, clients: int, files: int, rejected: Sequence[Rejection]) -> None:
     if not clients:
-        why = f"; the first: {rejected[0].message}" if rejected else "."
-        raise errors.UpdateRefused(f"None of the {files} updates can be used{why}", code="nothing_usable")
+        raise nothing_usable(files, [entry.message for entry in rejected])
     if clients < answer.min_clients:
         raise errors.UpdateRefused(
             f"The usable updates are of {clients} clients; an accumulator must be of at least {answer.min_clients}.",
@@ -134,16 +132,3 @@ def _check_clients(answer: Answer, clients: int, files: int, rejected: Sequence[
             hint="Lower its cohort, or enrol it with a token that allows more.",
             code="too_many_clients",
         )
-
-
-def _split(specs: Sequence[SectionSpec], accumulator: Accumulator) -> dict[str, Vector]:
-    ends = 0
-    parts: dict[str, Vector] = {}
-    for spec in specs:
-        parts[spec.name] = accumulator.total[ends : ends + spec.length]
-        ends += spec.length
-    return parts
-
-
-def _length(specs: Sequence[SectionSpec]) -> int:
-    return sum(spec.length for spec in specs)

@@ -6,7 +6,7 @@ give the same bytes, so a job may be repeated after a restart.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,25 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.accumulator import EITHER, counted_weight, take
-from coterie.aggregation.methods import algorithm
+from coterie.aggregation.accumulator import EITHER, counted_weight, joined, take
 from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.private.central import CentralNoise, State, noised_mean
 from coterie.aggregation.reducers import Reducer, Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.staleness import NO_LAG, Lags
 from coterie.aggregation.update_files import UpdateFiles
+from coterie.aggregation.update_sections import (
+    drift_of,
+    length_of,
+    means_of,
+    nothing_usable,
+    reads_drift,
+    split,
+    sums_of,
+)
 from coterie.aggregation.version import next_version
 from coterie.protocol.files import make_folder, storage_error
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
 from coterie.protocol.update import read_update
 
@@ -74,6 +82,7 @@ def aggregate_updates(
     rule: str = "mean",
     weight_cap: int | None = None,
     lags: Lags = NO_LAG,
+    central: CentralNoise | None = None,
 ) -> AggregateResult:
     """Aggregate the updates and write the next model version into the folder ``out``.
 
@@ -83,6 +92,8 @@ def aggregate_updates(
     are always summed. A rule that needs every single update cannot use an accumulator, and counts updates alike
     whatever their weight or lag. weight_cap: the most that one update may weigh; a larger claim counts as the cap.
     lags: of the updates that were trained on an older version.
+    central: the noise that makes the result differentially private; all updates then count alike, the training sums are
+    not released, and no usable update is as good as any number of them (see `private.central`).
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
     a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
     by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
@@ -90,36 +101,42 @@ def aggregate_updates(
     what the rule raises (``too_few_updates``: 2f ≥ n); errors.ExperimentError as `reducer` does; errors.StorageError.
     """
     layout, chosen = manifest.layout, reducer(rule)
-    usable, rejected = _check(manifest, base, updates, weight_cap, lags, chosen)
-    if not usable:
-        why = f"; the first: {rejected[0].message}" if rejected else "."
-        raise errors.UpdateRefused(f"None of the {len(updates)} updates can be used{why}", code="nothing_usable")
-    sections = _reduce(manifest, usable, chosen)
+    usable, rejected = _check(manifest, base, updates, weight_cap, lags, chosen, one_by_one=central is not None)
+    if not usable and central is None:
+        raise nothing_usable(len(updates), [entry.message for entry in rejected])
     weights = layout.flatten(read_file(base, _limits(manifest)))
-    whole = sum(entry.weight for entry in usable)
+    before: State = {} if server_state is None else read_file(server_state)
+    secret: State = {}
+    if central is None:
+        sections = _reduce(manifest, usable, chosen)
+        whole, clients = sum(entry.weight for entry in usable), sum(entry.clients for entry in usable if entry.weight)
+    else:
+        sections, secret = _noised(manifest, usable, central, before)
+        whole, clients = float(central.expected), central.expected
     after = next_version(
         manifest,
         base=weights,
         sections=sections,
-        clients=sum(entry.clients for entry in usable if entry.weight),
+        clients=clients,
         weight=whole,
         server=server,
-        state={} if server_state is None else read_file(server_state),
-        freshness=sum(entry.effective for entry in usable) / whole if whole else 1.0,
-        drift=_drift(manifest, usable, weights, lags),
+        state=before,
+        freshness=sum(entry.effective for entry in usable) / whole if whole and central is None else 1.0,
+        drift=_drift(manifest, usable, weights, lags) if central is None else None,
     )
+    state = {**after.state, **secret}
     make_folder(out)
     write_file(out / WEIGHTS_FILE, layout.unflatten(after.weights))
-    if after.state:
-        write_file(out / STATE_FILE, after.state)
+    if state:
+        write_file(out / STATE_FILE, state)
     return AggregateResult(
         version=_digest(out / WEIGHTS_FILE),
         weights=str(out / WEIGHTS_FILE),
-        state=str(out / STATE_FILE) if after.state else None,
+        state=str(out / STATE_FILE) if state else None,
         accepted=tuple(entry.task for entry in usable),
         rejected=rejected,
         weight=whole,
-        metrics=MetricSums.from_vector(manifest.metrics, sections[METRICS]).sums,
+        metrics={} if central else MetricSums.from_vector(manifest.metrics, sections[METRICS]).sums,
         step_norm=after.step_norm,
     )
 
@@ -139,9 +156,18 @@ class _Usable:
 
 
 def _check(
-    manifest: Manifest, base: Path, paths: Sequence[Path], cap: int | None, lags: Lags, rule: Reducer
+    manifest: Manifest,
+    base: Path,
+    paths: Sequence[Path],
+    cap: int | None,
+    lags: Lags,
+    rule: Reducer,
+    *,
+    one_by_one: bool,
 ) -> tuple[tuple[_Usable, ...], tuple[Rejection, ...]]:
-    """The updates that can be used, by task, and why the others cannot."""
+    """The updates that can be used, by task, and why the others cannot. one_by_one: whether noise is made for what one
+    device moves, so that each must be a device's own.
+    """
     digests = {path: _digest(path) for path in {base, *lags.bases.values()}}
     usable: dict[str, _Usable] = {}
     rejected: list[Rejection] = []
@@ -150,9 +176,10 @@ def _check(
         try:
             task = read_update(path, manifest.sections, plan=manifest.id, limits=EITHER).header.task
             update = read_update(path, manifest.sections, base=digests[lags.bases.get(task, base)], limits=EITHER)
-            if rule.needs == "updates" and update.header.kind == "accumulator":
+            if (one_by_one or rule.needs == "updates") and update.header.kind == "accumulator":
+                needy = "Differential privacy" if one_by_one else rule.name
                 raise errors.UpdateRefused(
-                    f"{rule.name} needs every single update, and this is a sum of them.", code="wrong_kind"
+                    f"{needy} needs every single update, and this is a sum of them.", code="wrong_kind"
                 )
             update.check_finite()
             if task in usable:
@@ -166,11 +193,10 @@ def _check(
 
 def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> Mapping[str, Vector]:
     """The aggregate of every section: the means as one vector by the rule, and the sums."""
-    means = tuple(spec for spec in manifest.sections if spec.reduction == "weighted_mean")
-    sums = tuple(spec for spec in manifest.sections if spec.reduction == "sum")
+    means, sums = means_of(manifest.sections), sums_of(manifest.sections)
     counted = [entry for entry in usable if entry.weight]
     plain = reducer("sum")
-    together, total = rule.init(_length(means)), plain.init(_length(sums))
+    together, total = rule.init(length_of(means)), plain.init(length_of(sums))
     for entry in usable:
         update = read_update(entry.path, manifest.sections, limits=EITHER)
         total = take(plain, total, update, sums, entry.weight)
@@ -181,32 +207,42 @@ def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> Map
         mean = rule.result(together) if means else together.total
     else:
         mean = rule.over(UpdateFiles(tuple(entry.path for entry in counted), manifest.sections, means))
-    return _split(means, mean) | _split(sums, plain.result(total))
+    return split(means, mean) | split(sums, plain.result(total))
 
 
-def _length(specs: Sequence[SectionSpec]) -> int:
-    return sum(spec.length for spec in specs)
+def _noised(
+    manifest: Manifest, usable: Sequence[_Usable], central: CentralNoise, state: State
+) -> tuple[Mapping[str, Vector], State]:
+    """The noised mean of every section that is one, and what the noise of later rounds needs. Sums are not released."""
+    means = means_of(manifest.sections)
+    length = length_of(means)
 
+    def vectors() -> Iterator[Vector]:
+        for entry in usable:
+            vector = np.zeros(length, np.float64)
+            for start, values in joined(read_update(entry.path, manifest.sections, limits=EITHER), means):
+                vector[start : start + values.size] = values
+            yield vector
 
-def _split(specs: Sequence[SectionSpec], vector: Vector) -> dict[str, Vector]:
-    """The sections of one vector, in their order."""
-    ends = np.cumsum([0, *(spec.length for spec in specs)]).tolist()
-    return {spec.name: vector[ends[place] : ends[place + 1]] for place, spec in enumerate(specs)}
+    found = noised_mean(vectors(), length, central, state)
+    sums = {spec.name: np.zeros(spec.length) for spec in sums_of(manifest.sections)}
+    return split(means, found.mean) | sums, found.state
 
 
 def _drift(
     manifest: Manifest, usable: Sequence[_Usable], weights: npt.NDArray[np.float32], lags: Lags
 ) -> Vector | None:
     """The mean of base − weights by effective weight, where a base is what an update was trained on."""
-    method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters)
-    if not method.server.reads_drift or not any(entry.task in lags.bases for entry in usable):
-        return None
-    drift, whole = np.zeros(manifest.layout.size, np.float64), sum(entry.effective for entry in usable)
+    shares: dict[Path, float] = {}
     for entry in usable:
         if entry.task in lags.bases:
-            older = manifest.layout.flatten(read_file(lags.bases[entry.task], _limits(manifest)))
-            drift += (entry.effective / whole) * (older.astype(np.float64) - weights)
-    return drift
+            base = lags.bases[entry.task]
+            shares[base] = shares.get(base, 0.0) + entry.effective
+    if not shares or not reads_drift(manifest):
+        return None
+    whole = sum(entry.effective for entry in usable)
+    bases = ((manifest.layout.flatten(read_file(base, _limits(manifest))), shares[base] / whole) for base in shares)
+    return drift_of(weights, bases)
 
 
 def _limits(manifest: Manifest) -> TensorLimits:

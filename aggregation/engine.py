@@ -20,6 +20,9 @@ version each was made from: its tasks stay out when it ends, updates that arrive
 round (`Round.waiting`), and what lags by more than the staleness cap is closed by name when a round begins. If its
 buffer is not full enough at the deadline, the round is abandoned and its buffer passed on to the next.
 
+A **secure** round (`RoundConfig.secure`) is a synchronous one in which an accepted update is a report: the client has
+trained and is ready to be summed. The sums are made while it aggregates and, of evaluations, when its survey is closed.
+
 Order inside ``evaluating``: first the coordinator's own evaluation (when it has data), then the devices'. Neither can
 make a round fail: what is missing at the deadline is missing in the record.
 """
@@ -46,12 +49,14 @@ from coterie.aggregation.events import (
     EvaluationAccepted,
     EvaluationFailed,
     EvaluationLeased,
+    EvaluationSummed,
     Event,
     Kind,
     OfferTasks,
     PassOn,
     SetDeadline,
     StopRequested,
+    SumEvaluations,
     TaskFailed,
     TaskLeased,
     UpdateAccepted,
@@ -78,6 +83,7 @@ __all__ = [
     "EvaluationAccepted",
     "EvaluationFailed",
     "EvaluationLeased",
+    "EvaluationSummed",
     "Event",
     "Kind",
     "OfferTasks",
@@ -87,6 +93,7 @@ __all__ = [
     "RoundConfig",
     "SetDeadline",
     "StopRequested",
+    "SumEvaluations",
     "TRANSITIONS",
     "TaskFailed",
     "TaskLeased",
@@ -175,6 +182,7 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Rule]] = {
         EvaluationLeased: Rule(rules.lease_evaluation),
         EvaluationAccepted: Rule(rules.accept_evaluation, (Phase.COMMITTING,)),
         EvaluationFailed: Rule(rules.fail_evaluation),
+        EvaluationSummed: Rule(rules.evaluations_summed, (Phase.COMMITTING, Phase.ABANDONED)),
         DeadlinePassed: Rule(rules.evaluation_deadline, (Phase.COMMITTING, Phase.ABANDONED)),
         StopRequested: _STOP,
     },
@@ -186,7 +194,13 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Rule]] = {
         StopRequested: _STOP,
     },
     Phase.COMMITTED: _AFTER_THE_END,
-    Phase.ABANDONED: {**_AFTER_THE_END, AggregateReady: _LATE, AggregateFailed: _LATE, Evaluated: _LATE},
+    Phase.ABANDONED: {
+        **_AFTER_THE_END,
+        AggregateReady: _LATE,
+        AggregateFailed: _LATE,
+        Evaluated: _LATE,
+        EvaluationSummed: _LATE,
+    },
 }
 
 # While a buffered round is made into a version, its tasks are still out.

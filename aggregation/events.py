@@ -43,12 +43,15 @@ class DeadlinePassed:
 class AggregateReady:
     """The new version is safely stored.
 
-    metrics: training sums. rejected: how many accepted updates were found unusable while aggregating.
+    metrics: training sums. rejected: how many accepted updates were found unusable while aggregating, or of a secure
+    round, how many clients dropped out of the sum. clipped: of a secure round, how many updates were shortened; None
+    where that is not released.
     """
 
     version: str
     metrics: Sums = field(default_factory=dict[str, float])
     rejected: int = 0
+    clipped: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,22 @@ class EvaluationLeased:
 
 @dataclass(frozen=True)
 class EvaluationAccepted:
-    """A leased evaluation task came back with checked metric sums."""
+    """A leased evaluation task came back with checked metric sums; in a secure round without any, ready for the sum."""
 
-    metrics: Sums
+    metrics: Sums = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True)
 class EvaluationFailed:
     """A leased evaluation task was aborted, refused, or its lease ran out."""
+
+
+@dataclass(frozen=True)
+class EvaluationSummed:
+    """The sum over the clients that evaluated is there; no metrics when there is none, then ``detail`` says why."""
+
+    metrics: Sums | None
+    detail: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +109,8 @@ class StopRequested:
 
 Event = (
     TaskLeased | UpdateAccepted | TaskFailed | DeadlinePassed | AggregateReady | AggregateFailed
-    | Evaluated | EvaluationLeased | EvaluationAccepted | EvaluationFailed | Committed | StopRequested
+    | Evaluated | EvaluationLeased | EvaluationAccepted | EvaluationFailed | EvaluationSummed | Committed
+    | StopRequested
 )  # fmt: skip
 
 
@@ -142,7 +154,14 @@ class PassOn:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Make a version of the accepted updates, then report ``AggregateReady`` or ``AggregateFailed``."""
+    """Make a version of the accepted updates, then report ``AggregateReady`` or ``AggregateFailed``. In a secure round
+    no update is there yet: first add them up secretly, in an attempt among those who reported that they have trained.
+    """
+
+
+@dataclass(frozen=True)
+class SumEvaluations:
+    """Add up, secretly, what the clients that evaluated have to say, then report ``EvaluationSummed``."""
 
 
 @dataclass(frozen=True)
@@ -166,5 +185,8 @@ class Abandon:
     cause: Cause
 
 
-Effect = OfferTasks | SetDeadline | CloseTasks | CloseStale | PassOn | Aggregate | EvaluateCentrally | Commit | Abandon
+Effect = (
+    OfferTasks | SetDeadline | CloseTasks | CloseStale | PassOn | Aggregate | SumEvaluations | EvaluateCentrally
+    | Commit | Abandon
+)  # fmt: skip
 Effects = tuple[Effect, ...]

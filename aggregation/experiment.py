@@ -19,12 +19,16 @@ from coterie.aggregation.plan.manifest import (
     SAMPLE_WEIGHT,
     Broadcast,
 )
+from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
+from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation, with_room
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.compute.array import Array
 from coterie.compute.nn.module import Module
 from coterie.compute.optim.optimizer import Optimizer
+from coterie.privacy.dp.participation import check_policy
+from coterie.privacy.dp.privacy import ExampleLevel, Privacy
 from coterie.protocol.codecs.table import unfit
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.rounds import RoundPolicy
@@ -80,6 +84,9 @@ class Experiment:
     The others stay as the first version has them.
     initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the
     coordinator measures every version. infer_batch: rows per call of the exported ``infer.onnx``.
+    secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
+    more. What it excludes is refused by name (`coterie.aggregation.private.combinations`). privacy: what differential
+    privacy the experiment must have; None for none.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -104,6 +111,8 @@ class Experiment:
     initial: Mapping[str, npt.NDArray[Any]] | None = None
     evaluation: Mapping[str, npt.NDArray[Any]] | None = None
     infer_batch: int = 1
+    secure_aggregation: SecureAggregation | bool | None = None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         for name, (kinds, wanted) in _KINDS.items():
@@ -113,14 +122,23 @@ class Experiment:
                     f"Experiment {str(self.name)[:64]!r}: {name} must be {wanted}, not {_shown(value)}.",
                     code="experiment_invalid",
                 )
-        for code, rules in (("experiment_invalid", _numbers(self)), ("experiment_combination", _combinations(self))):
-            for holds, message in rules:
+        object.__setattr__(self, "codecs", tuple(self.codecs))
+        selector_of(self.rounds.selection)
+        if self.secure is not None:
+            object.__setattr__(self, "rounds", with_room(self.rounds, self.secure))
+        for code, rules in (
+            ("experiment_invalid", _numbers),
+            ("experiment_combination", _combinations),
+            ("experiment_combination", secure_clashes),
+            ("experiment_combination", privacy_clashes),
+        ):
+            for holds, message in rules(self):
                 if not holds:
                     raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
-        selector_of(self.rounds.selection)
-        check_reducer(self.reducer, self.rounds.min_updates, self.algorithm.name)
+        groups = None if self.secure is None else self.secure.groups
+        check_reducer(self.reducer, groups or self.rounds.min_updates, self.algorithm.name)
+        check_policy(self.privacy, rounds=self.rounds.rounds, rest_rounds=self.rounds.rest_rounds)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
-        object.__setattr__(self, "codecs", tuple(self.codecs))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
 
     @property
@@ -128,6 +146,15 @@ class Experiment:
         """Names of the metric sums, in the order of the update's section."""
         extra = self.model.metrics if isinstance(self.model, ExternalModel) else tuple(self.metrics)
         return (*RESERVED_METRICS, *extra)
+
+    @property
+    def secure(self) -> SecureAggregation | None:
+        """How secure aggregation runs here; None where updates travel in the open."""
+        asked = self.secure_aggregation
+        if isinstance(asked, SecureAggregation):
+            return asked
+        wanted = self.rounds.cohort >= FROM_COHORT if asked is None else asked
+        return SecureAggregation() if wanted else None
 
     def evaluation_rows(self) -> dict[str, npt.NDArray[Any]] | None:
         """The evaluation rows, checked against the schema. Raises errors.DataError."""
@@ -157,6 +184,11 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
         "evaluation": ((Mapping, NoneType), "a mapping of names to arrays"),
         "infer_batch": (int, "a whole number"),
+        "secure_aggregation": (
+            (SecureAggregation, bool, NoneType),
+            "True, False, a SecureAggregation(...), or None for True where the cohort is 10 or more",
+        ),
+        "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "infer_batch")
@@ -240,6 +272,11 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (
             not external or e.algorithm.name in ("fedavg", "fedbuff", "cyclic"),
             "an ExternalModel's clients run FedAvg, FedBuff or Cyclic; other rules need a plan",
+        ),
+        (
+            not external or not isinstance(e.privacy, ExampleLevel),
+            "ExampleLevel privacy is clipping and noise in the plan's own step, which an ExternalModel does not have; "
+            "write the model as an nn.Module, or choose LocalLevel(...)",
         ),
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
         *e.algorithm.needs(e),

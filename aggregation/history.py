@@ -17,13 +17,17 @@ _LISTED = ("loss", "accuracy")
 _COLUMNS = (
     "round", "state", "cause", "accepted", "failed", "evaluation", "bytes_up", "bytes_down", "seconds", "model"
 )  # fmt: skip
+# Columns that only runs with secret sums or with noise have.
+_PRIVATE = ("clipped", "epsilon", "delta")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
     """One round. metrics: evaluation means (``loss``, ``accuracy``, …); training: the means that clients saw while
     training. fairness: how each metric differs between the clients that evaluated.
-    model: SHA-256 of the version that it committed.
+    model: SHA-256 of the version that it committed. clipped: under secure aggregation, the share of the updates that
+    were longer than the public norm and were shortened to it; None in the open, and where noise hides it. epsilon: what
+    all rounds up to this one have spent of privacy, at delta; None without differential privacy.
     """
 
     round: int
@@ -39,6 +43,9 @@ class RoundRecord:
     bytes_down: int = 0
     seconds: float | None = None
     model: str | None = None
+    clipped: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
 
     @staticmethod
     def of(round: Round, *, bytes_up: int = 0, bytes_down: int = 0, seconds: float | None = None) -> "RoundRecord":
@@ -58,6 +65,7 @@ class RoundRecord:
             bytes_down=bytes_down,
             seconds=seconds,
             model=round.version if round.phase.value == "committed" else None,
+            clipped=round.clipped_share,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,6 +87,9 @@ class RoundRecord:
             "bytes_down": self.bytes_down,
             "seconds": self.seconds,
             "model": self.model,
+            "clipped": self.clipped,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
         }
 
     @staticmethod
@@ -100,6 +111,9 @@ class RoundRecord:
             bytes_down=int(value.get("bytes_down") or 0),
             seconds=value.get("seconds"),
             model=value.get("model"),
+            clipped=value.get("clipped"),
+            epsilon=value.get("epsilon"),
+            delta=value.get("delta"),
         )
 
 
@@ -148,15 +162,19 @@ class History:
         return History(tuple(RoundRecord.from_dict(value) for value in values), reason, best)
 
     def to_csv(self) -> str:
-        """A table with one line per round; one column per metric, and one for its mean over the worst decile."""
+        """A table with one line per round; one column per metric, and one for its mean over the worst decile.
+
+        Where sums were secret or noised, ``clipped``, ``epsilon`` and ``delta`` follow the round's own columns.
+        """
         names = sorted({name for record in self.rounds for name in record.metrics})
         spread = sorted({name for record in self.rounds for name in record.fairness})
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow((*_COLUMNS, *names, *(f"{name}_worst_decile" for name in spread)))
+        own = (*_COLUMNS, *(n for n in _PRIVATE if any(getattr(one, n) is not None for one in self.rounds)))
+        writer.writerow((*own, *names, *(f"{name}_worst_decile" for name in spread)))
         for record in self.rounds:
             worst = {name: found.worst_decile for name, found in record.fairness.items()}
-            cells = (getattr(record, name) for name in _COLUMNS)
+            cells = (getattr(record, name) for name in own)
             means = (record.metrics.get(name) for name in names)
             writer.writerow((*cells, *means, *(worst.get(name) for name in spread)))
         return text.getvalue()

@@ -22,6 +22,7 @@ class Reason(StrEnum):
     TARGET_REACHED = "target_reached"
     NO_IMPROVEMENT = "no_improvement"
     STALLED = "stalled"
+    BUDGET_EXHAUSTED = "budget_exhausted"
     STOPPED = "stopped"
 
     @property
@@ -35,6 +36,7 @@ _SENTENCES = {
     Reason.TARGET_REACHED: "The target value of the metric is reached.",
     Reason.NO_IMPROVEMENT: "The metric has not improved for as many rounds as patience allows.",
     Reason.STALLED: f"{STALLED_AFTER} rounds in a row were abandoned.",
+    Reason.BUDGET_EXHAUSTED: "The privacy budget does not allow another round.",
     Reason.STOPPED: "Somebody asked to stop.",
 }
 
@@ -106,8 +108,10 @@ def evaluates(policy: RoundPolicy, number: int) -> bool:
     return policy.evaluate_every > 0 and (number % policy.evaluate_every == 0 or number == policy.rounds)
 
 
-def configure(policy: RoundPolicy, number: int, *, central: bool) -> RoundConfig:
-    """What round ``number`` aims for under this policy. central: whether the coordinator has data to evaluate on."""
+def configure(policy: RoundPolicy, number: int, *, central: bool, secure: bool = False) -> RoundConfig:
+    """What round ``number`` aims for under this policy. central: whether the coordinator has data to evaluate on;
+    secure: whether updates are only ever seen as sums.
+    """
     only = policy.purpose == "evaluate"
     return RoundConfig(
         cohort=policy.cohort,
@@ -118,6 +122,7 @@ def configure(policy: RoundPolicy, number: int, *, central: bool) -> RoundConfig
         staleness_cap=policy.staleness_cap if policy.buffered else 0,
         last=number >= policy.rounds,
         evaluate_only=only,
+        secure=secure,
         central_evaluation=central,
         federated_evaluation=only or evaluates(policy, number),
         evaluation_cohort=policy.cohort if only else policy.evaluators(),
@@ -145,6 +150,12 @@ def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tupl
         return first_round(after, policy)
     ended = replace(after, finished=reason)
     return ended, Finish(reason, ended.kept)
+
+
+def out_of_budget(progress: Progress) -> tuple[Progress, Finish]:
+    """The end of an experiment whose next round the privacy budget does not allow, instead of that round."""
+    ended = replace(progress, started=progress.started - 1, finished=Reason.BUDGET_EXHAUSTED)
+    return ended, Finish(Reason.BUDGET_EXHAUSTED, ended.kept)
 
 
 def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:

@@ -60,7 +60,8 @@ class RoundConfig:
     offered: tasks that may be out or accepted at once, instead of the cohort's over-selection; in a buffered round,
     tasks that may be out. buffered: see `coterie.aggregation.engine`; staleness_cap: versions that an update may lag
     by. last: no round follows for which tasks would be worth handing out. evaluate_only: measure the base and commit
-    that.
+    that. secure: updates and evaluations are only ever seen as sums over clients; a task that is done is a report that
+    the client is ready for the sum.
     """
 
     cohort: int
@@ -72,6 +73,7 @@ class RoundConfig:
     staleness_cap: int = 0
     last: bool = False
     evaluate_only: bool = False
+    secure: bool = False
     central_evaluation: bool = False
     federated_evaluation: bool = False
     evaluation_cohort: int = 0
@@ -90,6 +92,10 @@ class RoundConfig:
             (
                 not self.evaluate_only or (self.federated_evaluation and not self.buffered),
                 "evaluate_only needs federated_evaluation, and has no buffer.",
+            ),
+            (
+                not (self.secure and self.buffered),
+                "a secure round sums what was trained on one version; it has no buffer.",
             ),
             (
                 1 <= self.min_updates <= self.cohort,
@@ -126,6 +132,8 @@ class Round:
     place: versions committed before this round, so an update whose task has another place lags by the difference.
     leases: tasks that are out; buffer: updates accepted for this round; waiting: updates accepted for the next one.
     Each counts tasks by the place of their base; synchronous rounds know one place, their own.
+    clipped: updates that were shortened to the public norm before they were summed; None where that is not known.
+    survey_closed: in a secure round, that the devices' evaluations are in and their sum is awaited.
     """
 
     number: int
@@ -138,6 +146,7 @@ class Round:
     waiting: Mapping[int, int] = field(default_factory=dict[int, int])
     failed: int = 0
     rejected: int = 0
+    clipped: int | None = None
     version: str | None = None
     training: Sums = field(default_factory=dict[str, float])
     central: Sums | None = None
@@ -145,6 +154,7 @@ class Round:
     evaluation_leased: int = 0
     evaluated: int = 0
     evaluation_failed: int = 0
+    survey_closed: bool = False
     federated: Sums = field(default_factory=dict[str, float])
     cause: Cause | None = None
     detail: str | None = None
@@ -158,6 +168,14 @@ class Round:
     def accepted(self) -> int:
         """Updates accepted for this round."""
         return sum(self.buffer.values())
+
+    @property
+    def clipped_share(self) -> float | None:
+        """Of the updates that were summed secretly, the share that was shortened; None where nothing was summed so, and
+        where that share is not released.
+        """
+        summed = self.accepted - self.rejected
+        return self.clipped / summed if self.clipped is not None and self.version and summed > 0 else None
 
     def to_json(self) -> str:
         """This value as JSON text; ``from_json`` gives an equal value back."""

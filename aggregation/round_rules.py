@@ -19,12 +19,14 @@ from coterie.aggregation.events import (
     EvaluateCentrally,
     Evaluated,
     EvaluationAccepted,
+    EvaluationSummed,
     Event,
     Kind,
     OfferTasks,
     PassOn,
     SetDeadline,
     StopRequested,
+    SumEvaluations,
     TaskFailed,
     UpdateAccepted,
 )
@@ -65,6 +67,8 @@ def resume(round: Round) -> Effects:
             return (Aggregate(), *beside)
         case Phase.AGGREGATING:
             return (CloseTasks("train"), Aggregate())
+        case Phase.EVALUATING if round.survey_closed:
+            return (CloseTasks("evaluate"), SumEvaluations())
         case Phase.EVALUATING if _surveying(round):
             return (
                 SetDeadline("evaluate", config.evaluation_deadline_s),
@@ -118,8 +122,12 @@ def deadline(round: Round, event: Event) -> tuple[Round, Effects]:
         return aggregate(round)
     cause = Cause.TOO_FEW_UPDATES if round.accepted else Cause.DEADLINE
     detail = f"{round.accepted} of at least {round.config.min_updates} updates in {round.config.deadline_s:g} s"
-    if not (round.accepted or round.leased or round.failed):
-        detail += "; no device took a task: none came, or none is eligible (trainer, min_examples, labels, rest)"
+    untaken = open_slots(round, "train")
+    if untaken and not round.failed:
+        kinds = "trainer, secure aggregation" if round.config.secure else "trainer"
+        some = round.accepted or round.leased
+        took = f"no device took {untaken} of the {round.config.slots} tasks" if some else "no device took a task"
+        detail += f"; {took}: none came, or none is eligible ({kinds}, min_examples, labels, rest)"
     return _abandon(round, cause, detail)
 
 
@@ -130,7 +138,13 @@ def ready(round: Round, event: Event) -> tuple[Round, Effects]:
     if usable < round.config.min_updates:
         detail = f"{event.rejected} of {round.accepted} accepted updates were unusable"
         return _abandon(replace(round, rejected=event.rejected), Cause.TOO_FEW_UPDATES, detail)
-    made = replace(round, version=event.version, training=dict(event.metrics), rejected=event.rejected)
+    made = replace(
+        round,
+        version=event.version,
+        training=dict(event.metrics),
+        rejected=event.rejected,
+        clipped=event.clipped,
+    )
     return evaluate(replace(made, central_done=not made.config.central_evaluation))
 
 
@@ -163,10 +177,12 @@ def accept_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
         evaluated=round.evaluated + 1,
         federated=_add(round.federated, event.metrics),
     )
-    return _commit(counted) if counted.evaluated >= counted.config.evaluation_cohort else (counted, ())
+    return _surveyed(counted) if counted.evaluated >= counted.config.evaluation_cohort else (counted, ())
 
 
 def fail_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
+    if round.survey_closed:
+        return round, ()
     _require_lease(round, round.evaluation_leased, event)
     counted = replace(
         round, evaluation_leased=round.evaluation_leased - 1, evaluation_failed=round.evaluation_failed + 1
@@ -175,7 +191,7 @@ def fail_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
 
 
 def evaluation_deadline(round: Round, event: Event) -> tuple[Round, Effects]:
-    if isinstance(event, DeadlinePassed) and event.kind == "train":
+    if round.survey_closed or (isinstance(event, DeadlinePassed) and event.kind == "train"):
         return round, ()
     if not _surveying(round):
         raise errors.Conflict(f"Round {round.number} has not asked devices to evaluate yet.", code="round_phase")
@@ -184,7 +200,16 @@ def evaluation_deadline(round: Round, event: Event) -> tuple[Round, Effects]:
         cause = Cause.TOO_FEW_UPDATES if round.evaluated else Cause.DEADLINE
         detail = f"{round.evaluated} of at least {config.min_updates} evaluations in {config.evaluation_deadline_s:g} s"
         return _abandon(round, cause, detail)
-    return _commit(round)
+    return _surveyed(round)
+
+
+def evaluations_summed(round: Round, event: Event) -> tuple[Round, Effects]:
+    if not round.survey_closed or not isinstance(event, EvaluationSummed):
+        raise errors.Conflict(f"Round {round.number} is not waiting for a sum of evaluations.", code="round_phase")
+    if event.metrics is None and round.config.evaluate_only:
+        return _abandon(round, Cause.AGGREGATE_FAILED, event.detail)
+    detail = round.detail if event.metrics is not None else event.detail
+    return _commit(replace(round, federated=dict(event.metrics or {}), detail=detail))
 
 
 def committed(round: Round, event: Event) -> tuple[Round, Effects]:
@@ -202,7 +227,9 @@ def ignore(round: Round, event: Event) -> tuple[Round, Effects]:
 
 def _surveying(round: Round) -> bool:
     """Whether devices are being asked to evaluate."""
-    return round.phase is Phase.EVALUATING and round.central_done and round.config.federated_evaluation
+    config = round.config
+    asks = config.federated_evaluation and not round.survey_closed
+    return round.phase is Phase.EVALUATING and round.central_done and asks
 
 
 def _goes_on(config: RoundConfig) -> bool:
@@ -221,6 +248,14 @@ def evaluate(round: Round) -> tuple[Round, Effects]:
     if not round.central_done or round.config.federated_evaluation:
         return evaluating, resume(evaluating)
     return _commit(round)
+
+
+def _surveyed(round: Round) -> tuple[Round, Effects]:
+    """Devices have evaluated: on to the commit, in a secure round by way of their sum."""
+    if not round.config.secure or not round.evaluated:
+        return _commit(round)
+    closed = replace(round, survey_closed=True, evaluation_leased=0)
+    return closed, resume(closed)
 
 
 def _commit(round: Round) -> tuple[Round, Effects]:

@@ -101,6 +101,7 @@ def run(codec: str, digits: Arrays, setting: Setting, seed: int, workers: int) -
         codecs=(codec,),
         seed=seed,
         rounds=RoundPolicy(rounds=setting.rounds, cohort=CLIENTS, evaluate_every=0),
+        secure_aggregation=False,
         evaluation=taken(digits, "test", np.arange(setting.tests), shape),
     )
     order = np.random.default_rng(seed).permutation(len(digits["y_train"]))

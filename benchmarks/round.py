@@ -67,6 +67,7 @@ def experiment(clients: int, parameters: int, rounds: int) -> Experiment:
         holdout=0.0,
         initial={"weights": weights},
         rounds=RoundPolicy(rounds=rounds, cohort=clients, evaluate_every=0),
+        secure_aggregation=False,
     )
 
 

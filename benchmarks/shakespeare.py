@@ -109,6 +109,7 @@ def experiment(characters: int, *, rounds: int, cohort: int, seed: int) -> Exper
         batch_size=BATCH,
         holdout=0.0,
         rounds=RoundPolicy(rounds=rounds, cohort=cohort, evaluate_every=0, weight_cap=1 << 20),
+        secure_aggregation=False,
         seed=seed,
     )
 

@@ -90,6 +90,7 @@ def classifier(sizes: tuple[int, ...], rounds: int, cohort: int) -> Experiment:
         batch_size=32,
         holdout=0.0,
         rounds=RoundPolicy(rounds=rounds, cohort=cohort, evaluate_every=0),
+        secure_aggregation=False,
     )
 
 
@@ -115,6 +116,7 @@ def run_trivial(engine: str, chosen: argparse.Namespace) -> Result:
         schema=SMALL,
         holdout=0.0,
         rounds=RoundPolicy(rounds=3 if chosen.quick else 9, cohort=50, evaluate_every=0),
+        secure_aggregation=False,
     )
     rows = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
     trainer = TRAINER if engine == "threads" else "simulate:TRAINER"

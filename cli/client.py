@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +13,11 @@ import typer
 from coterie.cli.failures import INTERRUPTED
 from coterie.cli.output import Json, Output, figure, short_id, size
 from coterie.cli.places import HOME, Authority
+from coterie.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from coterie.client_sdk.device.device import Device, DryRun
+    from coterie.client_sdk.device.policy import DevicePolicy
     from coterie.client_sdk.device.trainers.base import Trainer
 
 MEBIBYTE = 1024 * 1024
@@ -37,7 +39,11 @@ def client(
     store: Annotated[
         Path | None, typer.Option(help="Where the client keeps its key and history; ./.coterie/NAME when absent.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that training may use.")] = 1,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="A TOML file that says what this client takes part in."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that training may use; 1 when absent.")] = None,
     memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory that training may use, in MiB.")] = None,
     trainer: Annotated[
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
@@ -54,12 +60,12 @@ def client(
     json: Json = False,
 ) -> None:
     """Join a population and train on local data. The data stays here; --dry-run shows what would leave."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads))
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads or 1))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads or 1))
     from coterie.client_sdk.device.device import Device
-    from coterie.client_sdk.device.policy import DevicePolicy
 
     output = Output(json)
+    floor = _policy(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data)
     own: Trainer | None = _own_trainer(trainer) if trainer else None
     device = Device(
         url,
@@ -68,11 +74,7 @@ def client(
         token=token,
         name=name,
         trainer=own,
-        policy=DevicePolicy(
-            threads=threads,
-            memory_bytes=None if memory_mb is None else memory_mb * MEBIBYTE,
-            reveal_data=reveal_data,
-        ),
+        policy=floor,
         ca=ca,
         on_event=Teller(output),
     )
@@ -120,6 +122,12 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"  trained {facts['steps']} steps in {facts['seconds']:.2f} s")
         case "uploaded":
             output.say(f"  sent {size(facts['bytes'])}: {facts['state']}")
+        case "sent" if facts["message"] == "shares":
+            output.say(f"  secure aggregation with {facts['clients']} clients")
+        case "sent" if facts["message"] == "reveal":
+            output.say(f"  helped to open the sum of {facts['survivors']} clients, and only that")
+        case "attempt" if facts["state"] != "summed":
+            output.say(f"  no sum was opened: {facts['cause'] or facts['state']}")
         case "settled":
             output.say(f"  settled: {facts['outcome']}")
         case "waiting" if facts["seconds"] >= LONG_WAIT_S:
@@ -138,6 +146,11 @@ def show(output: Output, dry: "DryRun") -> None:
         return
     where = f"Round {dry.round} of {short_id(dry.experiment)}"
     output.say(f"{where} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:")
+    if dry.secure is not None:
+        output.say(
+            f"Secure aggregation ({dry.secure.replace('_', '-')}): only the sum over at least {dry.min_clients} clients"
+            " is opened. Before masking:"
+        )
     output.table(
         ("section", "codec", "values", "bytes", "from", "to", "norm"),
         [
@@ -147,6 +160,30 @@ def show(output: Output, dry: "DryRun") -> None:
         empty="No section at all.",
     )
     output.say(dry.note)
+
+
+def _policy(file: Path | None, *, threads: int | None, memory_mb: int | None, reveal_data: bool) -> "DevicePolicy":
+    """The policy of the file and the options together.
+
+    Raises ConfigurationError for a file that cannot be used, or that says what an option says too.
+    """
+    from coterie.client_sdk.device.policy import DevicePolicy
+    from coterie.client_sdk.device.policy_file import read_policy
+
+    options: dict[str, tuple[str, Any]] = {
+        "threads": ("--threads", threads),
+        "memory_bytes": ("--memory-mb", None if memory_mb is None else memory_mb * MEBIBYTE),
+        "reveal_data": ("--reveal-data", reveal_data or None),
+    }
+    base = DevicePolicy() if file is None else read_policy(file)
+    for name, (option, value) in options.items():
+        if value is not None and base.source is not None and name in base.source.lines:
+            raise ConfigurationError(
+                f"{base.where(name)} and the option {option} both say it.",
+                hint="Leave one of them out; which of them should count is not guessed.",
+                code="policy_conflict",
+            )
+    return replace(base, **{name: value for name, (_, value) in options.items() if value is not None})
 
 
 def _own_trainer(entry: str) -> "Trainer":

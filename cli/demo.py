@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from coterie.protocol.control import Event
 
 DEADLINE_S = 180.0
+_SECRECY = {
+    True: "Secure aggregation is on: the coordinator sees sums over clients, and no client's update",
+    False: "Secure aggregation is off, as for any cohort below ten",
+}
 START_S = 60.0
 # One thread each, and a coordinator that asks idle clients back soon: everybody shares one machine here.
 ENVIRONMENT = {
@@ -107,8 +111,13 @@ def _run(
             devices.stdin.write(order.to_json() + "\n")
             devices.stdin.flush()
         run = control.submit(experiment, population=experiment.name, key=key)
-        output.event("started", url=url, docs=started["docs"], experiment=run.id, clients=clients)
-        title = f"Handwritten digits, {clients} uneven clients; scored on {demo_digits.HELD_OUT} rows that none has"
+        mode = experiment.secure.mode if experiment.secure else None
+        title = (
+            f"Handwritten digits, {clients} uneven clients; scored on {demo_digits.HELD_OUT} rows that none has\n"
+            + _SECRECY[mode is not None]
+        )
+        docs = started["docs"]
+        output.event("started", url=url, docs=docs, experiment=run.id, clients=clients, secure_aggregation=mode)
         first: float | None = None
         with RoundTable(output, title) as table:
             for event in _until_finished(run, coordinator, folder):
@@ -126,6 +135,7 @@ def _run(
         "accuracy": round(score, 4),
         "rounds": len(committed),
         "clients": clients,
+        "secure_aggregation": mode,
         "seconds": round(age(), 2),
         "first_metric_seconds": None if first is None else round(first, 2),
         "bytes_up": sum(row.get("bytes_up") or 0 for row in table.rows),

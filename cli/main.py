@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie import __version__
-from coterie.cli import client, demo, doctor, models, new, server, simulate, stop, submit, watch
+from coterie.cli import audit, budget, client, demo, doctor, models, new, policy, server, simulate, stop, submit, watch
 from coterie.cli import list as list_
 from coterie.cli import report as report_
 from coterie.cli.failures import INTERRUPTED, report
@@ -23,6 +23,7 @@ COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("list", list_.list_, "List experiments, populations or devices."),
     ("watch", watch.watch, "Show an experiment's rounds as they end."),
     ("report", report_.report, "Draw the curves of a run."),
+    ("policy", policy.policy, "Show or set the floor under a population's experiments."),
     ("stop", stop.stop, "Stop an experiment."),
     ("doctor", doctor.doctor, "Check this machine."),
 )
@@ -56,6 +57,8 @@ def coterie(
 for _name, _command, _purpose in COMMANDS:
     app.command(_name, short_help=_purpose)(_command)
 app.add_typer(models.app, name="models")
+app.add_typer(audit.app, name="audit")
+app.add_typer(budget.app, name="budget")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

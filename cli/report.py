@@ -36,7 +36,7 @@ def report(
     ca: Authority = None,
     json: Json = False,
 ) -> None:
-    """Draw a run: loss, accuracy, worst decile of clients, bytes, seconds and failures per round."""
+    """Draw a run: loss, accuracy, worst decile of clients, bytes, seconds, failures and privacy per round."""
     from coterie.aggregation.report.files import write_run
     from coterie.aggregation.report.panels import panels
     from coterie.aggregation.report.svg import svg
@@ -112,7 +112,10 @@ def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[s
 
 
 def _tell(output: Output, name: str, history: "History", path: Path) -> None:
+    from coterie.aggregation.report.hints import clipped, hints
+
     committed = history.committed
+    priced = [record for record in history if record.epsilon is not None]
     worst = history.curve("fairness.accuracy")
     final = history.final
     told: dict[str, Any] = {
@@ -126,6 +129,9 @@ def _tell(output: Output, name: str, history: "History", path: Path) -> None:
         "loss": final.metrics.get("loss") if final else None,
         "accuracy": final.metrics.get("accuracy") if final else None,
         "worst_decile_accuracy": worst[-1][1] if worst else None,
+        "clipped": clipped(history),
+        "epsilon": priced[-1].epsilon if priced else None,
+        "delta": priced[-1].delta if priced else None,
         "reason": history.reason,
         "path": path,
     }
@@ -135,6 +141,10 @@ def _tell(output: Output, name: str, history: "History", path: Path) -> None:
         f"of clients {figure(told['worst_decile_accuracy'])}; {size(told['bytes_up'])} up, {size(told['bytes_down'])} "
         f"down; {figure(told['seconds'], 1)} s."
     )
+    if priced:
+        output.say(f"Privacy spent: epsilon {figure(told['epsilon'])} at delta {told['delta']:g}.")
+    for hint in hints(history):
+        output.say(hint)
     output.say(f"Drawn: {path}")
 
 
@@ -162,7 +172,8 @@ def _draw(name: str, history: "History", path: Path) -> None:
             )  # fmt: skip
         for mark in panel.marks:
             place.axvline(mark, color="#999999", linestyle="--", linewidth=1)
-        place.set_title(f"{panel.title} ({panel.unit})" if panel.unit else panel.title, fontsize=10)
+        title = f"{panel.title} ({panel.unit})" if panel.unit else panel.title
+        place.set_title(f"{title}: {panel.note}" if panel.note else title, fontsize=10)
         if panel.from_zero:
             place.set_ylim(bottom=0)
         place.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -14,27 +14,35 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = ("round", "state", "ok/failed", "loss", "accuracy", "up", "down", "sec")
+# Only where a round tells them: the share of clients shortened to the public norm of a secret sum, and privacy spent.
+PRIVATE = ("clipped", "epsilon")
 # What a narrow terminal goes without, the first first: cut cells would say less than absent ones.
 _SPARE = ("down", "up", "sec")
-# Of the plain lines; together with the spaces between them they fit 80 columns.
-_WIDTHS = (5, 16, 9, 6, 8, 8, 8, 6)
+# Of the plain lines; those of COLUMNS together with the spaces between them fit 80 columns.
+_WIDTHS = {
+    "round": 5, "state": 16, "ok/failed": 9, "loss": 6, "accuracy": 8, "up": 8, "down": 8, "sec": 6,
+    "clipped": 7, "epsilon": 7,
+}  # fmt: skip
+_WIDE = 80
 # Lines of the drawn table that are not rounds.
 _FRAME = 7
 
 
-def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """One round's event as the cells of its line."""
-    state = str(row["state"]) if not row.get("cause") else f"{row['cause']}"
-    return (
-        str(row["round"]),
-        state,
-        f"{row.get('accepted', 0)}/{row.get('failed', 0)}",
-        figure(row.get("loss")),
-        figure(row.get("accuracy")),
-        size(row.get("bytes_up")),
-        size(row.get("bytes_down")),
-        figure(row.get("seconds"), 2),
-    )
+def cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """One round's event as the cells of its line, by column."""
+    clipped = row.get("clipped")
+    return {
+        "round": str(row["round"]),
+        "state": str(row["state"]) if not row.get("cause") else f"{row['cause']}",
+        "ok/failed": f"{row.get('accepted', 0)}/{row.get('failed', 0)}",
+        "loss": figure(row.get("loss")),
+        "accuracy": figure(row.get("accuracy")),
+        "up": size(row.get("bytes_up")),
+        "down": size(row.get("bytes_down")),
+        "sec": figure(row.get("seconds"), 2),
+        "clipped": "-" if clipped is None else f"{clipped:.0%}",
+        "epsilon": figure(row.get("epsilon"), 3),
+    }
 
 
 @dataclass
@@ -49,6 +57,7 @@ class RoundTable:
     title: str
     rows: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     _live: "Live | None" = None
+    _head: tuple[str, ...] = ()
     _drawn: float = 0.0
 
     def __enter__(self) -> Self:
@@ -80,9 +89,12 @@ class RoundTable:
         elif self._live is not None:
             self._live.update(self._table(self._live), refresh=True)
         else:
-            if len(self.rows) == 1:
-                self.output.say(_line(COLUMNS))
-            self.output.say(_line(cells(row)))
+            shown = _fitting(told(self.rows), _WIDTHS, _WIDE)
+            if shown != self._head:
+                self._head = shown
+                self.output.say(_line({name: name for name in shown}))
+            found = cells(row)
+            self.output.say(_line({name: found[name] for name in shown}))
 
     def work(self, round: int, kind: str, done: int, total: int) -> None:
         """Show how far the clients of the open round are, on a terminal; ten times a second at most."""
@@ -110,14 +122,22 @@ def in_sight(rows: Sequence[Mapping[str, Any]], height: int) -> Sequence[Mapping
     return rows[-max(1, height - _FRAME) :]
 
 
+def told(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns that these rounds have something to say in."""
+    return (*COLUMNS, *(name for name in PRIVATE if any(row.get(name) is not None for row in rows)))
+
+
 def columns_for(rows: Sequence[Mapping[str, Any]], width: int) -> tuple[str, ...]:
     """The columns that fit a terminal of this width, whole."""
-    widest = {name: len(name) for name in COLUMNS}
-    for row in rows:
-        widest |= {name: max(widest[name], len(cell)) for name, cell in zip(COLUMNS, cells(row), strict=True)}
-    shown = list(COLUMNS)
+    shown = told(rows)
+    lines = [{name: name for name in shown}, *map(cells, rows)]
+    return _fitting(shown, {name: max(len(line[name]) for line in lines) for name in shown}, width)
+
+
+def _fitting(columns: Sequence[str], widths: Mapping[str, int], room: int) -> tuple[str, ...]:
+    shown = list(columns)
     for name in _SPARE:
-        if sum(widest[column] + 2 for column in shown) - 2 <= width:
+        if sum(widths[column] + 2 for column in shown) - 2 <= room:
             break
         shown.remove(name)
     return tuple(shown)
@@ -140,9 +160,19 @@ def draw(title: str, rows: Sequence[Mapping[str, Any]], width: int = 80) -> "Tab
     for column in shown:
         table.add_column(column, justify="left" if column == "state" else "right", no_wrap=column != "state")
     for row in rows:
-        table.add_row(*(cell for name, cell in zip(COLUMNS, cells(row), strict=True) if name in shown))
+        found = cells(row)
+        table.add_row(*(found[name] for name in shown))
     return table
 
 
-def _line(words: tuple[str, ...]) -> str:
-    return "  ".join(word.rjust(width) for word, width in zip(words, _WIDTHS, strict=True))
+def advise(output: Output, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say what these rounds tell about the settings of their experiment, if anything."""
+    from coterie.aggregation.history import History
+    from coterie.aggregation.report.hints import hints
+
+    for hint in hints(History.from_dicts(rows)):
+        output.say(hint)
+
+
+def _line(words: Mapping[str, str]) -> str:
+    return "  ".join(word.rjust(_WIDTHS[name]) for name, word in words.items())

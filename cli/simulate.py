@@ -10,7 +10,8 @@ import typer
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
 from coterie.cli.places import HOME, file_to_write, folder_name
-from coterie.cli.rounds import RoundTable
+from coterie.cli.promises import promise, promised
+from coterie.cli.rounds import RoundTable, advise
 from coterie.errors import ExperimentError
 
 
@@ -55,6 +56,7 @@ def simulate(
     folder = HOME / "simulations" / folder_name(experiment.name)
     model = file_to_write(out or folder / "infer.onnx")
     title = f"{experiment.name}: {len(sources)} virtual clients"
+    promise(output, experiment)
     with RoundTable(output, title) as table:
         result = simulate_full(
             experiment,
@@ -82,12 +84,14 @@ def simulate(
         bytes_up=sum(row.get("bytes_up") or 0 for row in rows),
         bytes_down=sum(row.get("bytes_down") or 0 for row in rows),
         model=path,
+        **promised(experiment),
     )
     if path is None:
         output.say("No round was committed, so there is no model; the causes stand in the table.")
         raise typer.Exit(FAILED)
     if not table.rows:
         output.say(f"Nothing to do: all {len(rows)} rounds were done before; more with --rounds.")
+    advise(output, rows)
     output.say(f"Model: {path}")
     output.say(f"Curves and tables: {folder}; coterie report {folder.name} draws them.")
 

@@ -8,6 +8,7 @@ import typer
 
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
+from coterie.cli.promises import promise, promised
 
 
 def submit(
@@ -43,9 +44,17 @@ def submit(
         enrolment = control.enrolment_token(place)
         join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
         output.event(
-            "submitted", experiment=run.id, name=run.name, population=place, url=url, token=enrolment.token, join=join
+            "submitted",
+            experiment=run.id,
+            name=run.name,
+            population=place,
+            url=url,
+            token=enrolment.token,
+            join=join,
+            **promised(experiment),
         )
         output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
+        promise(output, experiment)
         output.say("A client joins with (the token is a secret; new ones cost nothing):")
         output.say(f"  {join}")
         output.say(f"Follow it: coterie watch {quote(run.name)}    stop it: coterie stop {quote(run.name)}")

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import typer
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
-from coterie.cli.rounds import RoundTable
+from coterie.cli.rounds import RoundTable, advise
 from coterie.errors import CoterieError, NotFound, Unreachable
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 ROUND_EVENTS = ("round.committed", "round.abandoned")
 FINISHED = "experiment.finished"
+ANSWERED = ("update.accepted", "task.trained")
+ATTEMPT_EVENTS = ("attempt.began", "attempt.phase")
 # How long a coordinator that has answered before may be away: time for its operator to start it again.
 PATIENCE_S = 600.0
 ASK_AGAIN_S = 1.0
@@ -73,18 +76,46 @@ def patiently(run: "Run") -> "Iterator[Event]":
             time.sleep(ASK_AGAIN_S)
 
 
+@dataclass
+class OpenRound:
+    """What is known of the round under way, shown below the table: who has answered, or how far its sum is."""
+
+    table: RoundTable
+    number: int = 0
+    wanted: int = 0
+    here: int = 0
+
+    def see(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Take an event in."""
+        if kind == "round.started":
+            self.number, self.wanted, self.here = int(data["round"]), int(data["cohort"]), 0
+        elif kind in ANSWERED and data.get("kind") == "train":
+            self.here += 1
+            self.table.work(self.number, "train", self.here, self.wanted)
+        elif kind in ATTEMPT_EVENTS:
+            answered = int(data.get("answered", data.get("clients", 0)))
+            self.table.work(self.number, f"summing in secret, on to {data['phase']}", answered, self.wanted)
+
+
 def follow_run(output: Output, run: "Run") -> None:
     """Show every round, those that have ended too; ends with the experiment, and exits 1 when it trained nothing."""
     ending: dict[str, Any] = {}
     with RoundTable(output, f"{run.name} ({run.id})") as table:
+        going_on = OpenRound(table)
         for event in patiently(run):
             if event.type in ROUND_EVENTS:
                 table.add(event.data)
             elif event.type == FINISHED:
                 ending = dict(event.data)
+            else:
+                going_on.see(event.type, event.data)
     committed = sum(row["state"] == "committed" for row in table.rows)
     output.event("finished", **{**ending, "experiment": run.id, "name": run.name, "rounds": committed})
     output.say(f"Ended: {ending.get('reason', 'finished')}, {committed} rounds committed.")
+    why = next((row for row in reversed(table.rows) if row["state"] == "abandoned" and row.get("detail")), None)
+    if why is not None:
+        output.say(f"Round {why['round']} was abandoned: {why['detail']}.")
     if not committed:
         raise typer.Exit(FAILED)
+    advise(output, table.rows)
     output.say(f"Get the model: coterie models download {quote(run.name)} infer.onnx")

@@ -4,9 +4,9 @@ What researchers and operators say and are told. Instants are RFC 3339 in UTC.
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from coterie.protocol.device import PlanRef
 from coterie.protocol.rounds import Best, RoundPolicy, Target
@@ -22,6 +22,7 @@ from coterie.protocol.wire import (
     Request,
     Response,
     Sha256,
+    Signature,
     Signed,
     Size,
     Slug,
@@ -33,13 +34,19 @@ from coterie.protocol.wire import (
 __all__ = [
     "AuditEntry",
     "Best",
+    "BudgetLimit",
+    "BudgetView",
     "DeviceView",
     "Event",
+    "ExperimentBudget",
     "ExperimentCreate",
     "ExperimentView",
+    "LedgerEntry",
     "ModelView",
     "Page",
+    "PolicyChange",
     "PopulationCreate",
+    "PopulationPolicy",
     "PopulationView",
     "RoundPolicy",
     "RoundView",
@@ -79,6 +86,56 @@ class SignerAdd(Request):
     name: Label | None = None
 
 
+Unit = Literal["user", "example"]
+Epsilon = Annotated[Number, Field(gt=0, le=1e6)]
+Delta = Annotated[Number, Field(gt=0, lt=1)]
+Cohort = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+AlgorithmNames = Annotated[tuple[Token, ...], Field(min_length=1, max_length=64)]
+
+
+class PopulationPolicy(Response):
+    """The floor that an operator sets under a population's experiments; nothing that a researcher asks for goes below.
+
+    require_secure_aggregation: no update of one device is seen by the coordinator. min_cohort: the fewest devices in
+    any sum. max_epsilon_per_experiment, max_epsilon_per_year: what a unit may lose by one experiment, and by all of any
+    365 days, at delta; where one is set, every experiment needs differential privacy. unit: whose loss that is.
+    algorithms: those that are allowed; None for any. signers_only: whether the population's signers are those that an
+    operator has named, to whom a researcher cannot add.
+    """
+
+    require_secure_aggregation: bool = False
+    min_cohort: Cohort | None = None
+    max_epsilon_per_experiment: Epsilon | None = None
+    max_epsilon_per_year: Epsilon | None = None
+    delta: Delta | None = None
+    unit: Unit = "user"
+    algorithms: AlgorithmNames | None = None
+    signers_only: bool = False
+
+    @model_validator(mode="after")
+    def _has_its_delta(self) -> Self:
+        if (self.max_epsilon_per_experiment or self.max_epsilon_per_year) and self.delta is None:
+            raise ValueError("a max_epsilon says nothing without its delta; give delta, far below 1 / devices")
+        return self
+
+
+class PolicyChange(Request):
+    """Changes to a population's policy: a field that is absent stays, None takes its line away.
+
+    signers: from now on the population accepts the plans of these keys and of no others, and nobody adds one but by
+    another such change; None: the keys stay, and whoever may submit may add theirs.
+    """
+
+    require_secure_aggregation: bool | None = None
+    min_cohort: Cohort | None = None
+    max_epsilon_per_experiment: Epsilon | None = None
+    max_epsilon_per_year: Epsilon | None = None
+    delta: Delta | None = None
+    unit: Unit | None = None
+    algorithms: AlgorithmNames | None = None
+    signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)] | None = None
+
+
 class PopulationView(Response):
     """A population as it stands. devices: enrolled and not revoked."""
 
@@ -88,8 +145,65 @@ class PopulationView(Response):
     signers: tuple[PublicKey, ...]
     client_state: ClientState = "kept"
     coordinator_key: PublicKey
+    policy: PopulationPolicy = PopulationPolicy()
     devices: Whole = 0
     created_at: datetime
+
+
+class BudgetLimit(Response):
+    """A limit of a ledger. scope: an experiment's id, ``each experiment`` or ``365 days``."""
+
+    scope: str
+    epsilon: Number
+    delta: Number
+
+
+class ExperimentBudget(Response):
+    """What an experiment has lost and may still lose.
+
+    epsilon_spent: of the rounds whose cost is paid; epsilon: with those that are reserved; both at delta, None where no
+    finite ε holds. limit: the most that it may come to.
+    """
+
+    experiment: ExperimentId
+    rounds_spent: Whole
+    rounds_reserved: Whole
+    rounds_refunded: Whole
+    epsilon_spent: Number | None
+    epsilon: Number | None
+    delta: Number
+    limit: Number | None = None
+
+
+class BudgetView(Response):
+    """A population's privacy budget as it stands.
+
+    entries, digest: the end of its ledger. epsilon_year_spent, epsilon_year: what a unit that took part in everything
+    may have lost in the last 365 days, paid and with what is reserved, at delta; None where no finite ε holds.
+    """
+
+    population: Slug
+    entries: Whole
+    digest: Sha256
+    limits: tuple[BudgetLimit, ...] = ()
+    delta: Number
+    epsilon_year_spent: Number | None
+    epsilon_year: Number | None
+    experiments: tuple[ExperimentBudget, ...] = ()
+
+
+class LedgerEntry(Response):
+    """One entry of a population's ledger, as `coterie.privacy.ledger.chain.Entry` has it; at: milliseconds since 1970,
+    which the digest covers.
+    """
+
+    population: Slug
+    sequence: Positive
+    at: Whole
+    event: dict[str, Any]
+    previous: Sha256
+    digest: Sha256
+    signature: Signature
 
 
 class TokenCreate(Request):
@@ -141,6 +255,8 @@ class ExperimentCreate(Request):
     """An experiment over a population.
 
     The plan's manifest and graphs, the initial weights, frozen parts and evaluation data are blobs sent before.
+    secure: how secure aggregation runs, as `coterie.aggregation.private` writes it; None for none. privacy: the
+    differential privacy asked for, as `coterie.privacy.dp.privacy` writes it; None for none.
     """
 
     name: Label
@@ -155,6 +271,8 @@ class ExperimentCreate(Request):
     frozen: BlobRef | None = None
     evaluation: BlobRef | None = None
     seed: Whole = 0
+    secure: Annotated[dict[str, Any], Field(max_length=32)] | None = None
+    privacy: Annotated[dict[str, Any], Field(max_length=32)] | None = None
 
     @field_validator("plan", "initial", "frozen", "evaluation")
     @classmethod
@@ -188,7 +306,9 @@ class RoundView(Response):
 
     metrics: means over examples; evaluation: where they were measured; training: the means that clients saw while
     training; fairness: how each metric differs between the clients that evaluated, by the fields of
-    `coterie.protocol.spread.Spread`; model: the version it committed.
+    `coterie.protocol.spread.Spread`; model: the version it committed; clipped: under secure aggregation, the share of
+    updates that were shortened to the public norm; epsilon, delta: what all rounds up to this one have spent of
+    privacy.
     """
 
     experiment: ExperimentId
@@ -207,6 +327,9 @@ class RoundView(Response):
     bytes_down: Whole = 0
     seconds: float | None = None
     model: Sha256 | None = None
+    clipped: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
 
 
 class ModelView(Response):

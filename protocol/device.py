@@ -10,7 +10,9 @@ from pydantic import Field, model_validator
 
 from coterie.errors import CoterieError
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.claims import LocalTerms, PrivacyTerms
 from coterie.protocol.schema import WireSchema
+from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.signing import Domain, SigningKey, verify, verify_plan
 from coterie.protocol.wire import (
     BlobRef,
@@ -37,6 +39,9 @@ from coterie.protocol.wire import (
 )
 
 PROTOCOL_VERSIONS: tuple[int, ...] = (1,)
+SECURE_AGGREGATION = "secagg/1"
+LOCAL_NOISE = "local_noise/1"
+"""The secure aggregation of this version: a device that does not say that it knows it gets no task that asks for it."""
 
 DEVICE_HEADER = "Coterie-Device"
 NONCE_HEADER = "Coterie-Nonce"
@@ -65,13 +70,14 @@ class RetryWindow(Response):
 
 
 class Capabilities(Request):
-    """What a device has: versions, codecs by name, trainers, and the caps it trains under."""
+    """What a device has: versions, codecs by name, trainers, kinds of secrecy, and the caps it trains under."""
 
     sdk: Token = "coterie-python/0"
     runtime: Token = "onnxruntime/0"
     opset: Annotated[int, Field(strict=True, ge=1, le=1000)] = 17
     codecs: Annotated[tuple[Token, ...], Field(max_length=32)] = ("float32",)
     trainers: Annotated[tuple[Literal["plan", "external"], ...], Field(min_length=1, max_length=2)] = ("plan",)
+    secure: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
     threads: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
     memory_bytes: Size | None = None
 
@@ -168,8 +174,9 @@ class Task(Signed):
     device: the only device it is for. hyper: runtime scalars by name. codecs: by preference. lease_ms: time left when
     it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the update may
     have. seed: of shuffling and dropout. edge: for an edge aggregator only, which holds its devices to the rest, so
-    `weight_cap` is that of each of its clients. Every field is given a value when a task is made; a reader keeps
-    unknown ones, since the signature covers them.
+    `weight_cap` is that of each of its clients. secure: of a task whose update is masked, and never sent in clear.
+    privacy: what the experiment promises. local: noise that the device adds before anything leaves it. Every field is
+    given a value when a task is made; a reader keeps unknown ones, since the signature covers them.
     """
 
     id: TaskId
@@ -187,6 +194,9 @@ class Task(Signed):
     upload_limit: Size
     seed: Whole
     edge: EdgeTerms | None
+    secure: SecureTerms | None = None
+    privacy: PrivacyTerms | None = None
+    local: LocalTerms | None = None
     signature: Signature | Literal[""] = ""
 
     def signed_bytes(self) -> bytes:
@@ -194,10 +204,10 @@ class Task(Signed):
         return canonical_json(self.model_dump(mode="json", exclude={"signature"}, exclude_unset=True))
 
     def signed(self, key: SigningKey) -> "Task":
-        """This task under the coordinator's signature."""
-        return Task.model_validate(
-            {**self.model_dump(mode="json"), "signature": key.sign(Domain.TASK, self.signed_bytes())}
-        )
+        """This task under the coordinator's signature, every field of it given."""
+        whole = Task.model_validate(self.model_dump(mode="json"))
+        signature = key.sign(Domain.TASK, whole.signed_bytes())
+        return Task.model_validate({**whole.model_dump(mode="json"), "signature": signature})
 
     def verify(self, coordinator_key: str) -> None:
         """Raise errors.Unauthenticated (``signature_invalid``) unless the coordinator signed exactly this task."""

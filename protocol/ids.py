@@ -16,6 +16,7 @@ TASK: Final = "task"
 TOKEN: Final = "tok"
 POPULATION: Final = "pop"
 REQUEST: Final = "req"
+ATTEMPT: Final = "att"
 
 _PREFIX = re.compile(r"[a-z]{2,8}")
 

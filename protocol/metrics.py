@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from coterie import errors
 
+METRICS = "metrics"
+"""The section of an update that holds metric sums."""
 EXAMPLES = "examples"
 CLIENTS = "clients/"
 """Names that begin so count clients (see `coterie.protocol.spread`); they are no sums over examples."""

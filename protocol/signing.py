@@ -32,6 +32,9 @@ class Domain(Enum):
     PLAN = b"coterie plan v1\n"
     TASK = b"coterie task v1\n"
     REQUEST = b"coterie request v1\n"
+    SECURE_KEYS = b"coterie secure keys v1\n"
+    SECURE_SURVIVORS = b"coterie secure survivors v1\n"
+    LEDGER = b"coterie ledger v1\n"
 
 
 @dataclass(frozen=True, repr=False)

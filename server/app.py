@@ -8,10 +8,10 @@ from fastapi import FastAPI
 import coterie
 from coterie.server import pages, problems
 from coterie.server.auth.policy import POLICY
-from coterie.server.control import audit, blobs, devices, events, experiments, populations, tokens
+from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
 from coterie.server.coordinator import open_coordinator
 from coterie.server.device import blobs as device_blobs
-from coterie.server.device import check_in, enrol, report, upload
+from coterie.server.device import check_in, enrol, report, secure, upload
 from coterie.server.faults import Faults
 from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
@@ -20,6 +20,7 @@ from coterie.server.settings import Settings
 ROUTERS = (
     pages.router,
     populations.router,
+    budget.router,
     tokens.router,
     blobs.router,
     experiments.router,
@@ -31,6 +32,7 @@ ROUTERS = (
     check_in.router,
     upload.router,
     report.router,
+    secure.router,
 )
 
 

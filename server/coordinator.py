@@ -11,6 +11,7 @@ import structlog
 
 from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError
+from coterie.privacy.ledger.accountant import epsilon
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.nonces import Nonces
 from coterie.server.auth.tokens import Token, parse_token
@@ -25,8 +26,14 @@ from coterie.server.fleet import Fleet
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
 from coterie.server.rounds.driver import Driver, Parts
+from coterie.server.rounds.spending import Spending
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import Workers
+from coterie.server.secure.attempts import Attempts
+from coterie.server.secure.machine import Machines
+from coterie.server.secure.opening import Opening
+from coterie.server.secure.parts import Parts as AttemptParts
+from coterie.server.secure.turns import Turns
 from coterie.server.settings import Settings
 from coterie.server.store import housekeeping, upstream
 from coterie.server.store.blobs import BlobStore
@@ -34,6 +41,7 @@ from coterie.server.store.compression import Compression
 from coterie.server.store.deltas import Deltas
 from coterie.server.store.devices import DeviceCache
 from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.ledger import Ledger
 from coterie.server.store.lock import FolderLock
 from coterie.server.store.migrate import migrate
 
@@ -59,12 +67,20 @@ class Coordinator:
     workers: Workers
     metrics: Metrics
     bell: Bell
+    machines: Machines
+    turns: Turns
     fleet: Fleet
     pacer: Pacer
     first_token: Token | None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     uploads: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary[str, asyncio.Lock])
     """One lock per task while parts of its update are coming in."""
+
+    def hang_up(self) -> None:
+        """End whatever waits for news: event streams and the long polls of attempts are answered now."""
+        self.closing.set()
+        self.bell.ring()
+        self.turns.turned_all()
 
 
 @asynccontextmanager
@@ -107,8 +123,8 @@ async def _opened(
     async with database.read() as session:
         orphans = await housekeeping.sweep_orphans(session, blobs)
     fleet = Fleet()
-    rounds = Rounds(fleet=fleet)
     plans = Plans(blobs)
+    rounds = Rounds(fleet=fleet, spending=Spending(Ledger(key, epsilon), plans))
     board = Board(database, plans, rounds)
     await board.refresh()
     coordinator = Coordinator(
@@ -126,6 +142,8 @@ async def _opened(
         workers=Workers(attempts=settings.aggregate_attempts, timeout_s=settings.aggregate_timeout_s),
         metrics=Metrics(),
         bell=bell,
+        machines=Machines(),
+        turns=Turns(),
         fleet=fleet,
         pacer=Pacer(settings, fleet),
         first_token=first_token,
@@ -138,6 +156,7 @@ async def _opened(
             workers=coordinator.workers,
             plans=plans,
             bell=bell,
+            attempts=_attempts(coordinator),
         )
     )
     background = [
@@ -160,8 +179,7 @@ async def _opened(
     try:
         yield coordinator
     finally:
-        coordinator.closing.set()
-        bell.ring()
+        coordinator.hang_up()
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
@@ -170,6 +188,21 @@ async def _opened(
             await above.close()
         with suppress(Exception):  # closing must go on: when devices were last seen is worth no failure
             await housekeeping.tidy(database, coordinator.fleet.take_unwritten())
+
+
+def _attempts(coordinator: Coordinator) -> Attempts:
+    return Attempts(
+        AttemptParts(
+            database=coordinator.database,
+            blobs=coordinator.blobs,
+            rounds=coordinator.rounds,
+            machines=coordinator.machines,
+            turns=coordinator.turns,
+            metrics=coordinator.metrics,
+            bell=coordinator.bell,
+            opening=Opening(coordinator.blobs, coordinator.workers),
+        )
+    )
 
 
 async def _check_upstream(settings: Settings, database: Database) -> None:

@@ -19,6 +19,7 @@ VARIABLE: Final = "COTERIE_FAULT"
 TRANSACTIONS: Final[Mapping[str, str]] = {
     "first_start": "the coordinator's keys and the first admin token",
     "population": "a population, or one of its signers",
+    "policy": "the floor under a population's experiments, with the limits in its ledger",
     "token": "a token made or revoked",
     "blob": "the row of a blob that an administrator uploaded",
     "experiment": "an experiment as it was asked for, with its initial model version and its first round",
@@ -31,8 +32,13 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
     "accept": "an update accepted: from here on it must be counted exactly once",
     "refuse": "an update refused for good",
     "abort": "a task given up by its device",
+    "trained": "a device's keys, with which it reports that it has trained: its update is awaited masked",
+    "message": "a message of secure aggregation, for its recipients",
+    "masked": "a masked vector accepted: from here on it is in the sum, or its attempt fails",
+    "attempt": "an attempt at secure aggregation begun, in its next phase, or failed",
     "expire": "leases that ran out",
     "deadline": "a phase whose time ran out",
+    "spent": "a round's privacy cost paid, with the seed of its noise: from here on its noised value may exist",
     "aggregated": "the aggregate of a round recorded",
     "aggregate_failed": "a numeric job given up",
     "evaluated": "a central evaluation recorded",
@@ -52,6 +58,7 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
 BLOB_WRITES: Final[Mapping[str, str]] = {
     "upload": "a blob that an administrator uploaded",
     "update": "an update file that a device sent",
+    "masked": "a masked vector that a device sent",
     "result": "a model version or server state that an aggregation made",
     "accumulator": "an accumulator that an edge aggregator made",
     "mirror": "a blob that an edge aggregator fetched from the coordinator above",
@@ -76,6 +83,12 @@ COMMIT_POINTS: Final[Mapping[str, str]] = {
 _OF_EDGES: Final = ("edge_", "joined", "fetched", "mirror", "accumulator", "answered", "settled", "withdrawn", "told")
 EDGE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_EDGES))
 """The points that only an edge aggregator reaches."""
+_OF_SECRETS: Final = ("trained", "message", "masked", "attempt")
+SECURE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_SECRETS))
+"""The points that only secure aggregation reaches."""
+_OF_BUDGETS: Final = ("policy", "spent")
+BUDGET_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_BUDGETS))
+"""The points that only a privacy budget reaches."""
 
 
 @final

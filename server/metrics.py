@@ -18,6 +18,12 @@ class Metrics:
             "coterie_request_seconds", "Time to answer.", ("route",), buckets=BUCKETS, registry=self.registry
         )
         self.updates = Counter("coterie_updates", "Uploads by outcome.", ("outcome",), registry=self.registry)
+        self.messages = Counter(
+            "coterie_secure_messages", "Messages of secure aggregation.", ("phase",), registry=self.registry
+        )
+        self.attempts = Counter(
+            "coterie_attempts", "Secure aggregations by how they ended.", ("outcome",), registry=self.registry
+        )
         self.rounds = Counter("coterie_rounds", "Rounds by how they ended.", ("outcome",), registry=self.registry)
         self.received = Counter("coterie_received_bytes", "Bytes of updates received.", registry=self.registry)
         self.sent = Counter("coterie_sent_bytes", "Bytes of blobs sent.", registry=self.registry)

@@ -177,14 +177,10 @@ async def _run(settings: Settings, bound: socket.socket, on_ready: Callable[[Sta
     async with app.router.lifespan_context(app):
         coordinator: Coordinator = app.state.coordinator
 
-        def closing() -> None:
-            coordinator.closing.set()
-            coordinator.bell.ring()
-
         def ready() -> None:
             token, folder = coordinator.first_token, settings.folder.resolve()
             log.info("listening", url=url, docs=f"{url}/docs", folder=str(folder))
             if on_ready is not None:
                 on_ready(Started(url, f"{url}/docs", folder, token.text if token else None, folder / ADMIN_TOKEN_FILE))
 
-        await _Server(config, closing, ready).serve([bound])
+        await _Server(config, coordinator.hang_up, ready).serve([bound])

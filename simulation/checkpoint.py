@@ -61,6 +61,8 @@ def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> 
         "seed": experiment.seed,
         "policy": json.dumps(policy, sort_keys=True),
         "reducer": experiment.reducer,
+        "secure": None if experiment.secure is None else experiment.secure.to_json(),
+        "privacy": None if experiment.privacy is None else experiment.privacy.to_json(),
         "server": json.dumps([server.name, dict(server.parameters)], sort_keys=True),
     }
     return sha256_hex(canonical_json(value))

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie import errors
-from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.aggregation.staleness import freshness
+from coterie.aggregation.update_sections import drift_of, length_of, means_of, nothing_usable, reads_drift, split
 from coterie.aggregation.version import next_version
 from coterie.protocol.finite import all_finite
 from coterie.protocol.metrics import MetricSums
@@ -34,13 +34,15 @@ _REDUCERS = {"weighted_mean": "mean", "sum": "sum"}
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
     """What became of a round's updates. version: the new one, kept already; state: of the server, for the next round;
-    metrics: the training sums; rejected: how many updates were unusable.
+    metrics: the training sums; rejected: how many updates were unusable; clipped: how many of a secret sum were
+    shortened, None in the open and where that is not released.
     """
 
     version: str
     state: State
     metrics: Mapping[str, float]
     rejected: int
+    clipped: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,11 @@ class Collector:
         self, manifest: Manifest, base: str, weight_cap: int, exponent: float = 0.5, rule: str = "mean"
     ) -> None:
         self._manifest = manifest
-        self._means = tuple(spec for spec in manifest.sections if spec.reduction == "weighted_mean")
+        self._means = means_of(manifest.sections)
         # A mean is folded; any other rule takes in the means' sections as one vector.
         self._rule = reducer(rule)
         self._folds = rule == "mean" or not self._means
-        self._together = self._rule.init(sum(spec.length for spec in self._means))
+        self._together = self._rule.init(length_of(self._means))
         self._base = base
         self._cap = weight_cap
         self._exponent = exponent
@@ -87,7 +89,7 @@ class Collector:
         """
         base = self._base if lag is None else lag.base
         try:
-            sections = self._checked(trained, base)
+            sections = checked(self._manifest, trained, base)
         except errors.UpdateRefused as error:
             self._refused.append(error.message)
             return False
@@ -124,19 +126,14 @@ class Collector:
         """The next version. Raises errors.UpdateRefused as `aggregate_updates` does."""
         manifest = self._manifest
         if not self._clients:
-            why = f"; the first: {self._refused[0]}" if self._refused else "."
-            raise errors.UpdateRefused(
-                f"None of the {len(self._refused)} updates can be used{why}", code="nothing_usable"
-            )
+            raise nothing_usable(len(self._refused), self._refused)
         self.flush()
         sections = {
             name: self._rules[name].result(Accumulator(total, self._weight, self._clients))
             for name, total in self._sums.items()
         }
         if not self._folds:
-            whole = self._rule.result(self._together)
-            ends = np.cumsum([spec.length for spec in self._means])[:-1]
-            sections |= dict(zip((spec.name for spec in self._means), np.split(whole, ends), strict=True))
+            sections |= split(self._means, self._rule.result(self._together))
         after = next_version(
             manifest,
             base=versions.vector(self._base),
@@ -157,24 +154,22 @@ class Collector:
 
     def _drift(self, versions: Versions) -> NDArray[np.float64] | None:
         """See `Aggregates.drift`."""
-        method = algorithm(self._manifest.algorithm.name, self._manifest.algorithm.parameters)
-        if not method.server.reads_drift or not self._older:
+        if not self._older or not reads_drift(self._manifest):
             return None
-        now = versions.vector(self._base).astype(np.float64)
-        drift = np.zeros_like(now)
-        for base, weight in sorted(self._older.items()):
-            drift += (weight / self._weight) * (versions.vector(base) - now)
-        return drift
+        shares = ((versions.vector(base), weight / self._weight) for base, weight in sorted(self._older.items()))
+        return drift_of(versions.vector(self._base), shares)
 
-    def _checked(self, trained: Trained, base: str) -> Mapping[str, NDArray[Any]]:
-        specs = self._manifest.sections
-        if trained.update is not None:
-            update = read_update(trained.update, specs, plan=self._manifest.id, base=base)
-            update.check_finite()
-            return {spec.name: update.decode(spec.name) for spec in specs}
-        for spec in specs:
-            _check(spec, trained.sections[spec.name])
-        return trained.sections
+
+def checked(manifest: Manifest, trained: Trained, base: str) -> Mapping[str, NDArray[Any]]:
+    """The sections of an update of that base, all of it checked. Raises errors.UpdateRefused."""
+    specs = manifest.sections
+    if trained.update is not None:
+        update = read_update(trained.update, specs, plan=manifest.id, base=base)
+        update.check_finite()
+        return {spec.name: update.decode(spec.name) for spec in specs}
+    for spec in specs:
+        _check(spec, trained.sections[spec.name])
+    return trained.sections
 
 
 def _joined(specs: Sequence[SectionSpec], sections: Mapping[str, NDArray[Any]]) -> Iterator[tuple[int, NDArray[Any]]]:

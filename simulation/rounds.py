@@ -15,17 +15,24 @@ from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.private.local_noise import local_terms
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
 from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
+from coterie.privacy.dp.participation import may_take_part
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.update import read_update
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
+from coterie.simulation.noised import NoisedCollector
 from coterie.simulation.population import Population
+from coterie.simulation.ring import RingCollector, RingSurvey, RunningSum
+from coterie.simulation.secrecy import private_collector, with_terms
+from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
 from coterie.simulation.work import Assignment
@@ -55,6 +62,7 @@ class Rounds:
     versions: Versions
     progress: Progress
     rows: Mapping[str, NDArray[Any]] | None
+    spending: Spending
     threads: int = 1
     watch: Watch = lambda round, kind, done, total: None
     server_state: State = field(default_factory=dict[str, NDArray[Any]])
@@ -65,7 +73,8 @@ class Rounds:
     _landed: list[Flight] = field(default_factory=list[Flight])
     _pending: dict[int, tuple[Tensors, float | None]] = field(default_factory=dict[int, "tuple[Tensors, float | None]"])
     _next_state: State | None = None
-    _collector: Collector | None = None
+    _collector: Collector | RingCollector | NoisedCollector | None = None
+    _survey_sum: RingSurvey | None = None
     traffic: Traffic = field(default_factory=Traffic)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
@@ -82,6 +91,7 @@ class Rounds:
             self.versions.retain((self.progress.current, self.progress.kept, *bases))
             seconds = time.monotonic() - begun
             record = RoundRecord.of(ended, bytes_up=self.traffic.up, bytes_down=self.traffic.down, seconds=seconds)
+            record = self.spending.counted(record)
             self.records.append(record)
             on_round(record)
         return History(tuple(self.records), action.reason.value, self.progress.kept)
@@ -105,7 +115,7 @@ class Rounds:
         (``checkpoint_damaged``) when a version that is still needed cannot be read.
         """
         self.progress = go_on(checkpoint.progress, self.experiment.rounds.rounds)
-        self.records = list(checkpoint.records)
+        self.records = [self.spending.counted(record) for record in checkpoint.records]
         self.population.states = dict(checkpoint.clients)
         self.population.standings = dict(checkpoint.standings)
         self.server_state = checkpoint.server
@@ -119,7 +129,12 @@ class Rounds:
             self.versions.vector(digest)
 
     def _round(self, action: StartRound) -> engine.Round:
-        config = configure(self.experiment.rounds, action.number, central=self.rows is not None)
+        config = configure(
+            self.experiment.rounds,
+            action.number,
+            central=self.rows is not None,
+            secure=self.experiment.secure is not None,
+        )
         round, effects = engine.start(action.number, action.base, config, place=action.place, before=self.before)
         todo = deque(effects)
         while todo:
@@ -152,6 +167,8 @@ class Rounds:
             case engine.Aggregate():
                 self._train_landed(round)
                 return [self._aggregate()]
+            case engine.SumEvaluations():
+                return [self._sum_evaluations()]
             case engine.EvaluateCentrally(version=version):
                 return [self._evaluate(version, action)]
             case engine.Commit():
@@ -169,12 +186,21 @@ class Rounds:
             seed=self.experiment.seed,
             weight_cap=self.experiment.rounds.weight_cap,
             threads=self.threads,
+            local=self._local_noise(),
         )
+
+    def _local_noise(self) -> str | None:
+        terms = local_terms(self.experiment.privacy)
+        return None if terms is None else terms.model_dump_json()
 
     def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
         chosen = self._choose(round.config.cohort, round.number)
         clients = [self.population.client(number) for number in chosen]
-        self._collector = self._new_collector(assignment.base)
+        manifest, state = self.plan.manifest, self.server_state
+        assignment = with_terms(self.experiment, manifest, assignment, "train", state)
+        order = self._lots(f"groups/{assignment.round}", chosen)
+        private = private_collector(self.experiment, manifest, assignment, order, state)
+        self._collector = private or self._new_collector(assignment.base)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
@@ -236,6 +262,7 @@ class Rounds:
                 seed=seed,
                 weight_cap=policy.weight_cap,
                 threads=self.threads,
+                local=self._local_noise(),
             )
             lag = Lag(round.place - place, base)
             workers = [self.population.client(one) for one in sorted(clients)]
@@ -254,20 +281,29 @@ class Rounds:
         chosen = self._choose_evaluators(wanted, round.number)
         clients = [self.population.client(number) for number in chosen]
         events: list[engine.Event] = [engine.EvaluationLeased() for _ in chosen]
+        assignment = with_terms(self.experiment, self.plan.manifest, assignment, "evaluate", self.server_state)
         manifest, cap = self.plan.manifest, self.experiment.rounds.weight_cap
+        if assignment.secure is not None:
+            running = RunningSum(SecureTerms.model_validate_json(assignment.secure))
+            self._survey_sum = RingSurvey(manifest, assignment.base, running)
         specs = manifest.sections_for("evaluate")
         self.watch(round.number, "evaluate", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, measured in enumerate(self.runner.evaluate(clients, weights, assignment), 1):
             try:
-                sums = read_evaluation(manifest, read_update(measured.update, specs), weight_cap=cap)
-                events.append(engine.EvaluationAccepted(sums.sums))
+                if self._survey_sum is None:
+                    sums = read_evaluation(manifest, read_update(measured.update, specs), weight_cap=cap)
+                    events.append(engine.EvaluationAccepted(sums.sums))
+                else:
+                    usable = self._survey_sum.add(measured)
+                    events.append(engine.EvaluationAccepted() if usable else engine.EvaluationFailed())
             except UpdateRefused:
                 events.append(engine.EvaluationFailed())
-            self.traffic.up += len(measured.update)
+            self.traffic.up += measured.size
             self.watch(round.number, "evaluate", done, len(clients))
         self._count_down(chosen, assignment)
-        return events if len(chosen) == wanted else [*events, engine.DeadlinePassed("evaluate")]
+        accepted = sum(isinstance(event, engine.EvaluationAccepted) for event in events)
+        return events if accepted == wanted else [*events, engine.DeadlinePassed("evaluate")]
 
     def _aggregate(self) -> engine.Event:
         if self._collector is None:
@@ -277,7 +313,15 @@ class Rounds:
         except UpdateRefused as error:
             return engine.AggregateFailed(f"{error.reason}: {error.message}")
         self._next_state = made.state
-        return engine.AggregateReady(made.version, made.metrics, made.rejected)
+        return engine.AggregateReady(made.version, made.metrics, made.rejected, made.clipped)
+
+    def _sum_evaluations(self) -> engine.Event:
+        if self._survey_sum is None:
+            raise InternalError("There are no evaluations to sum.")
+        try:
+            return engine.EvaluationSummed(self._survey_sum.result().sums)
+        except UpdateRefused as error:
+            return engine.EvaluationSummed(None, f"{error.reason}: {error.message}")
 
     def _evaluate(self, version: str, action: StartRound) -> engine.Event:
         if self.rows is None:
@@ -296,21 +340,28 @@ class Rounds:
                 self.server_state = self._next_state
         if not round.waiting:
             self._landed = []
-        self._pending, self._next_state, self._collector = {}, None, None
+        self._pending, self._next_state, self._collector, self._survey_sum = {}, None, None, None
 
     def _choose(self, count: int, round: int) -> list[int]:
         """The clients that train in a round, by the policy's selection."""
         policy = self.experiment.rounds
-        candidates = self.population.candidates(policy, round)
+        privacy, candidates = self.experiment.privacy, self.population.candidates(policy, round)
+        candidates = [
+            one for one in candidates if may_take_part(privacy, round=round, last_round=one.last_round, times=one.times)
+        ]
         chosen = select(policy.selection, candidates, count, round=round, seed=self.experiment.seed)
         return sorted(int(name) for name in chosen)
 
     def _choose_evaluators(self, count: int, round: int) -> list[int]:
         """The first in an order drawn by lot that have rows to evaluate on."""
-        text = f"{self.experiment.seed}/evaluate/{round}"
-        generator = np.random.Generator(np.random.PCG64(int(sha256_hex(text.encode()), 16)))
-        order: list[int] = generator.permutation(len(self.population)).tolist()
+        order = self._lots(f"evaluate/{round}", range(len(self.population)))
         return sorted(islice((number for number in order if self.population.facts(number).can_evaluate), count))
+
+    def _lots(self, purpose: str, numbers: Sequence[int]) -> list[int]:
+        """The numbers in an order drawn by lot, from the experiment's seed."""
+        text = f"{self.experiment.seed}/{purpose}"
+        generator = np.random.Generator(np.random.PCG64(int(sha256_hex(text.encode()), 16)))
+        return [numbers[place] for place in generator.permutation(len(numbers)).tolist()]
 
     def _count_down(self, chosen: Sequence[int], assignment: Assignment) -> None:
         plan = len(self.plan.manifest.data) + sum(len(graph) for graph in self.plan.graphs.values())

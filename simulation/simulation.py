@@ -29,6 +29,7 @@ from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
 from coterie.simulation.rounds import Rounds, Watch
+from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
 
 Listener = Callable[[Mapping[str, Any]], None]
@@ -172,6 +173,7 @@ def simulate_full(
             versions=versions,
             progress=Progress(current=initial),
             rows=experiment.evaluation_rows(),
+            spending=Spending(experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()),
             watch=watch,
         )
         if found is not None:

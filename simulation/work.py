@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, Trainer, TrainOptions
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, UpdateRefused
+from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
+from coterie.privacy.secagg.entropy import Entropy
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.claims import LocalTerms
+from coterie.protocol.codecs.randomness import derive, stream
 from coterie.protocol.codecs.table import choose
+from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.update import Encoded, encode_update, of_plan
 
 PLAIN = "float32"
@@ -25,7 +33,9 @@ PLAIN = "float32"
 class Assignment:
     """What the clients of one round are given, apart from the weights.
 
-    base: the digest of the version; seed: of the experiment; threads: of one client's training.
+    base: the digest of the version; seed: of the experiment; threads: of one client's training. secure: the terms of
+    the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in the open. local:
+    the noise that each client adds by itself, as JSON text.
     """
 
     experiment: str
@@ -35,6 +45,8 @@ class Assignment:
     seed: int
     weight_cap: int
     threads: int = 1
+    secure: str | None = None
+    local: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; ``Assignment(**fields)`` reads them back."""
@@ -45,8 +57,10 @@ class Assignment:
 class Trained:
     """What a client sends back, and the state that stays pending with it.
 
-    sections: the vectors, for a codec that changes no value; update: else the update's bytes, as on the wire. size: the
-    bytes that cross the wire in either case. loss: the mean while training, where it was measured.
+    sections: the vectors, for a codec that changes no value; update: else the update's bytes, as on the wire, or what
+    goes into a secret sum (see `coterie.simulation.ring`). size: the bytes that cross the wire in either case. loss:
+    the mean while training, where it was measured. refused: why there is no update, where a client of a secret sum
+    could not make one.
     """
 
     number: int
@@ -55,6 +69,7 @@ class Trained:
     steps: int
     size: int
     loss: float | None = None
+    refused: str | None = None
     sections: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]], repr=False)
     update: bytes | None = field(default=None, repr=False)
     state: Tensors = field(default_factory=dict[str, NDArray[np.float32]], repr=False)
@@ -62,10 +77,14 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A client's evaluation: the bytes of its update, which holds sums over its held-out rows."""
+    """A client's evaluation: the bytes of its update, which holds sums over its held-out rows, or what goes into a
+    secret sum; refused: why there is none. size: the bytes that cross the wire.
+    """
 
     number: int
     update: bytes
+    size: int
+    refused: str | None = None
 
 
 class Workplace:
@@ -88,7 +107,7 @@ class Workplace:
                 local_task(assignment, "train", number),
                 rows,
                 of_plan(state),
-                TrainOptions(threads=assignment.threads),
+                train_options(assignment, number),
             )
         except CoterieError as error:
             _name(error, number, assignment)
@@ -107,6 +126,10 @@ class Workplace:
             sections=result.sections,
             state=result.client_state,
         )
+        if assignment.local is not None:
+            told = self._noised(told, assignment)
+        if assignment.secure is not None:
+            return self._summed(told, assignment)
         if self._codec == PLAIN:
             return replace(told, size=self._plain_size(told, assignment))
         try:
@@ -128,16 +151,39 @@ class Workplace:
             rows,
             TrainOptions(threads=assignment.threads),
         )
+        specs, sections = manifest.sections_for("evaluate"), evaluation_sections(manifest, sums)
+        weight = min(int(sums.examples), assignment.weight_cap)
+        if assignment.secure is not None:
+            try:
+                update, size = in_ring(manifest, "evaluate", number, sections, weight, assignment)
+            except UpdateRefused as error:
+                return Measured(number=number, update=b"", size=0, refused=error.message)
+            return Measured(number=number, update=update, size=size)
         update, _ = encode_update(
             task=task_id(assignment.round, number),
             plan=self.plan.id,
             base=assignment.base,
-            weight=min(int(sums.examples), assignment.weight_cap),
+            weight=weight,
             steps=0,
-            specs=manifest.sections_for("evaluate"),
-            sections=evaluation_sections(manifest, sums),
+            specs=specs,
+            sections=sections,
         )
-        return Measured(number=number, update=update)
+        return Measured(number=number, update=update, size=len(update))
+
+    def _noised(self, told: Trained, assignment: Assignment) -> Trained:
+        """With local noise, from the experiment's seed: see `in_ring`."""
+        terms = LocalTerms.model_validate_json(assignment.local or "")
+        seed = derive(f"{assignment.seed}/local/{assignment.round}/{told.number}".encode(), "coterie-simulation")
+        sections = privatised(self.plan.manifest, told.sections, terms, Source(seed))
+        return replace(told, sections=sections, weight=WEIGHT, steps=STEPS, loss=None)
+
+    def _summed(self, told: Trained, assignment: Assignment) -> Trained:
+        weight = min(told.weight, assignment.weight_cap)
+        try:
+            update, size = in_ring(self.plan.manifest, "train", told.number, told.sections, weight, assignment)
+        except UpdateRefused as error:
+            return replace(told, sections={}, refused=error.message)
+        return replace(told, size=size, sections={}, update=update)
 
     def _encode(self, told: Trained, state: Tensors, assignment: Assignment) -> Encoded:
         specs = self.plan.manifest.sections
@@ -165,6 +211,46 @@ class Workplace:
         return self._sizes[key]
 
 
+def in_ring(
+    manifest: Manifest,
+    kind: Literal["train", "evaluate"],
+    number: int,
+    sections: Mapping[str, NDArray[Any]],
+    weight: int,
+    assignment: Assignment,
+) -> tuple[bytes, int]:
+    """A client's part of a secret sum: the words of its vector, and the bytes that would cross the wire under a mask.
+
+    Masks cancel, so none are made. What a device draws from its system's generator follows here from the experiment's
+    seed, so that a run can be repeated: whoever knows the seed can take such noise off. Raises errors.UpdateRefused.
+    """
+    terms = SecureTerms.model_validate_json(assignment.secure or "")
+    seed = derive(f"{assignment.seed}/ring/{kind}/{assignment.round}/{number}".encode(), "coterie-simulation")
+    made = encode(
+        terms.sections,
+        manifest.sections_for(kind),
+        sections,
+        weight=weight,
+        weight_cap=terms.weight_cap,
+        binding=Binding(manifest.id, assignment.base),
+        entropy=repeatable(seed),
+        noise=terms.noise,
+    )
+    return made.vector.tobytes(), vector_spec(terms.sections).packed_bytes
+
+
+def repeatable(seed: bytes) -> Entropy:
+    """A source of entropy that gives the same bytes again for the same seed (32 bytes), one after another."""
+    place = 0
+
+    def draw(count: int) -> bytes:
+        nonlocal place
+        start, place = place, place + count
+        return stream(seed, start, place)
+
+    return draw
+
+
 def _name(error: CoterieError, number: int, assignment: Assignment) -> None:
     error.add_note(f"Raised by virtual client {number} in round {assignment.round}.")
 
@@ -179,6 +265,12 @@ def local_task(assignment: Assignment, kind: Literal["train", "evaluate"], numbe
         hyper=assignment.hyper,
         weight_cap=assignment.weight_cap,
     )
+
+
+def train_options(assignment: Assignment, number: int) -> TrainOptions:
+    """How a client trains. What a device draws from its system's generator follows from the seed: see `in_ring`."""
+    seed = derive(f"{assignment.seed}/rows/{assignment.round}/{number}".encode(), "coterie-simulation")
+    return TrainOptions(threads=assignment.threads, entropy=repeatable(seed))
 
 
 def task_id(round: int, number: int) -> str:

@@ -12,6 +12,7 @@ from coterie import errors
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import TALLY, TOLD, Rule, method, most_rows
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
@@ -29,11 +30,13 @@ def ask(
     name: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
+    secure_aggregation: SecureAggregation | bool | None = None,
     **policy: Any,
 ) -> Experiment:
     """The experiment that asks ``clients`` clients in each of the query's rounds; `simulate` and `submit` take it.
 
-    batch_size: rows that a device adds up at a time; when None 256, or as many as keep whole sums exact. policy:
+    batch_size: rows that a device adds up at a time; when None 256, or as many as keep whole sums exact.
+    secure_aggregation: as in `Experiment`; whole sums stay exact in it for up to 255 clients. policy:
     further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError
     (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, and for a batch that
     is too large.
@@ -59,6 +62,7 @@ def ask(
         batch_size=min(most, ROWS) if batch_size is None else batch_size,
         holdout=0.0,
         seed=seed,
+        secure_aggregation=secure_aggregation,
         rounds=RoundPolicy(rounds=query.rule.rounds, cohort=clients, evaluate_every=0, weight_cap=1 << 24, **policy),
     )
 

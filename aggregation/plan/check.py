@@ -14,6 +14,7 @@ plan_digest        a graph's bytes are not those that the manifest names
 plan_graph         a graph leaves the portable, bounded subset (an operator, a size, external data, …)
 plan_interface     a graph's inputs and outputs are not those that the manifest states
 plan_wiring        an input has a role, source, dtype or shape that does not fit, or outputs do not lead where they must
+plan_private       the train graph cannot give the example-level privacy stated, or takes noise where none is stated
 plan_sections      the sections do not fit the layout, each other or the metrics
 =================  ===================================================================================================
 """
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 
 from coterie import errors
 from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.check_private import check_private
 from coterie.aggregation.plan.graph import (
     CARRYING,
     GRAPHS,
@@ -68,7 +70,9 @@ REQUIRED: Mapping[str, frozenset[GraphName]] = {
 ALLOWED_SOURCES: Mapping[GraphName, frozenset[Source]] = {
     "probe": frozenset(("model", "frozen", "batch", "zeros")),
     "begin": frozenset(("model", "frozen", "client_state", "probe", "hyper")),
-    "train": frozenset(("model", "frozen", "client_state", "hyper", "active", "random", "batch", "state", "zeros")),
+    "train": frozenset(
+        ("model", "frozen", "client_state", "hyper", "active", "random", "noise", "batch", "state", "zeros")
+    ),
     "finish": frozenset(("model", "frozen", "client_state", "probe", "hyper", "state", "counter")),
     "eval": frozenset(("model", "frozen", "probe", "batch", "zeros")),
     "infer": frozenset(("model", "frozen", "batch")),
@@ -83,6 +87,7 @@ SOURCE_ROLES: Mapping[Source, frozenset[Role]] = {
     "hyper": frozenset(("hyper",)),
     "active": frozenset(("hyper",)),
     "random": frozenset(("random",)),
+    "noise": frozenset(("random",)),
     "batch": frozenset(("batch",)),
     "state": frozenset(("shared", "buffer", "optimizer", "round_input", "client_state", "metric")),
     "zeros": frozenset(("metric", "optimizer", "probe")),
@@ -127,6 +132,7 @@ def check_manifest(manifest: Manifest, limits: PlanLimits | None = None) -> None
     """
     _check_sizes(manifest, limits or PlanLimits())
     _check_sections(manifest)
+    check_private(manifest)
     for name in GRAPHS:
         if name in manifest.graphs:
             _check_inputs(manifest, name, manifest.graphs[name])
@@ -332,6 +338,12 @@ def _batch(manifest: Manifest, name: GraphName, tensor: GraphInput) -> tuple[str
     return None if feature is None else (feature.dtype, (rows, *feature.shape))
 
 
+def _noised(manifest: Manifest, name: GraphName, tensor: GraphInput) -> tuple[str, Shape] | None:
+    """A weight that the step moves."""
+    weights = manifest.graphs[name].inputs
+    return next(((t.dtype, t.shape) for t in weights if t.role == "shared" and t.key == tensor.key), None)
+
+
 def _probed(manifest: Manifest) -> Collection[str]:
     """Names of the sums that the plan's probe graph leaves."""
     probe = manifest.graphs.get("probe")
@@ -352,6 +364,7 @@ _EXPECTED: Mapping[Source, Callable[[Manifest, GraphName, GraphInput], tuple[str
     "hyper": lambda manifest, name, tensor: ("float32", (1,)) if tensor.key in manifest.hyper else None,
     "active": lambda manifest, name, tensor: ("float32", (1,)),
     "random": lambda manifest, name, tensor: ("float32", tensor.shape),
+    "noise": _noised,
     "batch": _batch,
     "state": _as_stated,
     "zeros": _as_stated,

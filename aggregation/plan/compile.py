@@ -21,6 +21,7 @@ from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.graph import (
     CARRYING,
     NEXT,
+    NOISE,
     GraphInput,
     GraphManifest,
     GraphName,
@@ -30,10 +31,12 @@ from coterie.aggregation.plan.graph import (
     role_of,
 )
 from coterie.aggregation.plan.graphs import GraphBuilder
-from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named
+from coterie.aggregation.plan.training import training_of
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
+from coterie.privacy.dp.privacy import LocalLevel, UserLevel
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.sections import SectionSpec
@@ -90,6 +93,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     version = {**zeros(layout.shapes), **client.initial(drawn)}
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
     _require_exact_statistics(experiment, builder.buffers)
+    _require_no_noised_statistics(experiment, builder.buffers)
     graphs = builder.build()
     files = {name: _write(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
@@ -112,6 +116,17 @@ def _require_exact_statistics(experiment: Experiment, buffers: Sequence[str]) ->
             f"statistics such as {buffers[0]!r} below 0.",
             hint="Leave broadcast at 'float32', or take a normalisation without them, for example nn.GroupNorm.",
             code="broadcast_statistics",
+        )
+
+
+def _require_no_noised_statistics(experiment: Experiment, buffers: Sequence[str]) -> None:
+    if buffers and isinstance(experiment.privacy, UserLevel | LocalLevel):
+        level = type(experiment.privacy).__name__
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r}: running statistics such as {buffers[0]!r} (BatchNorm) cannot be together "
+            f"with {level} privacy: the clip is made for changes of weights, and a noised variance may fall below 0.",
+            hint="Take a normalisation without them, for example nn.GroupNorm.",
+            code="experiment_combination",
         )
 
 
@@ -164,12 +179,7 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         broadcast=experiment.broadcast,
         metrics=names,
         hyper={},
-        training=Training(
-            batch_size=experiment.batch_size,
-            epochs=experiment.epochs,
-            max_steps=experiment.max_steps,
-            holdout=float(experiment.holdout),
-        ),
+        training=training_of(experiment),
         algorithm=Named(experiment.algorithm.name, _floats(experiment.algorithm.parameters)),
         optimizer=Named("external", {}),
         graphs={},
@@ -214,6 +224,8 @@ def _describe(name: GraphName, graph: Graph, data: bytes, zeroed: frozenset[str]
 
 def _input(graph: GraphName, name: str, dtype: str, shape: tuple[int, ...], zeroed: frozenset[str]) -> GraphInput:
     prefix, _, key = name.partition("/")
+    if name.startswith(NOISE):
+        prefix, key = "noise", name.removeprefix(NOISE)
     return GraphInput(
         name=name,
         role=_role(name),
@@ -230,6 +242,7 @@ _SOURCES: Mapping[str, Source] = {
     "client_state": "client_state",
     "hyper": "hyper",
     "random": "random",
+    "noise": "noise",
     "batch": "batch",
     "counter": "counter",
     "round_input": "state",

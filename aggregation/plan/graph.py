@@ -18,7 +18,18 @@ Role = Literal[
 ROLES: tuple[Role, ...] = get_args(Role)
 
 Source = Literal[
-    "model", "frozen", "client_state", "probe", "hyper", "active", "random", "batch", "state", "zeros", "counter"
+    "model",
+    "frozen",
+    "client_state",
+    "probe",
+    "hyper",
+    "active",
+    "random",
+    "noise",
+    "batch",
+    "state",
+    "zeros",
+    "counter",
 ]
 SOURCES: tuple[Source, ...] = get_args(Source)
 
@@ -42,6 +53,8 @@ PREFIXES: Mapping[str, Role] = {
     "output": "output",
 }
 NEXT = "next/"
+NOISE = "random/noise/"
+"""Inputs that take noise begin so; the weight's name follows."""
 
 LARGEST_SIZE = 1 << 32
 
@@ -65,6 +78,8 @@ class GraphInput:
     hyper         ``[1]``: hyper-parameter ``key`` of the task, else the manifest's default
     active        ``[1]``: 1 for a real step, 0 for one that must leave the state as it is
     random        uniform float32 in [0, 1) from the host's generator, fresh at every step
+    noise         normal float32 of the deviation that the plan's training states, of the shape of weight ``key``: from
+                  a key that the device draws for itself, fresh at every step
     batch         feature or label ``key`` of the batch, or its ``sample_weight`` (0 on padding rows)
     state         ``next/<name>`` of the graph before; in train also carried from step to step
     zeros         zeros at first; then carried from step to step

@@ -2,19 +2,24 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import get_args
+from functools import partial
+from typing import Protocol, get_args
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Finish, Objective, Probe, Shapes, Step
 from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.calls import Arrays, ModelCalls, Outputs, Requested
-from coterie.aggregation.plan.graph import NEXT, GraphName
-from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT
+from coterie.aggregation.plan.graph import NEXT, NOISE, GraphName
+from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT, Training
+from coterie.aggregation.plan.one_row import OneRow
+from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.subset import chosen, names_of, narrowed
+from coterie.aggregation.plan.training import training_of
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
+from coterie.compute.clipping.transform import clipped_grad, noised_mean
 from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
@@ -27,6 +32,12 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 
+class Context(Protocol):
+    """What a method's objective may read, but for the parameters that it is differentiated by."""
+
+    def __call__(self, *, params: Arrays, represent: Callable[[Arrays], Array]) -> Objective: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphBuilder:
     """What the functions need to know of an experiment.
@@ -37,6 +48,7 @@ class GraphBuilder:
     """
 
     experiment: Experiment
+    training: Training
     calls: ModelCalls
     optimizer: Optimizer
     client: ClientPart
@@ -80,8 +92,17 @@ class GraphBuilder:
         state = _traced_state(optimizer, shapes.trained)
         layout = Layout.of(client.version(shapes))
         hyper = {name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()}
+        training = training_of(experiment)
+        if named["buffer"] and training.private is not None:
+            raise errors.ExperimentError(
+                f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) mix the rows of a batch, so no row has "
+                "a gradient of its own to clip, and ExampleLevel privacy cannot cover them.",
+                hint="Take a normalisation without them, for example nn.GroupNorm or nn.LayerNorm.",
+                code="model_mismatch",
+            )
         return GraphBuilder(
             experiment=experiment,
+            training=training,
             calls=ModelCalls(experiment=experiment, model=model, loss=loss, specs=specs),
             optimizer=optimizer,
             client=client,
@@ -100,7 +121,7 @@ class GraphBuilder:
     def build(self) -> dict[GraphName, Graph]:
         """All of them, optimised. A method without a probe has no probe graph."""
         calls, infer = self.calls, self.experiment.infer_batch
-        rows = calls.rows(self.experiment.batch_size)
+        rows = calls.rows(self.training.batch_size)
         weights = {self._place(name): TensorSpec(shape) for name, shape in self.shapes.tensors.items()}
         # What of a version the graphs other than train and finish read in any case; the rest they ask for.
         version = {self._place(name): TensorSpec(self.layout.shapes[name]) for name in self._own}
@@ -154,27 +175,90 @@ class GraphBuilder:
         hyper, base = self._hyper(inputs), Requested(inputs, "base", self.layout.shapes)
         constants = {name: inputs[f"round_input/begin/{name}"] for name in self.constants}
 
-        def represent(given: Arrays) -> Array:
-            return self.calls.represent(inputs, {**weights, **given})
-
-        def objective(trained: Arrays) -> tuple[Array, Array, Array, Arrays]:
-            mode = self._training_mode(inputs, weight)
-            prediction, after = self.calls.predict(inputs, {**weights, **trained}, mode)
-            losses = self.calls.losses(inputs, prediction)
-            context = Objective(params=trained, base=base, constants=constants, hyper=hyper, represent=represent)
-            total = xp.sum(self.client.objective(losses, context) * weight)
-            return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction, after
-
-        (_, losses, prediction, after), gradient = value_and_grad(objective, has_aux=True)(params)
+        context = partial(Objective, base=base, constants=constants, hyper=hyper)
+        after: Arrays = {}
+        if self.training.private is None:
+            gradient, after, sums = self._gradient(inputs, weights, params, context)
+            count = xp.sum(weight)
+        else:
+            gradient = self._private_gradient(inputs, weights, params, context, self.training.private)
+            # How many rows a batch holds is private, and so is what they are like.
+            sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + 0.0 for name in self.experiment.metric_names}
+            count = xp.full((1,), float(self.training.private.expected))
         step = Step(params=params, base=base, constants=constants, hyper=hyper)
         gradient = self.client.gradient(gradient, step)
-        moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=xp.sum(weight))
+        moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=count)
         # A step that is not active adds 0 times the change of a buffer, so it leaves the buffer as it is.
         moved |= {name: weights[name] + active * (after[name] - weights[name]) for name in self.buffers}
         # What an experiment does not train stays as the version has it.
         outputs = {f"{NEXT}{self._place(name)}": moved.get(name, weights[name]) for name in self.shapes.tensors}
         outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
-        return outputs | self.calls.sums(inputs, losses, prediction, weight, active)
+        return outputs | sums
+
+    def _gradient(
+        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: Context
+    ) -> tuple[Arrays, Arrays, Outputs]:
+        """Of the batch: the mean gradient, the buffers after it, and the metric sums."""
+        weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs["hyper/active"]
+
+        def objective(trained: Arrays) -> tuple[Array, Array, Array, Arrays]:
+            losses, prediction, after, minimised = self._objective(
+                inputs, {**weights, **trained}, trained, context, self._training_mode(inputs, weight)
+            )
+            total = xp.sum(minimised * weight)
+            return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction, after
+
+        (_, losses, prediction, after), gradient = value_and_grad(objective, has_aux=True)(params)
+        return gradient, after, self.calls.sums(inputs, losses, prediction, weight, active)
+
+    def _private_gradient(
+        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: Context, private: PrivateSteps
+    ) -> Arrays:
+        """The sum of the rows' clipped gradients with the host's noise, over the expected number of rows: DP-SGD (Abadi
+        et al., arXiv:1607.00133). A row whose gradient is not finite counts as one whose gradient is zero.
+        """
+        size = self.training.batch_size
+        rows = {name: inputs[name] for name in self.calls.rows(size) if name != f"batch/{SAMPLE_WEIGHT}"}
+        shapes = self._drawn_shapes(weights)
+        # Each row's own: [B, …].
+        drawn = [inputs.request(f"random/{number}", TensorSpec((size, *shape))) for number, shape in enumerate(shapes)]
+
+        def losses(trained: Arrays, row: Arrays, own: list[Array]) -> Array:
+            numbers = iter(own)
+            mode = modes.train(lambda shape: xp.reshape(next(numbers), shape))
+            return self._objective(OneRow(inputs, row), {**weights, **trained}, trained, context, mode)[3]
+
+        clipped = clipped_grad(losses, private.clip, nonfinite="zero")
+        total = clipped(params, rows, drawn, sample_weight=inputs[f"batch/{SAMPLE_WEIGHT}"]).gradient
+        noise = {name: inputs.request(f"{NOISE}{name}", TensorSpec(params[name].shape)) for name in params}
+        return noised_mean(total, noise, scale=1.0, count=float(private.expected))
+
+    def _objective(
+        self, inputs: GraphInputs, weights: Arrays, trained: Arrays, context: Context, mode: modes.Mode
+    ) -> tuple[Array, Array, Arrays, Array]:
+        """Of these rows: losses, predictions, buffers after them, and what the method minimises, ``[B]``."""
+
+        def represent(given: Arrays) -> Array:
+            return self.calls.represent(inputs, {**weights, **given})
+
+        prediction, after = self.calls.predict(inputs, weights, mode)
+        losses = self.calls.losses(inputs, prediction)
+        return losses, prediction, after, self.client.objective(losses, context(params=trained, represent=represent))
+
+    def _drawn_shapes(self, weights: Arrays) -> list[tuple[int, ...]]:
+        """Shapes of the random numbers that the model asks for when it is called on one row."""
+        shapes: list[tuple[int, ...]] = []
+
+        def call(inputs: GraphInputs) -> Outputs:
+            def uniform(shape: tuple[int, ...]) -> Array:
+                shapes.append(shape)
+                return inputs.request(f"random/{len(shapes)}", TensorSpec(shape))
+
+            own = {name: inputs[self._place(name)] for name in weights}
+            return {"prediction": self.calls.predict(inputs, own, modes.train(uniform))[0]}
+
+        trace_named(call, self.calls.rows(1) | {self._place(name): TensorSpec(w.shape) for name, w in weights.items()})
+        return shapes
 
     def _finish(self, inputs: GraphInputs) -> Outputs:
         base, end = Requested(inputs, "base", self.layout.shapes), self._weights(inputs)

@@ -11,17 +11,20 @@ from typing import Any, Literal, cast, get_args
 
 from coterie import errors
 from coterie.aggregation.plan.graph import GRAPHS, GraphManifest, GraphName
+from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.reading import Fields, refused
+from coterie.privacy.dp import poisson
+from coterie.privacy.dp.rounds import Draws
 from coterie.protocol import spread
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.metrics import METRICS as METRICS
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.sections import SectionSpec
 
 FORMAT = "coterie-plan-1"
 DELTA = "delta"
-METRICS = "metrics"
 SAMPLE_WEIGHT = "sample_weight"
 MANIFEST_BYTES = 4 * 2**20
 MOST_ROWS = 1 << 20
@@ -39,12 +42,46 @@ Broadcast = Literal["float32", "int8"]
 class Training:
     """How a device goes through its rows: batches of ``batch_size`` (the last one padded), ``epochs`` times or until
     ``max_steps``; a share ``holdout`` of the rows, chosen once per device, is never trained on and serves evaluation.
+
+    private: under example-level privacy, None otherwise. Then each row is drawn for itself into each of exactly
+    ``max_steps`` batches of at most ``batch_size`` rows.
     """
 
     batch_size: int
     epochs: int = 1
     max_steps: int | None = None
     holdout: float = 0.0
+    private: PrivateSteps | None = None
+
+    def draws(self) -> Draws | None:
+        """What one round costs a device's rows, as far as draws go; None without example-level privacy."""
+        if self.private is None or self.max_steps is None:
+            return None
+        return poisson.draws(self.private.expected, self.batch_size, rows=self.private.rows, steps=self.max_steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field by name, as JSON values; ``private`` only where it is set."""
+        said = {
+            "batch_size": self.batch_size,
+            "epochs": self.epochs,
+            "max_steps": self.max_steps,
+            "holdout": self.holdout,
+        }
+        return said if self.private is None else {**said, "private": self.private.to_json()}
+
+    @staticmethod
+    def read(value: object, place: str) -> "Training":
+        """The inverse of `to_json`. Raises errors.PlanRefused."""
+        stated = isinstance(value, dict) and "private" in cast("dict[str, Any]", value)
+        optional = ("private",) if stated else ()
+        fields = Fields(cast(object, value), place, ("batch_size", "epochs", "max_steps", "holdout", *optional))
+        return Training(
+            batch_size=fields.integer("batch_size", 1, MOST_ROWS),
+            epochs=fields.integer("epochs", 1, MOST_EPOCHS),
+            max_steps=None if fields.raw("max_steps") is None else fields.integer("max_steps", 1, MOST_STEPS),
+            holdout=fields.number("holdout", 0.0, MOST_HOLDOUT),
+            private=PrivateSteps.read(fields.raw("private"), f"{place}.private") if stated else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -168,12 +205,7 @@ class Manifest:
             "broadcast": self.broadcast,
             "metrics": list(self.metrics),
             "hyper": dict(self.hyper),
-            "training": {
-                "batch_size": self.training.batch_size,
-                "epochs": self.training.epochs,
-                "max_steps": self.training.max_steps,
-                "holdout": self.training.holdout,
-            },
+            "training": self.training.to_json(),
             "algorithm": self.algorithm.to_json(),
             "optimizer": self.optimizer.to_json(),
             "graphs": {name: graph.to_json() for name, graph in self.graphs.items()},
@@ -204,7 +236,7 @@ class Manifest:
             broadcast=cast(Broadcast, fields.text("broadcast", choices=get_args(Broadcast))),
             metrics=fields.texts("metrics"),
             hyper=fields.numbers("hyper"),
-            training=_read_training(fields.raw("training")),
+            training=Training.read(fields.raw("training"), "manifest.training"),
             algorithm=Named.read(fields.raw("algorithm"), "manifest.algorithm"),
             optimizer=Named.read(fields.raw("optimizer"), "manifest.optimizer"),
             graphs=graphs,
@@ -227,16 +259,6 @@ _FIELDS = (
     "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "sections", "codecs",
     "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
 )  # fmt: skip
-
-
-def _read_training(value: object) -> Training:
-    fields = Fields(value, "manifest.training", ("batch_size", "epochs", "max_steps", "holdout"))
-    return Training(
-        batch_size=fields.integer("batch_size", 1, MOST_ROWS),
-        epochs=fields.integer("epochs", 1, MOST_EPOCHS),
-        max_steps=None if fields.raw("max_steps") is None else fields.integer("max_steps", 1, MOST_STEPS),
-        holdout=fields.number("holdout", 0.0, MOST_HOLDOUT),
-    )
 
 
 def _tensor_json(tensor: Tensor) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.report.hints import MANY, RAISE_NORM, clipped
 from coterie.protocol.spread import Spread
 
 Points = tuple[tuple[int, float], ...]
@@ -23,7 +24,7 @@ class Series:
 @dataclass(frozen=True)
 class Panel:
     """Curves that share an axis. unit: of the axis. marks: rounds that were abandoned. from_zero: whether the axis
-    begins at 0, as amounts do.
+    begins at 0, as amounts do. note: what to do about it, in a few words.
     """
 
     title: str
@@ -31,10 +32,12 @@ class Panel:
     unit: str = ""
     marks: tuple[int, ...] = ()
     from_zero: bool = field(default=False)
+    note: str = ""
 
 
 def panels(history: History) -> tuple[Panel, ...]:
-    """The panels of a run: each metric with its worst decile of clients, then bytes, seconds and clients per round.
+    """The panels of a run: each metric with its worst decile of clients, then bytes, seconds and clients per round; of
+    secret sums the share of clients that were shortened to the public norm, of private runs what they have spent.
 
     Metrics that were never measured, and amounts that are always zero, have no panel.
     """
@@ -46,8 +49,25 @@ def panels(history: History) -> tuple[Panel, ...]:
         Panel("bytes per round", _amounts(history, _BYTES), unit="MB", marks=abandoned, from_zero=True),
         Panel("seconds per round", _amounts(history, _SECONDS), unit="s", marks=abandoned, from_zero=True),
         Panel("clients per round", _amounts(history, _CLIENTS), marks=abandoned, from_zero=True),
+        _clipped(history, abandoned),
+        Panel("ε spent", _epsilon(history), marks=abandoned, from_zero=True),
     ]
     return tuple(panel for panel in found if any(series.points for series in panel.series))
+
+
+def _clipped(history: History, abandoned: tuple[int, ...]) -> Panel:
+    """Drawn at 0 too: that a norm is wide enough is worth seeing."""
+    points = tuple((one.round, 100 * one.clipped) for one in history if one.clipped is not None)
+    note = RAISE_NORM if (clipped(history) or 0.0) >= MANY else ""
+    series = Series("shortened to the public norm", points)
+    return Panel("clipped clients", (series,), unit="%", marks=abandoned, from_zero=True, note=note)
+
+
+def _epsilon(history: History) -> tuple[Series, ...]:
+    spent = [(one.round, one.epsilon, one.delta) for one in history if one.epsilon is not None]
+    deltas = {delta for *_, delta in spent if delta is not None}
+    name = f"spent, at δ {max(deltas):g}" if deltas else "spent"
+    return (Series(name, _drawable((round, epsilon) for round, epsilon, _ in spent)),)
 
 
 def _metric(history: History, name: str) -> tuple[Series, ...]:

@@ -8,6 +8,7 @@ from coterie.aggregation.report.panels import Panel, Series
 
 # Colours that stay apart for most eyes; a curve has the colour of its place in the panel.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44")
+_NOTED = "#994455"
 _WIDE, _HIGH = 420, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 30, 44
 _HEAD = 40
@@ -57,6 +58,9 @@ def _panel(panel: Panel) -> str:
 
     unit = f" ({panel.unit})" if panel.unit else ""
     parts = [f'<text x="{_LEFT}" y="18" font-size="13">{escape(panel.title + unit)}</text>']
+    if panel.note:
+        place = f'x="{_WIDE - _RIGHT}" y="18" text-anchor="end"'
+        parts.append(f'<text {place} fill="{_NOTED}">{escape(panel.note)}</text>')
     for value in ticks(low, high):
         parts.append(f'<path d="M{_LEFT} {y(value):.1f}H{_WIDE - _RIGHT}" stroke="#e4e4e4"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.6g}</text>')

@@ -19,11 +19,14 @@ from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import CoterieError, ExperimentError, RemoteError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import (
+    BudgetView,
     DeviceView,
     Event,
     ExperimentCreate,
     ExperimentView,
+    LedgerEntry,
     ModelView,
+    PolicyChange,
     PopulationCreate,
     PopulationView,
     RoundView,
@@ -98,6 +101,25 @@ class ControlClient:
                     PopulationView, await self.link.json("PUT", f"/v1/populations/{name}/signers/{signer}")
                 )
         return found
+
+    async def population(self, name: str) -> PopulationView:
+        """One population."""
+        return read_message(PopulationView, await self.link.json("GET", f"/v1/populations/{quote(name, safe='')}"))
+
+    async def change_policy(self, name: str, change: PolicyChange) -> PopulationView:
+        """Change the floor under a population's experiments: fields that were given, and no others."""
+        body = change.model_dump(mode="json", exclude_unset=True)
+        return read_message(
+            PopulationView, await self.link.json("PATCH", f"/v1/populations/{quote(name, safe='')}", body)
+        )
+
+    async def budget(self, name: str) -> BudgetView:
+        """A population's privacy budget as it stands."""
+        return read_message(BudgetView, await self.link.json("GET", f"/v1/populations/{quote(name, safe='')}/budget"))
+
+    async def budget_entries(self, name: str) -> list[LedgerEntry]:
+        """The whole ledger of a population's privacy budget, the oldest entry first."""
+        return await self._items(LedgerEntry, f"/v1/populations/{quote(name, safe='')}/budget/entries")
 
     async def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"
@@ -293,4 +315,7 @@ def _record(row: RoundView) -> RoundRecord:
         bytes_down=row.bytes_down,
         seconds=row.seconds,
         model=row.model,
+        clipped=row.clipped,
+        epsilon=row.epsilon,
+        delta=row.delta,
     )

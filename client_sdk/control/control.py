@@ -14,7 +14,17 @@ from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.portal import Portal
 from coterie.errors import Unreachable
-from coterie.protocol.control import DeviceView, Event, ExperimentView, ModelView, PopulationView, TokenCreated
+from coterie.protocol.control import (
+    BudgetView,
+    DeviceView,
+    Event,
+    ExperimentView,
+    LedgerEntry,
+    ModelView,
+    PolicyChange,
+    PopulationView,
+    TokenCreated,
+)
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import SigningKey
 
@@ -45,6 +55,22 @@ class Control:
     ) -> PopulationView:
         """The population, made when absent; see `ControlClient.ensure_population`."""
         return self.portal.call(self.client.ensure_population(name, schema, signers=signers, client_state=client_state))
+
+    def population(self, name: str) -> PopulationView:
+        """One population."""
+        return self.portal.call(self.client.population(name))
+
+    def change_policy(self, name: str, change: PolicyChange) -> PopulationView:
+        """Change the floor under a population's experiments; see `ControlClient.change_policy`."""
+        return self.portal.call(self.client.change_policy(name, change))
+
+    def budget(self, name: str) -> BudgetView:
+        """A population's privacy budget as it stands."""
+        return self.portal.call(self.client.budget(name))
+
+    def budget_entries(self, name: str) -> list[LedgerEntry]:
+        """The whole ledger of a population's privacy budget, the oldest entry first."""
+        return self.portal.call(self.client.budget_entries(name))
 
     def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"

@@ -84,4 +84,6 @@ async def _blobs(
         frozen=frozen,
         evaluation=evaluation,
         seed=experiment.seed,
+        secure=None if experiment.secure is None else experiment.secure.to_json(),
+        privacy=None if experiment.privacy is None else experiment.privacy.to_json(),
     )

@@ -7,7 +7,7 @@ of its work.
 """
 
 from collections.abc import Mapping
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from coterie.faults import FaultHook
 
@@ -30,10 +30,27 @@ POINTS: Final[Mapping[str, str]] = {
     "pending": "the update is stored as pending",
 }
 
+SECURE_POINTS: Final[Mapping[str, str]] = {
+    "keys_ready": "the attempt's first state is stored, nothing of it is sent",
+    "keys_sent": "the coordinator has the keys, the device has not noted that",
+    "answering": "a message of the coordinator is here, its answer is not made",
+    "shares_ready": "the shares are stored, nothing of them is sent",
+    "shares_sent": "the coordinator has the shares, the device has not noted that",
+    "masked_written": "the masked vector's file is on disk, the store does not know it",
+    "masked_ready": "the store knows the masked vector, nothing of it is sent",
+    "masked_sent": "the coordinator acknowledged the masked vector, the device has not noted that",
+    "agreement_ready": "the agreement is stored, nothing of it is sent",
+    "agreement_sent": "the coordinator has the agreement, the device has not noted that",
+    "reveal_ready": "the shares that open the sum are stored, nothing of them is sent",
+    "reveal_sent": "the coordinator has these shares, the device has not noted that",
+    "ended": "the attempt is over, the device has not stored that",
+}
+"""The points of a task under secure aggregation, beside those of every task."""
+
 
 @final
 class Faults(FaultHook):
     """The points of a device."""
 
-    points = POINTS
+    points: ClassVar[Mapping[str, str]] = {**POINTS, **SECURE_POINTS}
     variable = VARIABLE

@@ -19,7 +19,9 @@ from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.codecs import FAMILIES
 from coterie.protocol.codecs.table import EXTRA_ONLY
 from coterie.protocol.device import (
+    LOCAL_NOISE,
     PROTOCOL_VERSIONS,
+    SECURE_AGGREGATION,
     Capabilities,
     DataReport,
     EnrolRequest,
@@ -183,6 +185,7 @@ def capabilities(policy: DevicePolicy, *, external: bool) -> Capabilities:
         runtime=f"onnxruntime/{_installed('onnxruntime')}",
         codecs=tuple(name for name in FAMILIES if name not in EXTRA_ONLY),
         trainers=("external",) if external else ("plan",),
+        secure=(SECURE_AGGREGATION, LOCAL_NOISE),
         threads=policy.threads,
         memory_bytes=policy.memory_bytes,
     )

@@ -1,15 +1,30 @@
 """What a device lets itself be asked to do. Every rule holds before anything is downloaded, run or sent for it."""
 
-from dataclasses import dataclass
-from typing import Final
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, get_args
 
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import PlanLimits
 from coterie.aggregation.plan.graph import GraphManifest
 from coterie.errors import ConfigurationError, PolicyRefused
+from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 from coterie.protocol.device import Task
+from coterie.protocol.secagg import SecureMode
 
 MEBIBYTE: Final = 1 << 20
+ALL_MODES: Final[tuple[str, ...]] = get_args(SecureMode)
+ALL_UNITS: Final = ("user", "example")
+ALL_TRUSTED: Final = ("device", "cohort", "coordinator")
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """The file that a policy was read from: its name without folders, and the line of each name (from 1)."""
+
+    file: str
+    lines: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +35,15 @@ class DevicePolicy:
     size for plans and their graphs. threads: of one training or evaluation. max_steps: local steps of one task at most;
     training ends there and sends what it has. max_weight: the most examples that this device ever claims. reveal_data:
     whether check-ins tell how many rows and which classes it has, for experiments that choose devices by that.
+
+    require_secure_aggregation: take no task whose update the coordinator could read. min_cohort: under secure
+    aggregation, the fewest clients that a sum with this device's numbers in it may have. min_corrupt: the least share
+    of clients that may side with the coordinator without its learning anything but the sum. modes: of secure
+    aggregation that are good enough.
+
+    max_epsilon, max_delta: take only tasks of experiments that promise differential privacy at least this strong;
+    without max_epsilon none is asked for. units: whose presence that promise may hide. trusts: who may have to be
+    trusted for it. source: the file that says all this, for refusals.
 
     memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
     sets of the step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations
@@ -36,6 +60,15 @@ class DevicePolicy:
     max_weight: int | None = None
     max_steps: int | None = None
     reveal_data: bool = False
+    require_secure_aggregation: bool = False
+    min_cohort: int = LEAST_CLIENTS
+    min_corrupt: float = 0.05
+    modes: frozenset[str] = frozenset(ALL_MODES)
+    max_epsilon: float | None = None
+    max_delta: float = 1e-5
+    units: frozenset[str] = frozenset(ALL_UNITS)
+    trusts: frozenset[str] = frozenset(ALL_TRUSTED)
+    source: PolicySource | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         numbers = {
@@ -49,6 +82,32 @@ class DevicePolicy:
         for name, value in numbers.items():
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {value}.")
+        if self.min_cohort < 2:
+            raise ConfigurationError(
+                f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one is no secret."
+            )
+        choices = (
+            ("modes", self.modes, ALL_MODES),
+            ("units", self.units, ALL_UNITS),
+            ("trusts", self.trusts, ALL_TRUSTED),
+        )
+        for name, chosen, known in choices:
+            if not chosen or not chosen <= frozenset(known):
+                raise ConfigurationError(f"{name} must be one or more of {', '.join(known)}; got {sorted(chosen)}.")
+        if not 0 <= self.min_corrupt < 1:
+            raise ConfigurationError(f"min_corrupt must be at least 0 and below 1, got {self.min_corrupt}.")
+        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
+            raise ConfigurationError(f"max_epsilon must be a number above 0, got {self.max_epsilon}.")
+        if not 0 < self.max_delta < 1:
+            raise ConfigurationError(f"max_delta must be between 0 and 1, got {self.max_delta}.")
+
+    def where(self, name: str) -> str:
+        """Where this policy says what it says of ``name``, for refusals: the file and its line, or the default."""
+        if self.source is None:
+            return f"the device's policy ({name})"
+        if name not in self.source.lines:
+            return f"the default of {name}, which {self.source.file} leaves as it is"
+        return f"{self.source.file}, line {self.source.lines[name]} ({name})"
 
     def weight_cap(self, task: Task) -> int:
         """The most examples to claim for a task."""
@@ -60,7 +119,9 @@ class DevicePolicy:
         if task.plan.signer not in allowed:
             raise PolicyRefused(
                 f"The task's plan is signed by key {task.plan.signer[:16]}…, which this device does not trust.",
-                hint="Join again after the population's operator has added the researcher's key.",
+                hint="Join again after the population's operator has added the researcher's key."
+                if self.signers is None
+                else f"Add the key to {self.where('signers')}, if its owner is to be trusted.",
                 code="signer_refused",
             )
         sizes = [("model", task.model.size)] + ([("frozen part", task.frozen.size)] if task.frozen else [])
@@ -68,8 +129,83 @@ class DevicePolicy:
             if size > self.max_download_bytes:
                 raise PolicyRefused(
                     f"The task's {what} has {size} bytes; this device downloads at most {self.max_download_bytes}.",
+                    hint=f"Raise the limit in {self.where('max_download_bytes')}, if that is meant.",
                     code="download_too_large",
                 )
+
+        self._check_secrecy(task)
+        self._check_promise(task)
+
+    def _check_secrecy(self, task: Task) -> None:
+        """Hold secure aggregation, or its absence, to this policy."""
+        terms = task.secure
+        if terms is None:
+            if self.require_secure_aggregation:
+                raise PolicyRefused(
+                    "The coordinator would see this device's update, since the task is without secure aggregation;"
+                    f" {self.where('require_secure_aggregation')} asks for it.",
+                    hint="The researcher can switch it on: Experiment(secure_aggregation=True).",
+                    code="secure_aggregation_required",
+                )
+            return
+        if terms.min_clients < self.min_cohort:
+            raise PolicyRefused(
+                f"The task's sum may be of only {terms.min_clients} clients; {self.where('min_cohort')} asks for at"
+                f" least {self.min_cohort}.",
+                hint="The researcher can raise min_updates in the round policy.",
+                code="cohort_too_small",
+            )
+        if terms.mode not in self.modes:
+            raise PolicyRefused(
+                f"The task's secure aggregation is in the mode {terms.mode!r}; {self.where('modes')} takes"
+                f" {' or '.join(sorted(self.modes))}.",
+                hint=f"The researcher can choose it: SecureAggregation(mode={min(self.modes)!r}).",
+                code="mode_refused",
+            )
+        if terms.corrupt < self.min_corrupt:
+            raise PolicyRefused(
+                f"The task's secure aggregation withstands {terms.corrupt:g} of its clients siding with the"
+                f" coordinator; {self.where('min_corrupt')} asks for {self.min_corrupt:g}.",
+                hint=f"The researcher can choose it: SecureAggregation(corrupt={self.min_corrupt:g}).",
+                code="corrupt_too_low",
+            )
+
+    def _check_promise(self, task: Task) -> None:
+        """Hold the experiment's differential privacy, or its absence, to this policy."""
+        if self.max_epsilon is None:
+            return
+        promise = task.privacy
+        if promise is None:
+            raise PolicyRefused(
+                f"The experiment promises no differential privacy; {self.where('max_epsilon')} asks for an epsilon of"
+                f" at most {self.max_epsilon:g}.",
+                hint="The researcher can add it: Experiment(privacy=...).",
+                code="privacy_missing",
+            )
+        bounds = (
+            ("epsilon", promise.epsilon, self.max_epsilon, "max_epsilon"),
+            ("delta", promise.delta, self.max_delta, "max_delta"),
+        )
+        for what, found, most, name in bounds:
+            if found > most:
+                raise PolicyRefused(
+                    f"The experiment promises {what} {found:g}; {self.where(name)} takes at most {most:g}.",
+                    hint="The researcher can add noise, or run fewer rounds.",
+                    code="privacy_too_weak",
+                )
+        choices = (("unit", promise.unit, self.units, "units"), ("trust in", promise.trusts, self.trusts, "trusts"))
+        for what, found, taken, name in choices:
+            if found not in taken:
+                raise PolicyRefused(
+                    f"The experiment's promise has the {what} {found!r}; {self.where(name)} takes"
+                    f" {' or '.join(repr(each) for each in sorted(taken))}.",
+                    hint="The researcher can choose another kind of differential privacy.",
+                    code="privacy_too_weak",
+                )
+        # The accounting is loaded by those who ask for privacy only.
+        from coterie.client_sdk.device.promise import check_noise
+
+        check_noise(task, promise)
 
     def check_plan(self, plan: Plan) -> None:
         """Raise PolicyRefused when the plan's tensors need more memory than this device gives."""
@@ -77,7 +213,8 @@ class DevicePolicy:
         if self.memory_bytes is not None and need > self.memory_bytes:
             raise PolicyRefused(
                 f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device gives {self.memory_bytes}.",
-                hint="Raise the memory cap, or let the researcher choose a smaller model or batch.",
+                hint=f"Raise the limit in {self.where('memory_bytes')}, or let the researcher choose a smaller model or"
+                " batch.",
                 code="memory_refused",
             )
 
@@ -87,7 +224,8 @@ class DevicePolicy:
         if size > limit:
             raise PolicyRefused(
                 f"The update has {size} bytes; at most {limit} may be sent.",
-                hint="Raise max_upload_bytes, or let the researcher choose a smaller codec.",
+                hint=f"Raise the limit in {self.where('max_upload_bytes')}, or let the researcher choose a smaller"
+                " codec.",
                 code="upload_too_large",
             )
 

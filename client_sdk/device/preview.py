@@ -1,19 +1,24 @@
 """What a dry run shows: everything that would leave the device, and nothing of it sent."""
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.work import Finished, Prepared
+from coterie.privacy.secagg.encoding import vector_spec
+from coterie.privacy.secagg.ring import RingVector
+from coterie.protocol.secure_sections import COUNTS
 
 
 @dataclass(frozen=True, kw_only=True)
 class SectionPreview:
     """One section of the update.
 
-    values: how many numbers; bytes: as encoded. minimum, maximum, norm: of the numbers before encoding.
+    codec: how it is encoded; under secure aggregation the kind of numbers and the bits of each before masking. values:
+    how many numbers leave; bytes: as encoded. minimum, maximum, norm: of the numbers before encoding.
     """
 
     name: str
@@ -30,7 +35,9 @@ class DryRun:
     """What would leave this device for one task. experiment is None, and the rest empty, when there is no task to give.
 
     examples: rows of this device, which stay. weight: how many examples the update would claim. metrics: means that
-    travel inside the section ``metrics``. total_bytes: of the whole update file.
+    travel inside the section ``metrics``. total_bytes: of the whole update file. secure: the mode of secure
+    aggregation, under which nobody but this device sees any of these numbers; min_clients: the fewest clients whose sum
+    is opened. clipped: whether the update was longer than the task's norm and was shortened to it.
     """
 
     population: str
@@ -46,6 +53,9 @@ class DryRun:
     sections: tuple[SectionPreview, ...] = ()
     total_bytes: int = 0
     metrics: dict[str, float] = field(default_factory=dict[str, float])
+    secure: str | None = None
+    min_clients: int | None = None
+    clipped: bool = False
     note: str = "No row leaves this device. Nothing was sent but the check-in and the task's return."
 
     def to_json(self) -> dict[str, Any]:
@@ -63,9 +73,15 @@ def nothing(membership: Membership) -> DryRun:
     )
 
 
+_MASKED_NOTE: Final = (
+    "No row leaves this device. The numbers above would leave it under masks that only a sum over many clients takes"
+    " off; nobody sees this device's own. Nothing was sent but the check-in and the task's return."
+)
+
+
 def preview(membership: Membership, prepared: Prepared, finished: Finished) -> DryRun:
-    """The preview of a finished task."""
-    return DryRun(
+    """The preview of a finished task: under secure aggregation the vector's sections, as they are before masking."""
+    shown = DryRun(
         population=membership.population,
         device_id=membership.device_id,
         examples=membership.examples,
@@ -76,22 +92,49 @@ def preview(membership: Membership, prepared: Prepared, finished: Finished) -> D
         signer=prepared.plan.signer,
         weight=finished.weight,
         steps=finished.steps,
-        sections=tuple(_section(finished, index) for index in range(len(finished.specs))),
-        total_bytes=len(finished.update),
         metrics=dict(finished.metrics),
+    )
+    terms = prepared.task.secure
+    if terms is None or finished.vector is None:
+        sections = tuple(_section(finished, spec.name, spec.length) for spec in finished.specs)
+        return replace(shown, sections=sections, total_bytes=len(finished.update))
+    places = vector_spec(terms.sections).places()
+    sections = tuple(
+        _counts(finished, finished.vector[places[COUNTS]])
+        if section.name == COUNTS
+        else _section(finished, section.name, section.values)
+        for section in terms.sections
+    )
+    return replace(
+        shown,
+        sections=sections,
+        total_bytes=sum(section.bytes for section in sections),
+        secure=terms.mode,
+        min_clients=terms.min_clients,
+        clipped=finished.clipped,
+        note=_MASKED_NOTE,
     )
 
 
-def _section(finished: Finished, index: int) -> SectionPreview:
-    spec = finished.specs[index]
-    values = np.asarray(finished.sections[spec.name])
-    codec = finished.codecs.get(spec.name, "float64" if values.dtype == np.float64 else "float32")
+def _section(finished: Finished, name: str, count: int) -> SectionPreview:
+    values = np.asarray(finished.sections[name])
+    codec = finished.codecs.get(name, "float64" if values.dtype == np.float64 else "float32")
+    return _shown(name, codec, count, finished.sizes[name], values.astype(np.float64))
+
+
+def _counts(finished: Finished, values: RingVector) -> SectionPreview:
+    """The section that is of no plan: see `coterie.protocol.secure_sections.COUNTED`."""
+    codec, size = finished.codecs[COUNTS], finished.sizes[COUNTS]
+    return _shown(COUNTS, codec, len(values), size, values.astype(np.float64))
+
+
+def _shown(name: str, codec: str, count: int, size: int, values: NDArray[np.float64]) -> SectionPreview:
     return SectionPreview(
-        name=spec.name,
+        name=name,
         codec=codec,
-        values=spec.length,
-        bytes=finished.sizes[spec.name],
+        values=count,
+        bytes=size,
         minimum=float(values.min()),
         maximum=float(values.max()),
-        norm=float(np.linalg.norm(values.astype(np.float64))),
+        norm=float(np.linalg.norm(values)),
     )

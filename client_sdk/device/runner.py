@@ -4,11 +4,12 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from threading import Event as Flag
-from typing import Any, Final, Protocol
+from typing import Final
 
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.membership import Membership
+from coterie.client_sdk.device.secure import Emit, SecureCourier
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.store import InFlight, Store
@@ -22,6 +23,7 @@ from coterie.errors import (
     PlanRefused,
     PolicyRefused,
     RemoteError,
+    SecureAggregationRefused,
     StorageError,
 )
 from coterie.protocol.canonical import parse_json, sha256_hex
@@ -31,13 +33,10 @@ from coterie.protocol.device import Abort, Progress, Task
 MOST_FAILURES: Final = 3
 HEARTBEATS_PER_LEASE: Final = 3
 # Answers after which nothing more can come of a task.
-_OVER: Final = frozenset(("task_unknown", "task_finished", "lease_expired", "round_closed", "stale_update"))
-
-
-class Emit(Protocol):
-    """Tells the owner of the device what happens."""
-
-    def __call__(self, event: str, /, **fields: Any) -> None: ...
+_OVER: Final = frozenset(
+    ("task_unknown", "task_finished", "lease_expired", "round_closed", "stale_update", "attempt_over")
+)
+_SENDING: Final = "uploading"
 
 
 @dataclass(kw_only=True)
@@ -57,7 +56,21 @@ class Runner:
     emit: Emit
     stop: Flag
     trainer: Trainer | None
+    courier: SecureCourier = field(init=False)
     failures: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.courier = SecureCourier(
+            device=self.membership.device_id,
+            floor=self.settings.policy.min_cohort,
+            store=self.store,
+            requests=self.requests,
+            faults=self.faults,
+            emit=self.emit,
+            stop=self.stop,
+            piece=self.settings.piece,
+            rng=self.settings.rng,
+        )
 
     async def perform(self, in_flight: InFlight, *, resumed: bool) -> bool:
         """Bring a task in flight to its end. Returns whether the coordinator accepted the update."""
@@ -65,19 +78,26 @@ class Runner:
         phase = ["checking"]
         try:
             check_assignment(task, self.membership, self.settings.policy)
+            update: bytes | None = None
             if in_flight.state == "leased":
-                update = await self._produce(task, phase)
+                finished = await self._produce(task, phase)
+                self._keep(task, finished)
+                update = finished.update
+            phase[0] = _SENDING
+            if task.secure is not None:
+                await self._aggregate_securely(task)
             else:
-                update = self._stored_update(in_flight)
-            phase[0] = "uploading"
-            await self._upload(task, update, resume=resumed)
+                update = self._stored_update(in_flight) if update is None else update
+                await self._upload(task, update, resume=resumed)
         except RemoteError as error:
             if is_transient(error):
                 raise
-            await self._give_up(task, phase[0], error, tell=error.reason not in _OVER and phase[0] != "uploading")
+            await self._give_up(task, phase[0], error, tell=error.reason not in _OVER and phase[0] != _SENDING)
             return False
         except Stopped:
-            await self._give_up(task, phase[0], Stopped(), tell=True)
+            # An attempt that others wait in is taken up again at the next start; training is not.
+            if phase[0] != _SENDING:
+                await self._give_up(task, phase[0], Stopped(), tell=True)
             raise
         except StorageError:
             raise
@@ -95,7 +115,7 @@ class Runner:
         self.failures = 0
         return True
 
-    async def _produce(self, task: Task, phase: list[str]) -> bytes:
+    async def _produce(self, task: Task, phase: list[str]) -> Finished:
         def at(name: str) -> None:
             phase[0] = name
 
@@ -133,10 +153,14 @@ class Runner:
             **({"loss": finished.metrics["loss"]} if "loss" in finished.metrics else {}),
         )
         self.faults.reach("trained")
-        self._keep(task, finished)
-        return finished.update
+        return finished
 
     def _keep(self, task: Task, finished: Finished) -> None:
+        if finished.vector is not None:
+            self.courier.begin(
+                task, finished.vector, finished.client_state, weight=finished.weight, steps=finished.steps
+            )
+            return
         self.store.write_update(task.id, finished.update, finished.client_state)
         self.faults.reach("written")
         self.store.stored(
@@ -166,14 +190,29 @@ class Runner:
             self.requests, task.id, update, resume=resume, piece=self.settings.piece, reached=self.faults.reach
         )
         self.faults.reach("uploaded")
-        self.store.acknowledged(task.id, kind=task.kind)
+        self.emit(
+            "uploaded", task=task.id, bytes=len(update), seconds=round(time.monotonic() - begun, 3), state=receipt.state
+        )
+        self._acknowledged(task, "")
+
+    async def _aggregate_securely(self, task: Task) -> None:
+        ended = await self.courier.carry(task)
+        self.faults.reach("ended")
+        if not ended.masked:
+            raise RemoteError(
+                f"The attempt of secure aggregation was over before this device's vector was in it: {ended.cause}.",
+                hint="Nothing of the update has left; the device goes on with its next task.",
+                code="attempt_over",
+            )
+        self.emit("attempt", task=task.id, state=ended.state, cause=ended.cause)
+        self._acknowledged(task, ended.cause or ended.state)
+
+    def _acknowledged(self, task: Task, outcome: str) -> None:
+        self.store.acknowledged(task.id, kind=task.kind, outcome=outcome)
         if task.kind == "train":
             self.summary.trained += 1
         else:
             self.summary.evaluated += 1
-        self.emit(
-            "uploaded", task=task.id, bytes=len(update), seconds=round(time.monotonic() - begun, 3), state=receipt.state
-        )
         self.faults.reach("pending")
 
     async def _beat(self, task: Task, phase: str, closed: Flag) -> None:
@@ -192,13 +231,20 @@ class Runner:
         """Record that nothing comes of a task and, where it may not know yet, tell the coordinator, so that somebody
         else gets it.
         """
-        self.store.fail(task.id, f"{error.reason}: {error.message}")
+        if self.courier.has_masked(task.id):
+            # The coordinator may hold the masked vector, so it alone knows whether the round counts this task: the next
+            # check-in settles it. The device itself says nothing more in the attempt.
+            self.store.acknowledged(task.id, kind=task.kind, outcome=error.reason)
+            tell = False
+        else:
+            self.store.fail(task.id, f"{error.reason}: {error.message}")
         self.summary.failed += 1
         self.emit("refused", task=task.id, code=error.reason, message=error.message, hint=error.hint)
         if not tell:
             return
-        # Messages about data quote cells, so only those about plans and policy leave the device.
-        detail = error.message[:2000] if isinstance(error, PlanRefused | PolicyRefused) else ""
+        # Messages about data quote cells, so only those about plans, policy and the protocol leave the device.
+        speakable = isinstance(error, PlanRefused | PolicyRefused | SecureAggregationRefused)
+        detail = error.message[:2000] if speakable else ""
         await self.abort(task, phase, error.reason, detail)
 
     async def abort(self, task: Task, phase: str, code: str, detail: str) -> None:

@@ -2,7 +2,8 @@
 
     device.key              the Ed25519 private key, mode 0600
     device.db               SQLite: membership, tasks, which client state is committed
-    updates/<task>.update   finished updates, until they are acknowledged
+    updates/<task>.update   finished updates, masked ones too, until they are acknowledged
+    updates/<task>.vector   a finished vector in clear, until it is masked
     states/<task>.state     client state that a finished task returned
     cache/                  blobs by hash (`coterie.client_sdk.device.blobs`)
 
@@ -12,9 +13,12 @@ lock, which the system releases when the process dies, says so.
 
 A task's states, each a row in ``STATES``:
 
-    leased -> stored -> pending -> counted | rolled_back          training
-    leased -> stored -> reported                                  evaluation: nothing to settle
-    leased | stored -> failed                                     refused, expired or aborted
+    leased -> stored | attempt -> pending -> counted | rolled_back    training
+    leased -> stored | attempt -> reported                            evaluation: nothing to settle
+    leased | stored | attempt -> failed                               refused, expired or aborted
+
+``attempt`` is what a task under secure aggregation goes through instead of ``stored``: several messages, each durable
+before it is sent (`coterie.client_sdk.device.attempts`).
 
 Client state is two-phase. What a training task returned lies in its ``states`` file; it becomes the experiment's state
 only in the transaction that records ``counted``. A task that is rolled back or failed leaves the committed state as it
@@ -24,8 +28,7 @@ was.
 import json
 import sqlite3
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -33,7 +36,10 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.errors import ConfigurationError, InternalError
+from coterie.client_sdk.device.attempts import SCHEMA as ATTEMPTS
+from coterie.client_sdk.device.attempts import AttemptRecord, Attempts
+from coterie.client_sdk.device.database import Database
+from coterie.errors import InternalError
 from coterie.protocol.files import storage_error, write_durably
 from coterie.protocol.signing import SigningKey
 from coterie.protocol.tensors import decode_tensors, encode_tensors
@@ -41,8 +47,9 @@ from coterie.protocol.tensors import decode_tensors, encode_tensors
 Tensors = dict[str, NDArray[np.float32]]
 
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "leased": ("stored", "failed"),
+    "leased": ("stored", "attempt", "failed"),
     "stored": ("pending", "reported", "failed"),
+    "attempt": ("pending", "reported", "failed"),
     "pending": ("counted", "rolled_back"),
     "reported": (),
     "counted": (),
@@ -81,7 +88,9 @@ class StoredMembership:
 class HistoryEntry:
     """One task as the device remembers it.
 
-    at: Unix seconds of the last change, by this device's clock. bytes_up: size of the update.
+    at: Unix seconds of the last change, by this device's clock. bytes_up: size of the update. sent: the messages of the
+    task's attempt of secure aggregation that left (the last of a task that failed: that may have left), or empty
+    without one; mode, clients, survivors, outcome: of that attempt, empty or 0 where they are not known.
     """
 
     task: str
@@ -94,6 +103,11 @@ class HistoryEntry:
     bytes_up: int
     detail: str
     at: float
+    sent: tuple[str, ...] = ()
+    mode: str = ""
+    clients: int = 0
+    survivors: int = 0
+    outcome: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """This entry as a JSON object."""
@@ -131,7 +145,8 @@ class Store:
                 path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise storage_error(folder, error) from error
-        self._database = _connect(folder / "device.db")
+        self._database = Database(folder, _SCHEMA + ATTEMPTS)
+        self.attempts = Attempts(self._database)
         self.key = SigningKey.load_or_create(folder / "device.key")
         self._sweep()
 
@@ -153,12 +168,12 @@ class Store:
 
         The device's identity and the coordinator's key never change afterwards; signers and schema may.
         """
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute("INSERT OR REPLACE INTO membership VALUES (1, ?)", (json.dumps(asdict(membership)),))
 
     def lease(self, *, task: str, experiment: str, round: int, kind: str, message: str) -> None:
         """Record a task that was just assigned; a task known already keeps its state."""
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "INSERT OR IGNORE INTO tasks (id, experiment, round, kind, state, message, at)"
                 " VALUES (?, ?, ?, ?, 'leased', ?, ?)",
@@ -171,10 +186,10 @@ class Store:
         return None if row is None else str(row[0])
 
     def in_flight(self) -> InFlight | None:
-        """The oldest task that is leased or stored, which is what a device that was killed resumes."""
+        """The oldest task that is not over, which is what a device that was killed resumes."""
         row = self._database.execute(
             "SELECT id, state, message, sha256, size, weight FROM tasks"
-            " WHERE state IN ('leased', 'stored') ORDER BY rowid LIMIT 1"
+            " WHERE state IN ('leased', 'stored', 'attempt') ORDER BY rowid LIMIT 1"
         ).fetchone()
         return (
             None
@@ -202,16 +217,43 @@ class Store:
             has_state=int(self.state_path(task).exists()),
         )
 
-    def acknowledged(self, task: str, *, kind: str) -> None:
-        """Record that the coordinator has the update."""
-        self._move(task, "pending" if kind == "train" else "reported")
-        self.update_path(task).unlink(missing_ok=True)
+    def write_vector(self, task: str, vector: bytes, client_state: Mapping[str, NDArray[np.float32]]) -> None:
+        """Make the vector of a finished task durable, in clear. It counts only after `begin_attempt`."""
+        write_durably(self.vector_path(task), vector, mode=0o600)
+        if client_state:
+            write_durably(self.state_path(task), encode_tensors(client_state), mode=0o600)
+
+    def begin_attempt(self, task: str, record: AttemptRecord, *, weight: int, steps: int) -> None:
+        """Record the first state of a task's attempt: from here on no other vector is ever masked for it."""
+        has_state = int(self.state_path(task).exists())
+        with self._database.transaction() as database:
+            self._moved(database, task, "attempt", weight=weight, steps=steps, has_state=has_state)
+            self.attempts.begin(database, task, record)
+
+    def write_masked(self, task: str, masked: bytes) -> None:
+        """Make the file of a masked vector durable. It counts only after `masked`."""
+        write_durably(self.update_path(task), masked, mode=0o600)
+
+    def masked(self, task: str, record: AttemptRecord, *, sha256: str, size: int) -> None:
+        """Record that the file is the masked vector of this attempt, and remove the vector in clear."""
+        with self._database.transaction() as database:
+            database.execute("UPDATE tasks SET sha256 = ?, size = ? WHERE id = ?", (sha256, size, task))
+            self.attempts.write(database, task, record)
+        self.vector_path(task).unlink(missing_ok=True)
+
+    def acknowledged(self, task: str, *, kind: str, outcome: str = "") -> None:
+        """Record that the coordinator has the update. outcome: of its attempt, which is over and forgotten by this."""
+        with self._database.transaction() as database:
+            self._moved(database, task, "pending" if kind == "train" else "reported")
+            self.attempts.end(database, task, outcome)
+        self._remove(self.update_path(task), self.vector_path(task))
 
     def fail(self, task: str, detail: str) -> None:
-        """Record that nothing will come of this task."""
-        self._move(task, "failed", detail=detail)
-        self.update_path(task).unlink(missing_ok=True)
-        self.state_path(task).unlink(missing_ok=True)
+        """Record that nothing will come of this task; what is secret of its attempt is forgotten."""
+        with self._database.transaction() as database:
+            self._moved(database, task, "failed", detail=detail)
+            self.attempts.end(database, task, "given_up")
+        self._remove(self.update_path(task), self.vector_path(task), self.state_path(task))
 
     def pending(self) -> list[str]:
         """Tasks whose update is acknowledged and whose round is not known to be over, oldest first."""
@@ -225,7 +267,7 @@ class Store:
         that were recorded.
         """
         recorded: dict[str, str] = {}
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             for task, outcome in outcomes.items():
                 row = database.execute(
                     "SELECT experiment, round, has_state FROM tasks WHERE id = ? AND state = 'pending'", (task,)
@@ -262,86 +304,71 @@ class Store:
     def history(self) -> list[HistoryEntry]:
         """All remembered tasks, oldest first; the last thousand finished ones are kept."""
         rows = self._database.execute(
-            "SELECT id, experiment, round, kind, state, weight, steps, size, detail, at FROM tasks ORDER BY rowid"
+            "SELECT id, experiment, round, kind, tasks.state, weight, steps, size, detail, tasks.at,"
+            " coalesce(sent, ''), coalesce(mode, ''), coalesce(clients, 0), coalesce(survivors, 0),"
+            " coalesce(outcome, '')"
+            " FROM tasks LEFT JOIN attempts ON attempts.task = tasks.id ORDER BY tasks.rowid"
         )
-        names = ("task", "experiment", "round", "kind", "state", "weight", "steps", "bytes_up", "detail", "at")
-        return [HistoryEntry(**dict(zip(names, row, strict=True))) for row in rows]
+        names = ("task", "experiment", "round", "kind", "state", "weight", "steps", "bytes_up", "detail", "at", "sent")
+        attempt = ("mode", "clients", "survivors", "outcome")
+        return [_entry(dict(zip((*names, *attempt), row, strict=True))) for row in rows]
 
     def update_path(self, task: str) -> Path:
         """Where the task's finished update lies."""
         return self.updates / f"{_safe(task)}.update"
+
+    def vector_path(self, task: str) -> Path:
+        """Where the task's vector lies in clear until it is masked."""
+        return self.updates / f"{_safe(task)}.vector"
 
     def state_path(self, task: str) -> Path:
         """Where the client state that the task returned lies."""
         return self.states / f"{_safe(task)}.state"
 
     def _move(self, task: str, state: str, **columns: str | int) -> None:
+        with self._database.transaction() as database:
+            self._moved(database, task, state, **columns)
+
+    def _moved(self, database: sqlite3.Connection, task: str, state: str, **columns: str | int) -> None:
         allowed = [before for before, after in STATES.items() if state in after]
         assignments = "".join(f", {name} = ?" for name in columns)
         marks = ", ".join("?" for _ in allowed)
-        with self._transaction() as database:
-            changed = database.execute(
-                f"UPDATE tasks SET state = ?, at = ?{assignments} WHERE id = ? AND state IN ({marks})",
-                (state, time.time(), *columns.values(), task, *allowed),
-            ).rowcount
+        changed = database.execute(
+            f"UPDATE tasks SET state = ?, at = ?{assignments} WHERE id = ? AND state IN ({marks})",
+            (state, time.time(), *columns.values(), task, *allowed),
+        ).rowcount
         if changed != 1:
             raise InternalError(f"Task {task} cannot become {state}: it is {self.state_of(task)}.")
 
-    @contextmanager
-    def _transaction(self) -> Generator[sqlite3.Connection]:
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            yield self._database
-            self._database.execute("COMMIT")
-        except BaseException as error:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise _database_error(self.folder, error) from error
-            raise
+    @staticmethod
+    def _remove(*paths: Path) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
 
     def _sweep(self) -> None:
         """Remove files that no row needs: left by a kill between a file and its row, or made superfluous by a
         settlement.
         """
-        updates = {row[0] for row in self._database.execute("SELECT id FROM tasks WHERE state = 'stored'")}
-        states = {
-            row[0]
-            for row in self._database.execute("SELECT id FROM tasks WHERE state IN ('stored', 'pending') AND has_state")
-        }
+        rows = self._database.execute("SELECT id, state, has_state FROM tasks").fetchall()
+        updates = {task for task, state, _ in rows if state in ("stored", "attempt")}
+        states = {task for task, state, has_state in rows if has_state and state in ("stored", "attempt", "pending")}
         states |= {row[0] for row in self._database.execute("SELECT task FROM client_states")}
-        for folder, needed in ((self.updates, updates), (self.states, states)):
+        vectors = self.attempts.with_vectors()
+        for folder, suffix, needed in (
+            (self.updates, ".update", updates),
+            (self.updates, ".vector", vectors),
+            (self.states, ".state", states),
+        ):
             for path in folder.iterdir():
-                if path.stem not in needed:
+                if path.suffix not in (".update", ".vector", ".state") or (
+                    path.suffix == suffix and path.stem not in needed
+                ):
                     path.unlink(missing_ok=True)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    try:
-        database = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
-        database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("BEGIN EXCLUSIVE")
-        for statement in _SCHEMA.split(";"):
-            database.execute(statement)
-        database.execute("COMMIT")
-    except sqlite3.OperationalError as error:
-        raise _database_error(path.parent, error) from error
-    except sqlite3.DatabaseError as error:
-        raise ConfigurationError(
-            f"{path} is not a device's database: {error}.", hint="Choose another folder."
-        ) from error
-    return database
-
-
-def _database_error(folder: Path, error: sqlite3.OperationalError) -> Exception:
-    if "locked" in str(error):
-        return ConfigurationError(
-            f"Another client uses the folder {folder}.",
-            hint="Stop that client, or give this one a folder of its own.",
-            code="store_in_use",
-        )
-    return storage_error(folder, OSError(28 if "full" in str(error) else 5, str(error)))
+def _entry(columns: dict[str, Any]) -> HistoryEntry:
+    columns["sent"] = tuple(columns["sent"].split())
+    return HistoryEntry(**columns)
 
 
 def _forget(database: sqlite3.Connection) -> None:
@@ -351,6 +378,7 @@ def _forget(database: sqlite3.Connection) -> None:
         " AND rowid <= (SELECT max(rowid) FROM tasks) - ?",
         (KEPT_TASKS,),
     )
+    database.execute("DELETE FROM attempts WHERE task NOT IN (SELECT id FROM tasks)")
 
 
 def _safe(task: str) -> str:

@@ -1,9 +1,10 @@
 """One task on one device: fetch the plan and the model, check them, train or evaluate, encode."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,15 +14,22 @@ from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.private_rows import check_private_rows
 from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
 from coterie.errors import PlanRefused, PolicyRefused
+from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.secagg.encoding import Binding, describe
+from coterie.privacy.secagg.encoding import encode as encode_in_ring
+from coterie.privacy.secagg.ring import RingVector
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, decode_tensors
 from coterie.protocol.update import Encoded, encode_update, of_plan, read_update
@@ -41,20 +49,23 @@ class Prepared:
 class Finished:
     """What a task came to.
 
-    update: the encoded bytes. sections: the same in clear. codecs, sizes (bytes of the payload): by section.
-    client_state: what the plan and the codecs keep. seconds: of training.
+    update: the encoded bytes; empty under secure aggregation, where ``vector`` is the same in the ring, to be masked.
+    sections: the same in clear. codecs, sizes (bytes of the payload): by section. client_state: what the plan and the
+    codecs keep. seconds: of training. clipped: whether the update was longer than the task's norm and was shortened.
     """
 
-    update: bytes
+    update: bytes = field(repr=False)
+    vector: RingVector | None = field(repr=False)
     specs: tuple[SectionSpec, ...]
-    sections: Mapping[str, NDArray[Any]]
+    sections: Mapping[str, NDArray[Any]] = field(repr=False)
     codecs: Mapping[str, str]
     sizes: Mapping[str, int]
     weight: int
     steps: int
-    client_state: Tensors
+    client_state: Tensors = field(repr=False)
     metrics: Mapping[str, float]
     seconds: float
+    clipped: bool = False
 
 
 class Phase(Protocol):
@@ -94,6 +105,7 @@ async def prepare(
     )
     _check_schema(plan, membership)
     policy.check_plan(plan)
+    await asyncio.to_thread(check_private_rows, task, plan.manifest)
     at("downloading")
     weights = await _tensors(blobs, task.model.sha256, task.model.size, plan.manifest.layout, policy)
     frozen: Tensors = {}
@@ -120,7 +132,8 @@ def work(
     *,
     on_step: Callable[[int], None] = lambda steps: None,
 ) -> Finished:
-    """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes.
+    """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes,
+    but for secure aggregation and local noise, which draw afresh.
 
     Raises what the trainer raises; PolicyRefused (``no_held_out_rows``) for an evaluation without rows or without
     metrics.
@@ -132,7 +145,7 @@ def work(
         round=task.round,
         seed=task.seed,
         hyper=task.hyper,
-        weight_cap=policy.weight_cap(task),
+        weight_cap=min(policy.weight_cap(task), task.secure.weight_cap if task.secure else task.weight_cap),
     )
     options = TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step)
     kept: Tensors = {}
@@ -142,6 +155,8 @@ def work(
         result = trainer.train(plan, prepared.weights, prepared.frozen, local, training_rows, own, options)
         sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
         means = result.metrics(plan).means()
+        if task.local is not None:
+            sections, weight, steps = privatised(plan.manifest, sections, task.local, Source.fresh()), WEIGHT, STEPS
     else:
         if not len(next(iter(held_out.values()))):
             raise PolicyRefused(
@@ -154,21 +169,57 @@ def work(
         weight, means = min(int(sums.examples), local.weight_cap), sums.means()
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)
+    finished = Finished(
+        update=b"",
+        vector=None,
+        specs=specs,
+        sections=sections,
+        codecs={},
+        sizes={},
+        weight=weight,
+        steps=steps,
+        client_state=kept,
+        metrics=means,
+        seconds=seconds,
+    )
+    if task.secure is not None:
+        return in_the_ring(prepared, policy, task.secure, finished)
     codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
     update, codec_state = encode(prepared, specs, sections, codecs, weight, steps, client_state)
     policy.check_update(len(update), task)
     stored = read_update(update, specs).file.tensors
-    return Finished(
+    return replace(
+        finished,
         update=update,
-        specs=specs,
-        sections=sections,
         codecs=codecs,
         sizes={name: info.stop - info.start for name, info in stored.items()},
-        weight=weight,
-        steps=steps,
         client_state={**kept, **codec_state},
-        metrics=means,
-        seconds=seconds,
+    )
+
+
+def in_the_ring(prepared: Prepared, policy: DevicePolicy, terms: SecureTerms, finished: Finished) -> Finished:
+    """The same, as the numbers that secure aggregation masks and adds; nothing of it is masked yet.
+
+    Raises UpdateRefused for values that the ring cannot carry (not finite, out of the plan's range).
+    """
+    described = describe(terms.sections)
+    policy.check_update(sum(each.bytes for each in described), prepared.task)
+    encoded = encode_in_ring(
+        terms.sections,
+        finished.specs,
+        finished.sections,
+        weight=finished.weight,
+        weight_cap=terms.weight_cap,
+        binding=Binding(plan=prepared.plan.id, base=prepared.task.model.sha256),
+        noise=terms.noise,
+        entropy=os.urandom,
+    )
+    return replace(
+        finished,
+        vector=encoded.vector,
+        codecs={each.name: f"{each.encoding}, {each.bits} bits" for each in described},
+        sizes={each.name: each.bytes for each in described},
+        clipped=encoded.clipped,
     )
 
 

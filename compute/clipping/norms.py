@@ -37,8 +37,10 @@ class Clippable(Protocol):
         """The squared norm of each unit's gradient, [units]."""
         ...
 
-    def total(self, scales: Array) -> Array:
-        """The sum over units of scales[units] times gradient."""
+    def total(self, scales: Array, kept: Array | None) -> Array:
+        """The sum over units of scales[units] times gradient. kept: bool[units], units that may be counted, whatever
+        numbers the gradients of the others hold; None for all.
+        """
         ...
 
 
@@ -102,9 +104,9 @@ class Each:
     def squares(self) -> Array:
         return _sum_of_squares(self.values)
 
-    def total(self, scales: Array) -> Array:
+    def total(self, scales: Array, kept: Array | None) -> Array:
         units, *shape = self.values.shape
-        flat = rules.reshape(self.values, (units, self.values.size // units))
+        flat = _only(rules.reshape(self.values, (units, self.values.size // units)), kept)
         summed = bind("matmul", rules.reshape(scales, (1, units)), flat)
         return rules.reshape(summed, tuple(shape))
 
@@ -140,8 +142,8 @@ class Outer:
         right = _inner_products(rows) if right is None else right
         return rules.sum_over(_with_slack(left, columns.shape[2] + rows.shape[2]) * right, (1, 2))
 
-    def total(self, scales: Array) -> Array:
-        left, right = _scaled_smaller(self.left, self.right, scales)
+    def total(self, scales: Array, kept: Array | None) -> Array:
+        left, right = _scaled_smaller(_only(self.left, kept), _only(self.right, kept), scales)
         units, o, t = left.shape
         rows = rules.reshape(rules.transpose(left, (1, 0, 2)), (o, units * t))
         summed = bind("matmul", rows, rules.reshape(right, (units * t, right.shape[2])))
@@ -185,9 +187,16 @@ class Windows:
     def _groups_first(self, x: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
         return rules.transpose(rules.reshape(x, shape), order)
 
-    def total(self, scales: Array) -> Array:
-        images, cotangents = _scaled_smaller(self.images, self.cotangents, scales)
+    def total(self, scales: Array, kept: Array | None) -> Array:
+        images, cotangents = _scaled_smaller(_only(self.images, kept), _only(self.cotangents, kept), scales)
         return bind("conv_weight_gradient", batch.folded(images), batch.folded(cotangents), **self.attributes)
+
+
+def _only(x: Array, kept: Array | None) -> Array:
+    """x[units, ...] with zeros for units that are not kept. A product by zero would not do: 0 times infinity is NaN."""
+    if kept is None:
+        return x
+    return bind("where", rules.reshape(kept, (kept.size, *(1,) * (x.ndim - 1))), x, rules.number(0, x))
 
 
 def _sum_of_squares(x: Array) -> Array:

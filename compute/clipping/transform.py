@@ -9,13 +9,13 @@ The definition is a loop: the gradient of each example, scaled down to the norm 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
 from coterie.compute import numpy as xp
 from coterie.compute import tree
-from coterie.compute.array import Array, ArrayLike, as_array, refuse
+from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.batching import Lane, replay_batched
 from coterie.compute.clipping.factors import needed, read
@@ -34,6 +34,8 @@ from coterie.errors import DTypeError, InputError, ShapeError
 
 Clip: TypeAlias = ArrayLike | Mapping[str, ArrayLike]
 """The largest norm, of the whole gradient or of each entry of the parameters by name."""
+NonFinite: TypeAlias = Literal["spread", "zero"]
+"""What an example whose gradient is not finite does to the sum: makes it NaN, or adds nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,9 @@ class ClippedGrad(Protocol):
         ...
 
 
-def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -> ClippedGrad:
+def clipped_grad(
+    fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1, nonfinite: NonFinite = "spread"
+) -> ClippedGrad:
     """A function of (params, *batch, sample_weight=None) that sums the clipped gradients of the examples of a batch.
 
     fn(params, *batch) gives one loss per example, float[B]. It is traced on ``microbatch`` examples, so that examples
@@ -80,8 +84,11 @@ def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -
     added or removed, by at most 2 C when one is replaced; with larger microbatches by at most 2 C in both cases. Equal
     to the loop over examples up to rounding; further gradients may be taken of it.
 
-    All of this holds for finite numbers. An example with an infinite or undefined gradient makes the sum NaN, and one
-    whose squared norm overflows (norms beyond 1e19 in float32) adds nothing, or NaN.
+    All of this holds for finite numbers. With nonfinite="spread", an example with an infinite or undefined gradient
+    makes the sum NaN, and one whose squared norm overflows (norms beyond 1e19 in float32) adds nothing, or NaN. With
+    "zero" every such example counts as a gradient of zeros, before clipping, and the bounds hold for any numbers in the
+    batch: what differential privacy needs, since one row must not decide what becomes of the others. It costs a pass
+    over what flowed forward and back. Parameters are taken to be finite in either case.
 
     Raises InputError for a clip that is not above 0, for names that do not match and for a batch that microbatches do
     not divide; ShapeError for arrays of different numbers of examples and for a result of fn that is not [B];
@@ -89,6 +96,8 @@ def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -
     """
     require_function("clipped_grad", fn)
     _check_clip(clip)
+    if nonfinite not in get_args(NonFinite):
+        raise InputError(f"{user_source()}: clipped_grad: nonfinite is 'spread' or 'zero', not {nonfinite!r}.")
 
     def clipped(params: Any, *batch: Any, sample_weight: ArrayLike | None = None) -> Clipped:
         leaves, structure = tree.flatten(params)
@@ -108,7 +117,7 @@ def clipped_grad(fn: Callable[..., Array], clip: Clip, *, microbatch: int = 1) -
             grouped = [rules.reshape(row, (units, microbatch, *row.shape[1:])) for row in given[first:last]]
             lanes = [Lane(array, False) for array in given[:first]] + [Lane(array, True) for array in grouped]
             lanes += [Lane(array, False) for array in given[last : -len(limits)]]
-            return _clip(unit, lanes, units, len(arrays), members, given[-len(limits) :])
+            return _clip(unit, lanes, units, len(arrays), members, given[-len(limits) :], nonfinite)
 
         graph = settle(build([array.type for array in inputs], body))
         results = apply(graph, inputs)
@@ -153,7 +162,13 @@ def noised_mean(total: Any, noise: Any, *, scale: ArrayLike, count: ArrayLike) -
 
 
 def _clip(
-    unit: Traced, lanes: list[Lane], units: int, parameters: int, members: list[list[int]], limits: list[Array]
+    unit: Traced,
+    lanes: list[Lane],
+    units: int,
+    parameters: int,
+    members: list[list[int]],
+    limits: list[Array],
+    nonfinite: NonFinite,
 ) -> list[Array]:
     """Losses, gradients, then for each limit norms and the number of units beyond it."""
     graph = remove_dead_code(inline_calls(unit.graph))
@@ -165,15 +180,19 @@ def _clip(
     parts = [clippable(form, values, units) for form in forms]
     totals: list[Array | None] = [None] * parameters
     rest: list[Array] = []
-    for places, limit in zip(members, limits, strict=True):
-        each = [parts[place].squares() for place in places]
+    groups = [[parts[place].squares() for place in places] for places in members]
+    # Whatever is not finite anywhere in a gradient makes its squared norm not finite.
+    kept = None if nonfinite == "spread" else xp.isfinite(_added([_added(each) for each in groups]))
+    for places, limit, each in zip(members, limits, groups, strict=True):
         squares = _added(each)
+        if kept is not None:
+            squares = bind("where", kept, squares, rules.number(0, squares))
         bound = rules.cast(rules.reshape(limit, (1,)), squares.type.dtype)
         # A norm that is never 0, so that it has a gradient; too long where its square underflows.
         norms = xp.sqrt(xp.maximum(squares, float(np.finfo(squares.dtype).tiny)))
         scales = bound / xp.maximum(norms, bound)
         for place, part in zip(places, each, strict=True):
-            total = parts[place].total(rules.cast(scales, part.type.dtype))
+            total = parts[place].total(rules.cast(scales, part.type.dtype), kept)
             totals[place] = rules.cast(total, gradients[place].type.dtype)
         rest += [
             xp.sqrt(xp.maximum(squares, 0.0)),

@@ -234,7 +234,7 @@ def _levels(
 def put(
     out: npt.NDArray[np.uint8],
     scales: npt.NDArray[np.float32] | None,
-    packed: npt.NDArray[np.uint8],
+    packed: npt.NDArray[np.integer[Any]],
     span: Span,
     bits: int,
 ) -> None:
@@ -253,9 +253,7 @@ def put(
             row[head:] = np.frombuffer(pack(block, bits), np.uint8)
 
 
-def split(
-    payload: Payload, span: Span, bits: int, *, scaled: bool
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+def split(payload: Payload, span: Span, bits: int, *, scaled: bool) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
     """The inverse of `put` for a span; no scales unless `scaled`. Every block is a multiple of 64 elements."""
     head, size = _SCALE.itemsize if scaled else 0, packed_size(span.size, bits)
     at = head * span.first + span.start * bits // 8
@@ -265,4 +263,5 @@ def split(
     body = np.ascontiguousarray(rows[:, head:])
     if bits in _RUNS:
         return scales, body
-    return scales, np.stack([unpack(row.tobytes(), span.size, bits).astype(np.uint8) for row in body])
+    kind = np.uint8 if bits <= 8 else np.uint16
+    return scales, np.stack([unpack(row.tobytes(), span.size, bits).astype(kind) for row in body])

@@ -8,7 +8,7 @@ Konečný et al. 2016 (arXiv:1610.05492), random mask.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from coterie.protocol.codecs import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
-    Memoryless,
     Payload,
     Shape,
     State,
@@ -26,25 +25,17 @@ from coterie.protocol.codecs.codec import (
     check_range,
     read_payload,
 )
+from coterie.protocol.codecs.fraction import KeepsFraction
 from coterie.protocol.codecs.selection import BLOCK, Selection, kept, total
 
 _VALUE = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
-class RandomPart(Memoryless):
+class RandomPart(KeepsFraction):
     """See the module's docstring."""
 
-    fraction: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError("randk takes a fraction above 0 and up to 1")
-
-    @property
-    def name(self) -> str:
-        """``randk:`` and the fraction."""
-        return f"randk:{self.fraction:g}"
+    family: ClassVar[str] = "randk"
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly four bytes for each kept element."""

@@ -16,7 +16,7 @@ MindSpore Federated documentation, "Device-cloud federated learning: communicati
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from coterie.protocol.codecs import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
-    Memoryless,
     Payload,
     Shape,
     State,
@@ -35,6 +34,7 @@ from coterie.protocol.codecs.codec import (
     malformed,
     read_payload,
 )
+from coterie.protocol.codecs.fraction import KeepsFraction
 from coterie.protocol.codecs.selection import BLOCK, Selection, total
 
 USUAL = 0.4
@@ -44,19 +44,13 @@ _OFFSET = 128.0
 
 
 @dataclass(frozen=True)
-class SparseQuant(Memoryless):
+class SparseQuant(KeepsFraction):
     """See the module's docstring."""
 
     fraction: float = USUAL
 
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError("diff_sparse_quant takes a fraction above 0 and up to 1")
-
-    @property
-    def name(self) -> str:
-        """``diff_sparse_quant`` and, unless it is 0.4, the fraction."""
-        return "diff_sparse_quant" + ("" if self.fraction == USUAL else f":{self.fraction:g}")
+    family: ClassVar[str] = "diff_sparse_quant"
+    usual: ClassVar[float | None] = USUAL
 
     def min_bytes(self, shape: Shape) -> int:
         """Exactly sixteen bytes for each segment and one for each kept element."""

@@ -12,7 +12,7 @@ Mean squared error: exactly the energy of what is left out, at most (1 - p) Â· â
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from coterie.protocol.codecs import rice
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,
-    Memoryless,
     Payload,
     Shape,
     State,
@@ -30,6 +29,7 @@ from coterie.protocol.codecs.codec import (
     malformed,
     read_payload,
 )
+from coterie.protocol.codecs.fraction import KeepsFraction
 
 BLOCK = 1 << 16
 _WIDTH = 16
@@ -38,19 +38,10 @@ _VALUE = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
-class TopK(Memoryless):
+class TopK(KeepsFraction):
     """See the module's docstring."""
 
-    fraction: float
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError("topk takes a fraction above 0 and up to 1")
-
-    @property
-    def name(self) -> str:
-        """``topk:`` and the fraction."""
-        return f"topk:{self.fraction:g}"
+    family: ClassVar[str] = "topk"
 
     def min_bytes(self, shape: Shape) -> int:
         """Heads, values, and one bit for each place."""

@@ -5,12 +5,21 @@ and a method in rounds that it was not made for gives wrong numbers without a wo
 from dataclasses import dataclass
 from typing import Any, cast
 
+from coterie.aggregation.horizontal import Algorithm
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer
 from coterie.errors import ExperimentError
+from coterie.privacy.dp.participation import check_policy
+from coterie.privacy.dp.privacy import ExampleLevel, Privacy, UserLevel, from_json
+from coterie.privacy.dp.rounds import multiplier
 from coterie.protocol.control import BlobRef, ExperimentCreate
 from coterie.protocol.rounds import RoundPolicy
+
+_BELOW = 1 - 1e-9
+"""For multipliers that two machines have calibrated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +28,10 @@ class Asked:
     initial version always comes; neither is asked about here.
     """
 
+    algorithm: Algorithm
+    reducer: str
+    secure: SecureAggregation | None
+    privacy: Privacy | None
     rounds: RoundPolicy
     server_optimizer: ServerOptimizer
     codecs: tuple[str, ...]
@@ -29,11 +42,19 @@ class Asked:
     holdout: float
     optimizer: None = None
     initial: None = None
+    secure_aggregation: bool = True
 
 
 def check_combination(request: ExperimentCreate, manifest: Manifest) -> None:
-    """Raises errors.ExperimentError (``experiment_combination``) saying what the method needs instead."""
+    """Raises errors.ExperimentError (``experiment_combination``) saying what the method, or the secrecy and privacy
+    asked for, need instead; ``secure_aggregation_invalid``, ``privacy_invalid`` for values that cannot be.
+    """
+    named = manifest.algorithm
     asked = Asked(
+        algorithm=algorithm(named.name, named.parameters),
+        reducer=request.reducer,
+        secure=None if request.secure is None else SecureAggregation.from_json(request.secure),
+        privacy=None if request.privacy is None else from_json(request.privacy),
         rounds=request.rounds,
         server_optimizer=server_optimizer(request.server.name, request.server.parameters),
         codecs=request.codecs,
@@ -43,7 +64,32 @@ def check_combination(request: ExperimentCreate, manifest: Manifest) -> None:
         max_steps=manifest.training.max_steps,
         holdout=manifest.training.holdout,
     )
-    named = manifest.algorithm
-    for holds, message in algorithm(named.name, named.parameters).needs(cast(Any, asked)):
+    check_policy(asked.privacy, rounds=request.rounds.rounds, rest_rounds=request.rounds.rest_rounds)
+    experiment = cast(Any, asked)
+    rules = (
+        *asked.algorithm.needs(experiment),
+        *secure_clashes(experiment),
+        *privacy_clashes(experiment),
+        (
+            not (manifest.buffers and isinstance(asked.privacy, UserLevel)),
+            "running statistics (BatchNorm) are not bounded by a clip, so UserLevel privacy cannot cover them; use "
+            "another normalisation",
+        ),
+        _steps_as_asked(asked.privacy, manifest, request.rounds.rounds),
+    )
+    for holds, message in rules:
         if not holds:
             raise ExperimentError(f"Experiment {request.name[:64]!r}: {message}.", code="experiment_combination")
+
+
+def _steps_as_asked(privacy: Privacy | None, manifest: Manifest, rounds: int) -> tuple[bool, str]:
+    """Whether the plan's steps make the example-level privacy that is asked for, and none that is not."""
+    training, private = manifest.training, manifest.training.private
+    if not isinstance(privacy, ExampleLevel):
+        return private is None, "its plan noises every step, so ask for the ExampleLevel privacy that it was made with"
+    made = (
+        private is not None
+        and (private.clip, private.rows) == (privacy.clip, privacy.rows)
+        and private.noise_multiplier >= multiplier(privacy, rounds, training.draws()) * _BELOW
+    )
+    return made, "its plan was not made with this ExampleLevel privacy and number of rounds; compile it again"

@@ -16,8 +16,10 @@ from coterie.protocol.spread import spreads
 from coterie.server.auth.gate import Admin, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control import submission
+from coterie.server.control.floor import check_floor, policy_of
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
+from coterie.server.control.populations import named
 from coterie.server.store import audit, events, experiments, tasks, upstream
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
@@ -75,6 +77,8 @@ async def create(
         if earlier is not None:
             response.status_code = 200
             return view(await found(session, earlier))
+        population = await named(session, body.population)
+        check_floor(body.population, policy_of(population), body, manifest)
         row = ExperimentRow(
             id=ids.new_id(ids.EXPERIMENT),
             name=body.name,
@@ -175,6 +179,9 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
             "bytes_down": row.bytes_down,
             "seconds": record.get("seconds"),
             "model": record.get("model"),
+            "clipped": value.clipped_share,
+            "epsilon": record.get("epsilon"),
+            "delta": record.get("delta"),
         }
     )
 

@@ -4,14 +4,18 @@ import json
 from typing import Annotated
 
 from fastapi import Path, Response
+from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Conflict, NotFound
+from coterie.privacy.ledger.events import EACH, YEAR, Bound
 from coterie.protocol.canonical import canonical_json
-from coterie.protocol.control import Page, PopulationCreate, PopulationView
+from coterie.protocol.control import Page, PolicyChange, PopulationCreate, PopulationPolicy, PopulationView
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import PUBLIC_PATTERN
+from coterie.protocol.wire import message_error
 from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.control.floor import changed, check_names, check_signer, policy_of, to_row
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.paging import Cursor, Limit, after, instant, page
 from coterie.server.coordinator import Coordinator
@@ -32,6 +36,7 @@ async def view(here: Coordinator, session: AsyncSession, row: PopulationRow) -> 
         signers=await populations.signers(session, row.name),
         client_state="none" if row.client_state == "none" else "kept",
         coordinator_key=here.key.public,
+        policy=policy_of(row),
         devices=await populations.device_count(session, row.name),
         created_at=instant(row.created_at),
     )
@@ -42,7 +47,9 @@ async def named(session: AsyncSession, name: str) -> PopulationRow:
     row = await populations.find(session, name)
     if row is None:
         raise NotFound(
-            f"There is no population {name[:64]!r}.", hint="List them: GET /v1/populations.", code="population_unknown"
+            f"There is no population {name[:64]!r}.",
+            hint="`coterie list populations` shows them (GET /v1/populations); the first `coterie submit` makes one.",
+            code="population_unknown",
         )
     return row
 
@@ -71,13 +78,17 @@ async def create(
             )
         if row is None:
             schema = canonical_json(body.data_schema.to_json()).decode()
-            row = populations.add(session, body.name, schema, body.data_schema.digest, client_state=body.client_state)
-            await session.flush()
+            row = await populations.add(
+                session, body.name, schema, body.data_schema.digest, client_state=body.client_state
+            )
             await audit.append(session, admin.token, "population.created", body.name)
             events.append(session, "population.created", {"population": body.name})
         else:
             response.status_code = 200
+        known = await populations.signers(session, body.name)
         for public in body.signers:
+            if public not in known:
+                check_signer(body.name, policy_of(row), public)
             if await populations.allow(session, body.name, public):
                 await audit.append(session, admin.token, "signer.allowed", body.name, {"public": public})
         if not replayed:
@@ -107,11 +118,54 @@ async def show(name: Name, here: Here) -> PopulationView:
 )
 async def allow(name: Name, public: Public, here: Here, admin: Admin) -> PopulationView:
     """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol
-    again.
+    again. Refused where the population's policy names its signers (``population_policy``): change the policy then.
     """
     async with here.database.write("population") as session:
         row = await named(session, name)
+        if public not in await populations.signers(session, name):
+            check_signer(name, policy_of(row), public)
         if await populations.allow(session, name, public):
             await audit.append(session, admin.token, "signer.allowed", name, {"public": public})
         await session.flush()
         return await view(here, session, row)
+
+
+@router.patch(
+    "/v1/populations/{name}", operation_id="changePolicy", summary="Change the floor under a population's experiments"
+)
+async def change(name: Name, body: PolicyChange, here: Here, admin: Admin) -> PopulationView:
+    """Idempotent. Experiments that run keep what they were started with, but for the limits of ε, which hold from now
+    on: the ledger has them as entries.
+    """
+    check_names(body)
+    async with here.database.write("policy") as session:
+        row = await named(session, name)
+        before = policy_of(row)
+        try:
+            after = changed(before, body)
+        except ValidationError as error:
+            raise message_error(PolicyChange, error) from None
+        if after != before:
+            row.policy = to_row(after)
+            given = body.model_dump(mode="json", exclude_unset=True, exclude={"signers"})
+            if after.signers_only != before.signers_only:
+                given["signers_only"] = after.signers_only
+            await audit.append(session, admin.token, "policy.changed", name, given)
+            events.append(session, "population.policy", {"population": name})
+            for scope, bound in _limits(after):
+                await here.rounds.spending.ledger.limit(session, name, scope, bound)
+        if body.signers is not None:
+            for public in await populations.replace_signers(session, name, body.signers):
+                action = "signer.allowed" if public in body.signers else "signer.removed"
+                await audit.append(session, admin.token, action, name, {"public": public})
+        await session.flush()
+        return await view(here, session, row)
+
+
+def _limits(policy: PopulationPolicy) -> tuple[tuple[str, Bound | None], ...]:
+    """The ledger's limits that a policy means."""
+
+    def bound(epsilon: float | None) -> Bound | None:
+        return None if epsilon is None or policy.delta is None else Bound(epsilon, policy.delta)
+
+    return (EACH, bound(policy.max_epsilon_per_experiment)), (YEAR, bound(policy.max_epsilon_per_year))

@@ -13,18 +13,24 @@ from coterie.aggregation.methods import check_method
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.progress import configure
 from coterie.aggregation.reducers.fit import check_reducer
+from coterie.aggregation.secure import secure_terms
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.errors import Conflict, ExperimentError, Forbidden
+from coterie.privacy.dp.privacy import from_json
 from coterie.protocol.codecs import parse
 from coterie.protocol.codecs.table import unfit
-from coterie.protocol.control import BlobRef, ExperimentCreate
+from coterie.protocol.control import BlobRef, ExperimentCreate, PopulationPolicy
+from coterie.protocol.device import TaskKind
+from coterie.protocol.ids import ATTEMPT, new_id
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.control.asked import check_combination
+from coterie.server.control.floor import check_signer, policy_of
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
 from coterie.server.store import blob_rows, devices, populations
@@ -38,23 +44,25 @@ class Ground:
     schema_digest: str
     signers: tuple[str, ...]
     client_state: str
+    policy: PopulationPolicy
 
 
 async def ground(session: AsyncSession, population: str) -> Ground:
     """The population's schema and the keys it accepts. Raises NotFound."""
     row = await named(session, population)
-    return Ground(row.schema_digest, await populations.signers(session, row.name), row.client_state)
+    return Ground(row.schema_digest, await populations.signers(session, row.name), row.client_state, policy_of(row))
 
 
 async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
     """The manifest of the experiment's plan, if everything about the experiment holds.
 
-    Raises NotFound, Forbidden (``signer_not_allowed``), Conflict (``blob_missing``, ``schema_mismatch``), PlanRefused,
-    ExperimentError.
+    Raises NotFound, Forbidden (``signer_not_allowed``, ``population_policy``), Conflict (``blob_missing``,
+    ``schema_mismatch``), PlanRefused, ExperimentError.
     """
     async with here.database.read() as session:
         base = await ground(session, request.population)
         if request.plan.signer not in base.signers:
+            check_signer(request.population, base.policy, request.plan.signer)
             raise Forbidden(
                 f"Population {request.population!r} does not accept plans of key {request.plan.signer[:16]}….",
                 hint=f"Allow it: PUT /v1/populations/{request.population}/signers/{request.plan.signer}",
@@ -76,9 +84,20 @@ async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
 
 
 async def _check_tree(session: AsyncSession, request: ExperimentCreate) -> None:
-    """Rules that need every single update do not go with edge aggregators, which send sums."""
-    if await devices.any_edge(session, request.population):
-        tree_reducer(request.reducer)
+    """Rules that need every single update do not go with edge aggregators, which send sums; nor does privacy, whose
+    noise is made for one sum, or masks, which cancel among all.
+    """
+    if not await devices.any_edge(session, request.population):
+        return
+    tree_reducer(request.reducer)
+    if request.secure is not None or request.privacy is not None:
+        what = "secure aggregation" if request.secure is not None else "differential privacy"
+        raise ExperimentError(
+            f"Population {request.population!r} has edge aggregators, which see their devices' updates and send sums "
+            f"of them: {what} cannot be together with them yet.",
+            hint="Let the devices join the coordinator itself, in a population of its own.",
+            code="experiment_combination",
+        )
 
 
 async def _require(session: AsyncSession, digests: set[str]) -> None:
@@ -152,8 +171,26 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
     check_method(manifest)
     check_combination(request, manifest)
     server_optimizer(request.server.name, request.server.parameters)
-    check_reducer(request.reducer, request.rounds.min_updates, manifest.algorithm.name)
-    configure(request.rounds, 1, central=request.evaluation is not None)
+    secure = None if request.secure is None else SecureAggregation.from_json(request.secure)
+    votes = (secure.groups if secure else None) or request.rounds.min_updates
+    check_reducer(request.reducer, votes, manifest.algorithm.name)
+    if secure is not None:
+        _check_rings(request, manifest, secure)
+    configure(request.rounds, 1, central=request.evaluation is not None, secure=request.secure is not None)
+
+
+def _check_rings(request: ExperimentCreate, manifest: Manifest, secure: SecureAggregation) -> None:
+    """That what devices will be told of their sums can be told. Raises ExperimentError as `secure_terms` does."""
+    kinds: tuple[TaskKind, ...] = ("train", "evaluate") if request.rounds.evaluate_every else ("train",)
+    for kind in kinds:
+        secure_terms(
+            manifest,
+            kind,
+            attempt=new_id(ATTEMPT),
+            secure=secure,
+            privacy=None if request.privacy is None else from_json(request.privacy),
+            rounds=request.rounds,
+        )
 
 
 def _check_state(request: ExperimentCreate, manifest: Manifest, base: Ground) -> None:

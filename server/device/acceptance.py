@@ -117,7 +117,7 @@ async def accept(
             if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
                 return _twice(await own(session, row.id, device.id), sha256)
             events.append(session, "update.accepted", data, row.experiment)
-            counts_in = await _count(here, session, row, sums)
+            counts_in = await count(here, session, row, sums)
             if message.kind == "train":
                 await _remember(session, row, counts_in, update.header.weight, loss)
     except CoterieError:
@@ -175,17 +175,18 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
         await here.rounds.lost(session, row)
 
 
-async def _count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: MetricSums | None) -> int:
+async def count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: MetricSums | None) -> int:
     """Step the round of a task that has just left ``leased``: rows and engine change together or not at all. Returns
     the number of the round that counts it.
 
+    sums: what an evaluation reports; None where that is masked, and of a training task.
     An update that comes while a buffered round is made into a version counts in the next one.
     """
     opened = await experiments.open_round(session, row.experiment)
     if opened is None or not awaits(opened, row):
         raise refusal(tasks.CLOSED)
-    if sums is not None:
-        await here.rounds.apply(session, opened, EvaluationAccepted(sums.sums))
+    if row.kind == "evaluate":
+        await here.rounds.apply(session, opened, EvaluationAccepted(sums.sums if sums else {}))
         return row.round
     counts_in = counted_in(opened.value)
     await tasks.put_in_buffer(session, row.id, counts_in)

@@ -7,17 +7,21 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
+from coterie.aggregation.private.local_noise import local_terms
 from coterie.errors import Conflict
+from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.device import BlobRef, Capabilities, DataReport, Task
-from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, BlobRef, Capabilities, DataReport, Task
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.limits import upload_limit
+from coterie.server.device.limits import masked_limit, upload_limit
+from coterie.server.device.secure_terms import joined
 from coterie.server.device.terms import edge_terms, fits, with_time_left
 from coterie.server.rounds.eligibility import eligible
 from coterie.server.rounds.reservations import kept_for_others
+from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import blob_rows, events, experiments, nonces, participations, tasks
 from coterie.server.store.devices import ClientBounds
 from coterie.server.store.experiments import OpenRound
@@ -72,22 +76,36 @@ async def _may_take(
     if experiment is None:
         return False
     request = experiments.request_of(experiment)
+    privacy = privacy_of(request)
+    # What a device trains anew it noises anew, and a round pays for one upload of each device: of a task that came to
+    # nothing the coordinator may have seen most.
+    if states and kind == "train" and isinstance(privacy, LocalLevel | ExampleLevel):
+        return False
     if not await fits(session, opened, kind, asker.clients, request):
         return False
-    if asker.clients is None and not await _chosen(session, opened, kind, asker, request.rounds):
+    # A device that does not know secure aggregation would send its update in clear.
+    if request.secure is not None and SECURE_AGGREGATION not in asker.capabilities.secure:
+        return False
+    # Nor does every device know local noise, and an edge aggregator adds none for the devices behind it.
+    if isinstance(privacy, LocalLevel) and (asker.clients or LOCAL_NOISE not in asker.capabilities.secure):
+        return False
+    if asker.clients is None and not await _chosen(session, opened, kind, asker, request):
         return False
     return (await coordinator.plans.manifest(experiment.plan)).trainer in asker.capabilities.trainers
 
 
-async def _chosen(session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker, policy: RoundPolicy) -> bool:
+async def _chosen(
+    session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker, request: ExperimentCreate
+) -> bool:
     """Whether a device is eligible, and the round's tasks are not kept for others. An edge aggregator's devices answer
     to the edge, so neither is asked of it.
     """
+    policy = request.rounds
     if kind == "evaluate" and policy.purpose == "train":
         return True
     now, number = now_ms(), opened.value.number
     past = await participations.find(session, opened.row.experiment, asker.id)
-    if not eligible(policy, asker.data, past, round=number, now=now):
+    if not eligible(policy, asker.data, past, round=number, now=now, privacy=privacy_of(request)):
         return False
     return not kept_for_others(opened.row, asker.id, now)
 
@@ -122,7 +140,12 @@ async def _make(
     model = await blob_rows.find(session, version)
     lease_ms = round(request.rounds.lease_s * 1000)
     edge = await edge_terms(session, opened, kind, asker.clients, request)
-    largest = upload_limit(manifest.sections_for(kind), request.codecs, sums=edge is not None)
+    before = coordinator.blobs.path("blobs", experiment.server_state) if experiment.server_state else None
+    secure = await joined(session, opened, kind, request, manifest, before)
+    if secure is not None:
+        largest = masked_limit(secure.sections)
+    else:
+        largest = upload_limit(manifest.sections_for(kind), request.codecs, sums=edge is not None)
     task = Task(
         id=ids.new_id(ids.TASK),
         device=asker.id,
@@ -139,6 +162,9 @@ async def _make(
         upload_limit=min(largest, coordinator.settings.update_limit),
         seed=_seed(request.seed, experiment.id, opened.value.number, asker.id),
         edge=edge,
+        secure=secure,
+        privacy=await coordinator.rounds.spending.claim(experiment, request),
+        local=local_terms(privacy_of(request)) if kind == "train" else None,
     )
     now = now_ms()
     session.add(
@@ -147,6 +173,7 @@ async def _make(
             experiment=experiment.id,
             round=task.round,
             place=opened.value.place,
+            attempt=secure.attempt if secure else None,
             kind=kind,
             device=asker.id,
             state=tasks.LEASED,

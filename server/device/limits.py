@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+from coterie.privacy.secagg.encoding import vector_spec
 from coterie.protocol.codecs import parse
 from coterie.protocol.codecs.table import MANDATORY
 from coterie.protocol.sections import SectionSpec
+from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.update import SUMS
 
 HEADER_BYTES = 1 << 16
@@ -24,3 +26,8 @@ def upload_limit(sections: Sequence[SectionSpec], codecs: Sequence[str], *, sums
         )
         for spec in sections
     )
+
+
+def masked_limit(sections: Sequence[SecureSection]) -> int:
+    """The most bytes that the file of a masked vector of these sections can have."""
+    return HEADER_BYTES + vector_spec(sections).packed_bytes

@@ -4,13 +4,15 @@ from typing import Annotated
 
 from fastapi import Path
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Gone
 from coterie.protocol.device import Abort, Progress
-from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.auth.gate import Here, Signed, SignedDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.task_states import held, refusal
 from coterie.server.store import events, experiments, nonces, tasks
+from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
 TaskName = Annotated[str, Path(max_length=64)]
@@ -42,19 +44,37 @@ async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None
         row = await tasks.find(session, task, device.id)
         if row is not None and row.state == tasks.ABORTED:
             return
+        if row is not None and await _out_of_attempt(session, device, row, body):
+            return
         row = await held(session, task, device.id)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         changes = {"code": body.code, "detail": body.detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
         if not await tasks.leave(session, row.id, tasks.ABORTED, changes):
             raise refusal(tasks.CLOSED)
-        data = {
-            "round": row.round,
-            "task": row.id,
-            "device": device.id,
-            "kind": row.kind,
-            "phase": body.phase,
-            "code": body.code,
-        }
-        events.append(session, "task.aborted", data, row.experiment)
+        _tell(session, row, body)
         await here.rounds.lost(session, row)
     here.blobs.scratch_file(task).unlink(missing_ok=True)
+
+
+async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: TaskRow, body: Abort) -> bool:
+    """Whether the task has trained and its device says that it does not go on in the attempt. Its round has counted it,
+    and its attempt misses it when the phase ends; but why is known now.
+    """
+    if row.state != tasks.ACCEPTED or row.attempt is None or row.upload is not None:
+        return False
+    await nonces.spend(session, device.nonce, device.nonce_expires)
+    if await tasks.left(session, row.id, body.code, body.detail):
+        _tell(session, row, body)
+    return True
+
+
+def _tell(session: AsyncSession, row: TaskRow, body: Abort) -> None:
+    data = {
+        "round": row.round,
+        "task": row.id,
+        "device": row.device,
+        "kind": row.kind,
+        "phase": body.phase,
+        "code": body.code,
+    }
+    events.append(session, "task.aborted", data, row.experiment)

@@ -27,7 +27,7 @@ from coterie.protocol.device import (
 )
 from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.coordinator import Coordinator
-from coterie.server.device import acceptance
+from coterie.server.device import acceptance, masked
 from coterie.server.device.task_states import own, refusal
 from coterie.server.store import tasks
 from coterie.server.store.blobs import sha256_file, storage_full, too_large
@@ -71,6 +71,8 @@ async def offset(task: TaskName, here: Here, device: Signed) -> Response:
     """``Upload-Offset`` tells where to continue."""
     async with here.database.read() as session:
         row = await own(session, task, device.id)
+    if masked.awaits_vector(row):
+        return Response(headers={UPLOAD_OFFSET_HEADER: str(_held_bytes(here, task))})
     if row.state == tasks.ACCEPTED:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(row.size or 0), UPLOAD_LENGTH_HEADER: str(row.size or 0)})
     if row.state != tasks.LEASED:
@@ -128,10 +130,13 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
 async def _take(
     here: Coordinator, device: Signed, row: TaskRow, message: Task, part: Part, body: File, size: int
 ) -> Response:
-    if row.state != tasks.LEASED:
+    vector = masked.awaits_vector(row)
+    if row.state != tasks.LEASED and not vector:
         if row.state == tasks.ACCEPTED and row.upload == part.sha256:
             return _receipt("already", part.sha256)
         raise refusal(row.state)
+    if message.secure is not None and not vector:
+        raise masked.keys_first()
     whole = here.blobs.scratch_file(row.id)
     held = _held_bytes(here, row.id)
     if part.offset > held:
@@ -143,7 +148,10 @@ async def _take(
         )
     await asyncio.to_thread(_append, whole, body, part.offset)
     if part.offset + size < part.length:
-        await acceptance.keep_part(here, device, row, message, size)
+        if vector:
+            await masked.keep_part(here, device, row, size)
+        else:
+            await acceptance.keep_part(here, device, row, message, size)
         return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + size)})
     try:
         if await asyncio.to_thread(sha256_file, whole) != part.sha256:
@@ -153,7 +161,8 @@ async def _take(
                 code="digest_mismatch",
                 headers={UPLOAD_OFFSET_HEADER: "0"},
             )
-        return _receipt(await acceptance.accept(here, device, row, message, whole, part.sha256, size), part.sha256)
+        take = masked.accept if vector else acceptance.accept
+        return _receipt(await take(here, device, row, message, whole, part.sha256, size), part.sha256)
     finally:
         whole.unlink(missing_ok=True)
 

@@ -117,8 +117,7 @@ async def _mirror_population(session: AsyncSession, info: PopulationInfo) -> Non
     row = await populations.find(session, info.population)
     if row is None:
         schema = canonical_json(info.data_schema.to_json()).decode()
-        populations.add(session, info.population, schema, info.schema_digest)
-        await session.flush()
+        await populations.add(session, info.population, schema, info.schema_digest)
     elif row.schema_digest != info.schema_digest:
         raise ConfigurationError(
             f"This coordinator has a population {info.population!r} of its own, with another schema.",

@@ -1,7 +1,7 @@
 """A task of the coordinator above becomes a round here: its blobs, its experiment, and the round that answers it."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.clock import now_ms
+from coterie.server.control.floor import check_floor, policy_of
 from coterie.server.device.terms import CHOICE
 from coterie.server.edge.membership import Membership
 from coterie.server.rounds.transitions import Rounds
@@ -54,7 +55,7 @@ class Mirror:
         signed the plan; every byte has its digest. What the devices below check again is checked here too, so that a
         bad task costs none of them anything.
         Raises PolicyRefused, PlanRefused, ExperimentError (``reducer_in_tree``), TensorFileError, Unauthenticated;
-        RemoteError.
+        Forbidden (``population_policy``) for a task below the floor of the population here; RemoteError.
         """
         async with self.database.read() as session:
             if await upstream.find(session, task.id) is not None:
@@ -63,9 +64,15 @@ class Mirror:
             signers = await populations.signers(session, membership.population)
             known = await experiments.find(session, task.experiment)
             nested = await devices.any_edge(session, membership.population)
+            population = await populations.find(session, membership.population)
         terms = self._accepted(membership, task, known)
         manifest = await self._fetch(task, signers)
         config = local_config(self.settings, task, terms, nested=nested)
+        if population is not None:
+            fewest = needed(self.settings, terms)
+            bounds = replace(config, cohort=max(config.cohort, fewest), min_updates=fewest)
+            here = local_request(population.name, task, manifest, bounds)
+            check_floor(population.name, policy_of(population), here, manifest)
         async with self.database.write("mirrored") as session:
             experiment = await self._experiment(session, membership, task, manifest, config)
             number = await self.rounds.begin_for(session, experiment, config, base=task.model.sha256, upstream=task.id)

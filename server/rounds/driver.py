@@ -30,9 +30,12 @@ from coterie.protocol.device import Task
 from coterie.server.bell import Bell, wait
 from coterie.server.clock import now_ms
 from coterie.server.plans import Plans
+from coterie.server.rounds.spending import noised_here
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import JobFailed, Workers
-from coterie.server.store import blob_rows, events, experiments, tasks, upstream
+from coterie.server.secure.attempts import Attempts
+from coterie.server.secure.parts import summed_now
+from coterie.server.store import attempts, blob_rows, events, experiments, tasks, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
@@ -53,6 +56,7 @@ class Parts:
     workers: Workers
     plans: Plans
     bell: Bell
+    attempts: Attempts
 
 
 class Driver:
@@ -78,6 +82,7 @@ class Driver:
             for job in self._jobs.values():
                 job.cancel()
             await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+            await self._parts.attempts.close()
 
     async def _pass(self) -> None:
         await self._expire_leases()
@@ -92,6 +97,7 @@ class Driver:
                 self._work(found)
         for row in uncleaned:
             await self._guarded(row, self._clean(row.experiment, row.number))
+        await self._parts.attempts.look(opened)
 
     async def _guarded(self, row: RoundRow, work: Coroutine[Any, Any, None]) -> None:
         """Let the trouble of one experiment be no other's; what is due stays due, and is tried again a little later."""
@@ -103,7 +109,11 @@ class Driver:
 
     async def _until_next(self) -> float:
         async with self._parts.database.read() as session:
-            times = [await tasks.next_expiry(session), await experiments.next_deadline(session)]
+            times = [
+                await tasks.next_expiry(session),
+                await experiments.next_deadline(session),
+                await attempts.next_deadline(session),
+            ]
         due = [time for time in times if time is not None]
         return min(max(min(due) - now_ms(), 0) / 1000 + 0.001, LONGEST_SLEEP_S) if due else LONGEST_SLEEP_S
 
@@ -148,6 +158,8 @@ class Driver:
         key = (found.row.experiment, found.row.number, found.value.phase)
         if act is None or key in self._jobs or (found.value.phase is Phase.EVALUATING and found.value.central_done):
             return
+        if summed_now(found) is not None:
+            return  # its attempts are driven by themselves
 
         async def job() -> None:
             try:
@@ -181,7 +193,10 @@ class Driver:
             if answers:
                 arguments = await self._accumulate_arguments(found, row, accepted, out)
             else:
-                arguments = self._aggregate_arguments(found, row, accepted, out)
+                central = await self._paid(found, row)
+                if central is None:
+                    return
+                arguments = self._aggregate_arguments(found, row, accepted, out) | {"central": central or None}
             result = await self._parts.workers.run("accumulate" if answers else "aggregate", arguments)
         except JobFailed as error:
             await self._step("aggregate_failed", found, AggregateFailed(error.message))
@@ -190,6 +205,29 @@ class Driver:
             await (self._keep_accumulator(found, result) if answers else self._keep_result(found, result))
         finally:
             shutil.rmtree(out, ignore_errors=True)
+
+    async def _paid(self, found: OpenRound, row: ExperimentRow) -> dict[str, Any] | None:
+        """What the coordinator's own noise needs, its cost spent durably before the job that could make a noised value
+        begins; empty where the coordinator adds none, None where the round has ended meanwhile. The seed is in nobody's
+        log, and the same however often this runs.
+        """
+        request = experiments.request_of(row)
+        if not noised_here(request):
+            return {}
+        spending = self._parts.rounds.spending
+        async with self._parts.database.write("spent") as session:
+            if await self._same(session, found) is None:
+                return None
+            seed = await spending.pay(session, row, found.value.number)
+        async with self._parts.database.read() as session:
+            await spending.foresee(session, row, found.value.number + 1)
+        return {
+            "privacy": request.privacy,
+            "round": found.value.number,
+            "rounds": request.rounds.rounds,
+            "expected": request.rounds.cohort,
+            "seed": seed.hex(),
+        }
 
     def _aggregate_arguments(
         self, found: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
@@ -309,11 +347,18 @@ class Driver:
         """
         begun = self._parts.blobs.resumable()  # before the rows: whose task is not out then will never be resumed
         async with self._parts.database.read() as session:
-            digests = await tasks.uploads(session, experiment, number)
-            out = await tasks.leased(session) if begun else frozenset[str]()
+            digests = {
+                *await tasks.uploads(session, experiment, number),
+                *await attempts.masked_uploads(session, experiment, number),
+            }
+            out = await tasks.leased(session) | await attempts.uploading(session) if begun else frozenset[str]()
+            sums = [attempt.id for attempt in await attempts.of_round(session, experiment, number)]
         for task in begun:
             if task not in out:
                 self._parts.blobs.scratch_file(task).unlink(missing_ok=True)
-        await self._parts.blobs.delete_updates(list(digests))
+        for attempt in sums:
+            self._parts.attempts.forget(attempt)
+        await self._parts.blobs.delete_updates(sorted(digests))
         async with self._parts.database.write("cleanup") as session:
+            await attempts.forget(session, experiment, number)
             await experiments.cleaned(session, experiment, number)

@@ -1,18 +1,27 @@
 """Which devices may take a training task of a round, and what is known of each for its selection. Pure."""
 
 from coterie.aggregation.selection import Candidate
+from coterie.privacy.dp.participation import may_take_part
+from coterie.privacy.dp.privacy import Privacy
 from coterie.protocol.device import DataReport
 from coterie.protocol.rounds import RoundPolicy
 from coterie.server.store.tables import ParticipationRow
 
 
 def eligible(
-    policy: RoundPolicy, report: DataReport | None, past: ParticipationRow | None, *, round: int, now: int
+    policy: RoundPolicy,
+    report: DataReport | None,
+    past: ParticipationRow | None,
+    *,
+    round: int,
+    now: int,
+    privacy: Privacy | None,
 ) -> bool:
     """Whether a device may take part in this round.
 
     report: what it says of its data, if its owner lets it; a policy that asks for data is met by those alone that say
-    so. past: its last contribution to this experiment; rest_rounds and rest_s count from there.
+    so. past: its last contribution to this experiment; rest_rounds and rest_s count from there. privacy: what is
+    accounted for is how far apart and how often a device takes part; it never does more.
     """
     asks = policy.min_examples is not None or bool(policy.labels)
     if asks and (
@@ -21,6 +30,8 @@ def eligible(
         return False
     if past is None:
         return True
+    if not may_take_part(privacy, round=round, last_round=past.last_round, times=past.times):
+        return False
     return round - past.last_round > policy.rest_rounds and now - past.at >= policy.rest_s * 1000
 
 

@@ -9,14 +9,16 @@ from coterie.aggregation.accumulate import Answer, accumulate_updates
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.central import CentralNoise, user_level
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
+from coterie.privacy.dp.privacy import from_json
 from coterie.protocol.tensors import read_file
 
 
 def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of a round into a new version and a new server state in the folder ``out``."""
-    state = arguments["server_state"]
+    state, central = arguments["server_state"], arguments.get("central")
     result = aggregate_updates(
         Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
         base=Path(arguments["base"]),
@@ -27,10 +29,11 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         rule=arguments["reducer"],
         weight_cap=arguments["weight_cap"],
         lags=_lags(arguments["lags"]),
+        central=None if central is None else central_noise(central),
     )
     return {
-        "weights": _file(Path(result.weights)),
-        "state": _file(Path(result.state)) if result.state else None,
+        "weights": described(Path(result.weights)),
+        "state": described(Path(result.state)) if result.state else None,
         "metrics": dict(result.metrics),
         "accepted": list(result.accepted),
         "rejected": [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in result.rejected],
@@ -74,12 +77,25 @@ def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"metrics": dict(sums.sums)}
 
 
+def central_noise(value: Mapping[str, Any]) -> CentralNoise:
+    """The noise that the coordinator adds, as a job is told of it."""
+    return CentralNoise(
+        privacy=user_level(from_json(value["privacy"])),
+        round=value["round"],
+        rounds=value["rounds"],
+        expected=value["expected"],
+        seed=bytes.fromhex(value["seed"]),
+        groups=value.get("groups", 1),
+    )
+
+
 def _lags(value: Mapping[str, Any]) -> Lags:
     bases = {task: Path(path) for task, path in value["bases"].items()}
     return Lags(versions=value["versions"], bases=bases, exponent=value["exponent"])
 
 
-def _file(path: Path) -> dict[str, Any]:
+def described(path: Path) -> dict[str, Any]:
+    """A file that a job made, as its answer names it."""
     return {"path": str(path), "sha256": _sha256(path), "size": path.stat().st_size}
 
 

@@ -1,17 +1,34 @@
 """A finished round as one row: the same for events, for lists and for histories."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from coterie.aggregation.engine import Round
+from coterie.aggregation.engine import Phase, Round
 from coterie.aggregation.history import RoundRecord
 
 
-def round_record(value: Round, *, bytes_up: int, bytes_down: int, seconds: float) -> dict[str, Any]:
+def round_record(
+    value: Round,
+    *,
+    bytes_up: int,
+    bytes_down: int,
+    seconds: float,
+    lost: Mapping[str, Any],
+    given_up: Mapping[str, int],
+) -> dict[str, Any]:
     """The row of an ended round, and the engine's own words about it.
 
     bytes_up: bodies of uploads received for its tasks, refused and repeated ones included. bytes_down: see
     `coterie.server.traffic`.
-    seconds: from its begin to its end, by the wall clock.
+    seconds: from its begin to its end, by the wall clock. lost: see `Spending.lost`. given_up: how many
+    devices gave their task up, by the reason they told; said of a round that came to nothing.
     """
     record = RoundRecord.of(value, bytes_up=bytes_up, bytes_down=bytes_down, seconds=round(seconds, 3))
-    return {**record.to_dict(), "detail": value.detail}
+    return {**record.to_dict(), **lost, "detail": _with_reasons(value, given_up)}
+
+
+def _with_reasons(value: Round, given_up: Mapping[str, int]) -> str | None:
+    if value.phase is not Phase.ABANDONED or not given_up:
+        return value.detail
+    told = "devices gave tasks up: " + ", ".join(f"{code} ({count})" for code, count in given_up.items())
+    return f"{value.detail}; {told}" if value.detail else told

@@ -17,6 +17,7 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import ExperimentCreate
 from coterie.server.fleet import Fleet
 from coterie.server.rounds.eligibility import candidate, eligible
+from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import participations
 from coterie.server.store.tables import ExperimentRow, RoundRow
 
@@ -49,11 +50,12 @@ async def reserve(
     # A huge fleet is thinned by lot first, since a transaction waits for what follows.
     kept = sorted(around, key=lambda device: sha256_hex(f"{experiment.id}/{value.number}/{device}".encode()))
     kept = kept[: max(MOST_CANDIDATES, 2 * slots)]
+    privacy = privacy_of(request)
     known = await participations.of(session, experiment.id, kept)
     candidates = [
         candidate(policy, device, fleet.report(device), known.get(device))
         for device in kept
-        if eligible(policy, fleet.report(device), known.get(device), round=value.number, now=now)
+        if eligible(policy, fleet.report(device), known.get(device), round=value.number, now=now, privacy=privacy)
     ]
     if len(candidates) <= slots:
         return None

@@ -35,16 +35,19 @@ from coterie.aggregation.progress import (
     configure,
     first_round,
     measured,
+    out_of_budget,
 )
 from coterie.aggregation.round import Cause, RoundConfig
 from coterie.errors import InternalError
+from coterie.privacy.ledger.budget import refusal
 from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.server.clock import now_ms
 from coterie.server.edge import answer
 from coterie.server.fleet import Fleet
 from coterie.server.rounds.record import round_record
 from coterie.server.rounds.reservations import reserve
-from coterie.server.store import blob_rows, events, experiments, tasks
+from coterie.server.rounds.spending import Spending
+from coterie.server.store import attempts, blob_rows, events, experiments, tasks
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from coterie.server.traffic import Traffic
@@ -52,16 +55,26 @@ from coterie.server.traffic import Traffic
 
 @dataclass(frozen=True)
 class Rounds:
-    """Applies events to rounds inside the caller's transaction. durations: how long the last two rounds of each
-    experiment took, in seconds, as far as this process has seen them.
+    """Applies events to rounds inside the caller's transaction. spending: what they cost. durations: how long the last
+    two rounds of each experiment took, in seconds, as far as this process has seen them.
     """
 
+    spending: Spending
     traffic: Traffic = field(default_factory=Traffic)
     fleet: Fleet = field(default_factory=Fleet)
     durations: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     async def begin_first(self, session: AsyncSession, experiment: ExperimentRow) -> None:
-        """Begin the first round of a new experiment."""
+        """Begin the first round of a new experiment.
+
+        Raises errors.Conflict (``budget_experiment``, ``budget_each``, ``budget_year``) where its rounds together would
+        cost more privacy than is allowed.
+        """
+        request = experiments.request_of(experiment)
+        broken = await self.spending.admit(session, experiment, request)
+        broken = broken or await self.spending.reserve(session, experiment, request, 1)
+        if broken is not None:
+            raise refusal(broken)
         progress, action = first_round(Progress.from_json(experiment.progress), _policy(experiment))
         experiment.progress = progress.to_json()
         await self._begin(session, experiment, action)
@@ -89,6 +102,9 @@ class Rounds:
         written = {**(changes or {}), **moved, **await self._perform(session, row, effects)}
         await experiments.save_round(session, row, value, written)
         if value.phase is not before.phase:
+            if before.phase is Phase.AGGREGATING:
+                # The noised value is durable, or will never be.
+                await self.spending.ledger.forget_noise(session, row.experiment, row.number)
             if value.phase.final:
                 await self._end(session, row, value)
             else:
@@ -118,7 +134,12 @@ class Rounds:
         self, session: AsyncSession, experiment: ExperimentRow, action: StartRound, before: Round | None = None
     ) -> None:
         request = experiments.request_of(experiment)
-        config = configure(request.rounds, action.number, central=request.evaluation is not None)
+        config = configure(
+            request.rounds,
+            action.number,
+            central=request.evaluation is not None,
+            secure=request.secure is not None,
+        )
         await self._open(session, experiment, request, config, action, before)
 
     async def begin_for(
@@ -164,16 +185,28 @@ class Rounds:
     async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
         experiment = await experiments.locked(session, row.experiment)
         committed = value.phase is Phase.COMMITTED
+        await self.spending.settle(session, experiment, value)
         # In buffered mode the tasks that are out go on; what was passed on is not this round's any more. Whether the
         # updates of an edge aggregator count, the coordinator above says later.
         if row.upstream is None or not committed:
             await tasks.settle(session, row.experiment, row.number, tasks.COUNTED if committed else tasks.ROLLED_BACK)
+        cause = value.cause.value if value.cause else "round_over"
+        for attempt in await attempts.end_all(session, row.experiment, row.number, cause, "its round is over"):
+            await tasks.settle_attempt(session, attempt.id, tasks.ROLLED_BACK)
+            data = {"attempt": attempt.id, "round": row.number, "kind": attempt.kind, "cause": cause}
+            if attempt.clients:
+                events.append(session, "attempt.failed", data, row.experiment)
         row.finished_at = ended = now_ms()
         row.cause = value.cause.value if value.cause else None
         row.bytes_down = self.traffic.take(row.experiment)
         bytes_up = await tasks.bytes_up(session, row.experiment, row.number)
         record = round_record(
-            value, bytes_up=bytes_up, bytes_down=row.bytes_down, seconds=(ended - row.created_at) / 1000
+            value,
+            bytes_up=bytes_up,
+            bytes_down=row.bytes_down,
+            seconds=(ended - row.created_at) / 1000,
+            lost=await self.spending.lost(session, experiment),
+            given_up=await tasks.reasons(session, row.experiment, row.number),
         )
         row.record = json.dumps(record)
         lasted = (ended - row.created_at) / 1000
@@ -218,6 +251,13 @@ class Rounds:
 
     async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> None:
         progress, action = after_round(Progress.from_json(experiment.progress), value, _policy(experiment))
+        told: dict[str, Any] = {}
+        if isinstance(action, StartRound):
+            request = experiments.request_of(experiment)
+            broken = await self.spending.reserve(session, experiment, request, action.number)
+            if broken is not None:
+                progress, action = out_of_budget(progress)
+                told = {"limit": broken.reason, "why": broken.sentence}
         experiment.progress, experiment.best = progress.to_json(), progress.best
         match action:
             case StartRound():
@@ -234,6 +274,8 @@ class Rounds:
                     "best": progress.best,
                     "model": progress.kept,
                     "rounds": progress.committed,
+                    **told,
+                    **await self.spending.lost(session, experiment),
                 }
                 events.append(session, "experiment.finished", ended, experiment.id)
 

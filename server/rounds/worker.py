@@ -42,11 +42,39 @@ def _evaluate(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return evaluate_job(arguments)
 
 
+def _secure_sum(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.secure.jobs import sum_job
+
+    return sum_job(arguments)
+
+
+def _unmask(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.secure.jobs import unmask_job
+
+    return unmask_job(arguments)
+
+
+def _secure_aggregate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.secure.jobs import secure_aggregate_job
+
+    return secure_aggregate_job(arguments)
+
+
+def _secure_evaluation(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.secure.jobs import secure_evaluation_job
+
+    return secure_evaluation_job(arguments)
+
+
 JOBS: Final[Mapping[str, Job]] = {
     "warm": _warm,
     "aggregate": _aggregate,
     "accumulate": _accumulate,
     "evaluate": _evaluate,
+    "secure_sum": _secure_sum,
+    "unmask": _unmask,
+    "secure_aggregate": _secure_aggregate,
+    "secure_evaluation": _secure_evaluation,
 }
 
 

@@ -10,6 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import DeviceRow, TaskRow, TokenRow
 
+BATCH = 500
+
 
 class ClientBounds(NamedTuple):
     """Of how many clients an update of an edge aggregator must and may be."""
@@ -109,3 +111,12 @@ async def accepted(session: AsyncSession, identifiers: Sequence[str]) -> dict[st
         .group_by(TaskRow.device)
     )
     return {row[0]: row[1] for row in await session.execute(query)}
+
+
+async def publics(session: AsyncSession, identifiers: Sequence[str]) -> dict[str, str]:
+    """The public keys of these devices."""
+    found: dict[str, str] = {}
+    for first in range(0, len(identifiers), BATCH):  # SQLite bounds the parameters of one statement
+        query = select(DeviceRow.id, DeviceRow.public).where(DeviceRow.id.in_(identifiers[first : first + BATCH]))
+        found |= {row.id: row.public for row in await session.execute(query)}
+    return found

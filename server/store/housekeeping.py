@@ -12,7 +12,7 @@ from coterie.protocol.files import create_durably
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.tokens import Token, new_token, parse_token
 from coterie.server.clock import now_ms
-from coterie.server.store import audit, blob_rows, devices, nonces, tasks, tokens, upstream
+from coterie.server.store import attempts, audit, blob_rows, devices, nonces, tasks, tokens, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import IdempotencyRow, SecretRow, TokenRow
@@ -73,11 +73,12 @@ async def sweep_orphans(session: AsyncSession, blobs: BlobStore) -> int:
     """
     known = await blob_rows.all_digests(session)
     live = await tasks.live_uploads(session) | await upstream.live_accumulators(session)
+    live |= await attempts.live_uploads(session)
     blob_orphans = [digest for digest in await blobs.names("blobs") if digest not in known]
     update_orphans = [digest for digest in await blobs.names("updates") if digest not in live]
     for digest in blob_orphans:
         await blobs.remove("blobs", digest)
     for digest in update_orphans:
         await blobs.remove("updates", digest)
-    blobs.clear_scratch(await tasks.leased(session))
+    blobs.clear_scratch(await tasks.leased(session) | await attempts.uploading(session))
     return len(blob_orphans) + len(update_orphans)

@@ -6,6 +6,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.clock import now_ms
+from coterie.server.store import ledger
 from coterie.server.store.tables import DeviceRow, PopulationRow, SignerRow
 
 
@@ -14,10 +15,10 @@ async def find(session: AsyncSession, name: str) -> PopulationRow | None:
     return await session.get(PopulationRow, name)
 
 
-def add(
+async def add(
     session: AsyncSession, name: str, schema_json: str, schema_digest: str, *, client_state: str = "kept"
 ) -> PopulationRow:
-    """Keep a new population."""
+    """Keep a new population, with an empty privacy ledger."""
     row = PopulationRow(
         name=name,
         schema_json=schema_json,
@@ -26,6 +27,8 @@ def add(
         created_at=now_ms(),
     )
     session.add(row)
+    await session.flush()
+    ledger.begin(session, name)
     return row
 
 
@@ -51,6 +54,18 @@ async def allow(session: AsyncSession, population: str, public: str) -> bool:
         return False
     session.add(SignerRow(population=population, public=public, created_at=now_ms()))
     return True
+
+
+async def replace_signers(session: AsyncSession, population: str, keys: Sequence[str]) -> tuple[str, ...]:
+    """Accept exactly these keys. Returns those that were added or removed."""
+    before = await signers(session, population)
+    removed = [public for public in before if public not in keys]
+    added = [public for public in dict.fromkeys(keys) if public not in before]
+    for public in removed:
+        await session.delete(await session.get_one(SignerRow, (population, public)))
+    for public in added:
+        await allow(session, population, public)
+    return (*removed, *added)
 
 
 async def device_count(session: AsyncSession, population: str) -> int:

@@ -38,13 +38,14 @@ class SecretRow(Base):
 
 
 class PopulationRow(Base):
-    """Devices of one kind that run one app and share one data schema."""
+    """Devices of one kind that run one app and share one data schema. policy: the operator's floor, as JSON."""
 
     __tablename__ = "populations"
     name: Mapped[str] = mapped_column(String(100), primary_key=True)
     schema_json: Mapped[str] = mapped_column(Text)
     schema_digest: Mapped[str] = mapped_column(String(64))
     client_state: Mapped[str] = mapped_column(String(8), server_default="kept", default="kept")
+    policy: Mapped[str] = mapped_column(Text, server_default="{}", default="{}")
     created_at: Mapped[int]
 
 
@@ -161,13 +162,14 @@ class TaskRow(Base):
 
     ``round``: the one that handed it out. ``place``: how many versions had been committed then. ``buffer``: the round
     that counts its update, once it is accepted; in synchronous mode the same round. ``clients``: of how many clients
-    the update is; while it is leased, of how many at most.
+    the update is; while it is leased, of how many at most. ``attempt``: the secure aggregation that it is part of.
     """
 
     __tablename__ = "tasks"
     __table_args__ = (
         Index("ix_tasks_round", "experiment", "round", "kind", "state"),
         Index("ix_tasks_buffer", "experiment", "buffer"),
+        Index("ix_tasks_attempt", "attempt", "state"),
         Index("ix_tasks_device", "device", "state"),
         Index("ix_tasks_lease", "state", "lease_until"),
         Index("ux_tasks_one_lease", "device", unique=True, sqlite_where=LEASED, postgresql_where=LEASED),
@@ -177,6 +179,7 @@ class TaskRow(Base):
     round: Mapped[int]
     place: Mapped[int] = mapped_column(server_default="0", default=0)
     buffer: Mapped[int | None]
+    attempt: Mapped[str | None] = mapped_column(String(64))
     kind: Mapped[str] = mapped_column(String(16))
     device: Mapped[str] = mapped_column(ForeignKey("devices.id"))
     message: Mapped[str] = mapped_column(Text)
@@ -194,6 +197,54 @@ class TaskRow(Base):
     bytes_up: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[int]
     finished_at: Mapped[int | None]
+
+
+class AttemptRow(Base):
+    """One run of secure aggregation over the tasks of one kind of a round.
+
+    ``bucket``: which of the round's groups it is. ``state``: its machine as it was when its phase began, as JSON; what
+    came since is in its mailbox. ``deadline_at``: when the phase ends at the latest. ``version`` counts its changes.
+    ``awaited``: how many messages the phase waits for. ``clients``: in its roster; ``survivors``: in its sum. Once it
+    is over only this row is left of it, without a state. The state may be large: whoever needs it asks for it.
+    """
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        UniqueConstraint("experiment", "round", "kind", "bucket"),
+        Index("ix_attempts_phase", "phase", "deadline_at"),
+    )
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"))
+    round: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(16))
+    bucket: Mapped[int] = mapped_column(server_default="0", default=0)
+    phase: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str | None] = mapped_column(Text, deferred=True)
+    deadline_at: Mapped[int | None]
+    cause: Mapped[str | None] = mapped_column(String(64))
+    detail: Mapped[str | None] = mapped_column(Text)
+    awaited: Mapped[int] = mapped_column(server_default="0", default=0)
+    clients: Mapped[int] = mapped_column(server_default="0", default=0)
+    survivors: Mapped[int] = mapped_column(server_default="0", default=0)
+    version: Mapped[int] = mapped_column(server_default="0", default=0)
+    created_at: Mapped[int]
+    finished_at: Mapped[int | None]
+
+
+class MailboxRow(Base):
+    """A message from one client to others: one row per sender and phase, with what is for each recipient in one bundle.
+
+    ``session``: the attempt, or the session of silos, that it belongs to and is deleted with. What a bundle holds for
+    its recipients is sealed end to end.
+    """
+
+    __tablename__ = "mailbox"
+    session: Mapped[str] = mapped_column(String(64), primary_key=True)
+    phase: Mapped[str] = mapped_column(String(16), primary_key=True)
+    sender: Mapped[str] = mapped_column(String(64), primary_key=True)
+    bundle: Mapped[str] = mapped_column(Text)
+    size: Mapped[int]
+    created_at: Mapped[int]
 
 
 class ParticipationRow(Base):
@@ -301,3 +352,27 @@ class AuditRow(Base):
     detail: Mapped[str] = mapped_column(Text)
     previous: Mapped[str] = mapped_column(String(64))
     digest: Mapped[str] = mapped_column(String(64))
+
+
+class LedgerHeadRow(Base):
+    """The end of a population's ledger. Every entry moves it by one conditional update, so of two writers that have
+    seen the same end only one goes on.
+    """
+
+    __tablename__ = "ledger_heads"
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(default=0)
+    digest: Mapped[str] = mapped_column(String(64))
+
+
+class LedgerRow(Base):
+    """An entry of a population's ledger. Append-only; each digest covers the entry before, and is signed."""
+
+    __tablename__ = "ledger"
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[int]
+    event: Mapped[str] = mapped_column(Text)
+    previous: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(64))
+    signature: Mapped[str] = mapped_column(String(88))

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from sqlalchemy import CursorResult, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.server.store.tables import RoundRow, TaskRow
+from coterie.server.store.tables import AttemptRow, RoundRow, TaskRow
 
 LEASED: Final = "leased"
 ACCEPTED: Final = "accepted"
@@ -27,6 +27,10 @@ CLOSED: Final = "closed"
 STALE: Final = "stale"
 COUNTED: Final = "counted"
 ROLLED_BACK: Final = "rolled_back"
+ATTEMPT_FAILED: Final = "attempt_failed"
+ATTEMPT_DROPPED: Final = "attempt_dropped"
+OF_ATTEMPTS: Final = (ATTEMPT_FAILED, ATTEMPT_DROPPED)
+"""Codes of tasks that fell with their attempt, or out of it, without having said why."""
 
 
 async def find(session: AsyncSession, task: str, device: str) -> TaskRow | None:
@@ -237,12 +241,44 @@ async def live_uploads(session: AsyncSession) -> frozenset[str]:
 
 
 async def reject(session: AsyncSession, task: str, code: str, detail: str) -> None:
-    """Take an accepted update out of its round, because aggregating found it unusable."""
+    """Take an accepted update out of its round, because aggregating found it unusable. What its device has said of it
+    stays.
+    """
     await session.execute(
         update(TaskRow)
         .where(TaskRow.id == task, TaskRow.state == ACCEPTED)
-        .values(state=REFUSED, verdict=ROLLED_BACK, code=code, detail=detail)
+        .values(
+            state=REFUSED,
+            verdict=ROLLED_BACK,
+            code=func.coalesce(TaskRow.code, code),
+            detail=func.coalesce(TaskRow.detail, detail),
+        )
     )
+
+
+async def left(session: AsyncSession, task: str, code: str, detail: str) -> bool:
+    """Note why a device that has trained takes no further part in its attempt. False when it has said so before, when
+    its masked vector is here, or when it has not trained or is out of it.
+    """
+    result = await session.execute(
+        update(TaskRow)
+        .where(TaskRow.id == task, TaskRow.state == ACCEPTED, TaskRow.attempt.is_not(None))
+        .where(TaskRow.upload.is_(None), TaskRow.code.is_(None))
+        .values(code=code, detail=detail)
+    )
+    return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def reasons(session: AsyncSession, experiment: str, round: int) -> Mapping[str, int]:
+    """Why devices gave up the tasks that a round handed out: how many for each reason, the most frequent first."""
+    query = (
+        select(TaskRow.code, func.count())
+        .where(TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.code.is_not(None))
+        .where((TaskRow.state == ABORTED) | TaskRow.attempt.is_not(None), TaskRow.code.not_in(OF_ATTEMPTS))
+        .group_by(TaskRow.code)
+    )
+    found = {str(code): int(count) for code, count in await session.execute(query)}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 async def progress(session: AsyncSession, task: str, size: int, until: int) -> bool:
@@ -253,3 +289,50 @@ async def progress(session: AsyncSession, task: str, size: int, until: int) -> b
         .values(bytes_up=TaskRow.bytes_up + size, lease_until=until)
     )
     return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def attach(session: AsyncSession, task: str, sha256: str, total: int, size: int) -> bool:
+    """Note the masked vector of a task that has trained, of `total` bytes, `size` of them in the last part. False when
+    it has one, or does not take part any more.
+    """
+    result = await session.execute(
+        update(TaskRow)
+        .where(TaskRow.id == task, TaskRow.state == ACCEPTED, TaskRow.upload.is_(None))
+        .values(upload=sha256, size=total, bytes_up=TaskRow.bytes_up + size)
+    )
+    return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def received(session: AsyncSession, task: str, size: int) -> bool:
+    """Count the bytes of a part of a masked vector. False when the task has one, or does not take part any more."""
+    result = await session.execute(
+        update(TaskRow)
+        .where(TaskRow.id == task, TaskRow.state == ACCEPTED, TaskRow.upload.is_(None))
+        .values(bytes_up=TaskRow.bytes_up + size)
+    )
+    return cast("CursorResult[Any]", result).rowcount == 1
+
+
+async def by_bucket(session: AsyncSession, experiment: str, round: int, kind: str) -> dict[int, int]:
+    """How many tasks of this kind a round has out or accepted, by the group of their attempt."""
+    query = (
+        select(AttemptRow.bucket, func.count())
+        .join(TaskRow, TaskRow.attempt == AttemptRow.id)
+        .where(
+            AttemptRow.experiment == experiment,
+            AttemptRow.round == round,
+            AttemptRow.kind == kind,
+            TaskRow.state.in_((LEASED, ACCEPTED)),
+        )
+        .group_by(AttemptRow.bucket)
+    )
+    return {int(bucket): int(count) for bucket, count in await session.execute(query)}
+
+
+async def settle_attempt(session: AsyncSession, attempt: str, verdict: str) -> None:
+    """Say what became of the tasks of an attempt that are not settled yet."""
+    await session.execute(
+        update(TaskRow)
+        .where(TaskRow.attempt == attempt, TaskRow.state == ACCEPTED, TaskRow.verdict.is_(None))
+        .values(verdict=verdict)
+    )

@@ -29,7 +29,7 @@ from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, Measured, Trained, Workplace, local_task
+from coterie.simulation.work import Assignment, Measured, Trained, Workplace, local_task, train_options
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -82,7 +82,7 @@ class Batched:
 
     def _group(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
         options = TrainOptions(threads=assignment.threads)
-        seats = [self._seat(client, weights, assignment, options) for client in clients]
+        seats = [self._seat(client, weights, assignment) for client in clients]
         loop = self._loaded([seat.begun.filled() for seat in seats])
         feeds = {info.name: np.zeros(info.shape, info.dtype) for info in loop.feeds}
         active = feeds["hyper/active"]
@@ -106,7 +106,8 @@ class Batched:
             result = self._trainer.finish(seat.begun, own, seat.steps, options)
             yield self._workplace.sent(seat.client.number, result, seat.client.state, assignment)
 
-    def _seat(self, client: Client, weights: Tensors, assignment: Assignment, options: TrainOptions) -> "_Seat":
+    def _seat(self, client: Client, weights: Tensors, assignment: Assignment) -> "_Seat":
+        options = train_options(assignment, client.number)
         plan, rows = self._workplace.plan, client.shard().train
         task = local_task(assignment, "train", client.number)
         state = of_plan(client.state)

@@ -30,7 +30,8 @@ def perform(
         if kind == "train":
             return _pack(workplace.train(number, rows, state, weights, assignment))
         measured = workplace.evaluate(number, rows, weights, assignment)
-        return {"number": number}, {_UPDATE: np.frombuffer(measured.update, np.uint8)}
+        answer = {"number": number, "size": measured.size, "refused": measured.refused}
+        return answer, {_UPDATE: np.frombuffer(measured.update, np.uint8)}
     except CoterieError as error:
         return error_answer(error), {}
     except Exception as error:  # of a trainer of the user's own, whose classes the other side need not have
@@ -61,6 +62,7 @@ def _pack(trained: Trained) -> tuple[Json, Arrays]:
         "steps": trained.steps,
         "size": trained.size,
         "loss": trained.loss,
+        "refused": trained.refused,
     }
     return answer, tensors
 
@@ -77,7 +79,7 @@ def trained_of(answer: Json, tensors: Arrays) -> Trained:
 
 def measured_of(answer: Json, tensors: Arrays) -> Measured:
     """Read the answer to an evaluation job."""
-    return Measured(number=answer["number"], update=tensors[_UPDATE].tobytes())
+    return Measured(**answer, update=tensors[_UPDATE].tobytes())
 
 
 def raise_told(answer: Json) -> None:

@@ -25,6 +25,7 @@
     ├── RemoteError                 theirs: what the other side answered
     │   └── Unreachable             the other side did not answer at all
     ├── PolicyRefused               the device's own policy says no to a task
+    ├── SecureAggregationRefused    another party of secure aggregation does not keep to the protocol
     ├── StorageError                the disk is full, or a file cannot be read or written
     └── InternalError               ours: a bug in coterie; please report it
 
@@ -223,6 +224,13 @@ class PolicyRefused(CoterieError):
 
     code = "policy_refused"
     status = 403
+
+
+class SecureAggregationRefused(CoterieError):
+    """A message of secure aggregation does not keep to the protocol, so this attempt is over for whoever reads it."""
+
+    code = "secagg_refused"
+    status = 422
 
 
 class StorageError(CoterieError):

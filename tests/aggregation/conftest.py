@@ -85,6 +85,9 @@ def drive(
                     given[tensor.name] = np.array([on], np.float32)
                 case "random":
                     given[tensor.name] = random.random(tensor.shape, np.float32)
+                case "noise":
+                    # None: arithmetic is compared here, and noise where it is drawn.
+                    given[tensor.name] = np.zeros(tensor.shape, np.float32)
                 case "batch":
                     given[tensor.name] = batch[tensor.key]
                 case "counter":

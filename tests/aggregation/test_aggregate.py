@@ -14,8 +14,10 @@ from coterie import errors
 from coterie.aggregation.accumulate import Answer, accumulate_updates
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import aggregate
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer, server_sgd
+from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -312,6 +314,18 @@ def test_an_accumulator_is_no_update_for_a_rule_that_needs_every_one(job: Job) -
     result = job.run(rule="median")
     assert [(entry.task, entry.code) for entry in result.rejected] == [("edge", "wrong_kind")]
     np.testing.assert_array_equal(job.vector(result), job.weights + 1)
+
+
+def test_an_accumulator_is_no_update_where_noise_is_made_for_one_device(job: Job) -> None:
+    """Shortened as a whole it would move by up to twice the clip when one of its devices leaves it."""
+    sums = {"delta": np.full(LAYOUT.size, 90.0), "metrics": np.array([2.0, 4.0])}
+    job.add(0.0, 2, task="edge", kind="accumulator", clients=2, sections=sums)
+    privacy = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=1e-3)
+    central = CentralNoise(privacy=privacy, round=1, rounds=1, expected=2, seed=bytes(32))
+    fields: dict[str, Any] = {"base": job.base, "updates": job.updates, "server": server_sgd(), "server_state": None}
+    result = aggregate_updates(job.manifest, out=job.folder / "out", central=central, **fields)
+    assert [(entry.task, entry.code) for entry in result.rejected] == [("edge", "wrong_kind")]
+    assert np.abs(job.vector(result) - job.weights).max() < 0.01
 
 
 def test_bounded_updates_add_up_in_a_tree_as_they_do_flat(job: Job) -> None:

@@ -26,7 +26,9 @@ from coterie.compute.autodiff import value_and_grad
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import adam, sgd
 from coterie.compute.runtime.executable import Executable
+from coterie.privacy.dp.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors, read_file
 from coterie.protocol.update import encode_update
@@ -57,6 +59,19 @@ def test_buffers_are_in_the_layout_and_carried_like_state(make_experiment: Make)
     carried = manifest.graph("train").carry
     assert {carried[f"next/{name}"] for name in held} == held
     assert not [t.name for t in manifest.graph("train").inputs if t.role == "optimizer" and "running" in t.name]
+
+
+@pytest.mark.parametrize(
+    "level",
+    [UserLevel(clip=1.0, delta=1e-5, epsilon=8.0), LocalLevel(mechanism="gaussian", epsilon=8.0, delta=1e-6)],
+    ids=["user", "local"],
+)
+def test_no_noise_is_made_for_them(make_experiment: Make, level: Privacy) -> None:
+    policy = RoundPolicy(rounds=2, cohort=5, weight_cap=1, evaluate_every=0)
+    with pytest.raises(errors.ExperimentError, match="'1.running_mean' .BatchNorm.") as caught:
+        compiled(make_experiment, rounds=policy, privacy=level)
+    assert caught.value.reason == "experiment_combination" and "GroupNorm" in str(caught.value.hint)
+    assert compiled(make_experiment, rounds=policy).plan.manifest.buffers == BUFFERS
 
 
 def test_the_same_experiment_gives_the_same_plan(make_experiment: Make) -> None:

@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
+from plan_kit import KEY, WRONG, Change, Parts, drop_output, moved
 
 from coterie import errors
 from coterie.aggregation.horizontal import IFCA, FedProx
@@ -22,56 +22,9 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.compute.nn import Dropout, Linear, ReLU, Sequential
 from coterie.compute.onnx.checker import GraphLimits
 from coterie.compute.optim import sgd
-from coterie.protocol.canonical import canonical_json, sha256_hex
-from coterie.protocol.signing import SigningKey, sign_plan
+from coterie.protocol.signing import SigningKey
 
-KEY = SigningKey.from_seed(bytes(32))
 STRANGER = SigningKey.from_seed(bytes([1]) * 32)
-
-
-@dataclass
-class Parts:
-    """What check_plan is given, to be spoiled."""
-
-    manifest: dict[str, Any]
-    graphs: dict[str, bytes]
-    signature: str | None
-    signer: str | None
-    allowed: tuple[str, ...]
-
-    @property
-    def data(self) -> bytes:
-        return canonical_json(self.manifest)
-
-    def sign(self, key: SigningKey = KEY) -> None:
-        """Sign what there is now, as a researcher with bad intentions would."""
-        self.signature, self.signer = sign_plan(key, sha256_hex(self.data)), key.public
-
-    def graph(self, name: str, change: Callable[[onnx.ModelProto], None]) -> None:
-        """Change a graph and make digest and size fit again."""
-        model = onnx.load_from_string(self.graphs[name])
-        change(model)
-        self.replace(name, model.SerializeToString())
-
-    def replace(self, name: str, data: bytes) -> None:
-        self.graphs[name] = data
-        self.manifest["graphs"][name] |= {"sha256": sha256_hex(data), "size": len(data)}
-
-    def input(self, graph: str, name: str) -> dict[str, Any]:
-        return next(tensor for tensor in self.manifest["graphs"][graph]["inputs"] if tensor["name"] == name)
-
-    def output(self, graph: str, name: str) -> dict[str, Any]:
-        return next(tensor for tensor in self.manifest["graphs"][graph]["outputs"] if tensor["name"] == name)
-
-    def check(self, limits: PlanLimits | None = None) -> Plan:
-        return check_plan(
-            self.data,
-            self.graphs,
-            signature=self.signature,
-            signer=self.signer,
-            allowed_signers=self.allowed,
-            limits=limits,
-        )
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +39,8 @@ def parts(plan: Plan) -> Parts:
     return Parts(json.loads(plan.manifest.data), dict(plan.graphs), plan.signature, plan.signer, (KEY.public,))
 
 
-def refused(parts: Parts, code: str, message: str = ".", limits: PlanLimits | None = None) -> None:
+def assert_refused(parts: Parts, code: str, message: str = ".", limits: PlanLimits | None = None) -> None:
+    """That checking these parts raises, with this code and such a message."""
     with pytest.raises(errors.PlanRefused, match=message) as caught:
         parts.check(limits)
     assert caught.value.reason == f"plan_{code}", caught.value.message
@@ -136,10 +90,10 @@ def test_each_field_is_under_the_signature(parts: Parts, field: str) -> None:
 def test_each_field_must_be_there_and_of_its_type(parts: Parts, field: str) -> None:
     parts.manifest[field] = object.__name__ if not isinstance(parts.manifest[field], str) else 7
     parts.sign()
-    refused(parts, "manifest", field)
+    assert_refused(parts, "manifest", field)
     del parts.manifest[field]
     parts.sign()
-    refused(parts, "manifest", field)
+    assert_refused(parts, "manifest", field)
 
 
 @pytest.mark.parametrize("name", ["begin", "train", "finish", "eval", "infer"])
@@ -147,37 +101,37 @@ def test_each_byte_of_each_graph_is_under_the_signature(parts: Parts, name: str)
     data = parts.graphs[name]
     for at in (0, len(data) // 2, len(data) - 1):
         parts.graphs[name] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        refused(parts, "digest", name)
+        assert_refused(parts, "digest", name)
     parts.graphs[name] = data + b"\0"
-    refused(parts, "digest", name)
+    assert_refused(parts, "digest", name)
     del parts.graphs[name]
-    refused(parts, "files", name)
+    assert_refused(parts, "files", name)
 
 
 def test_a_graph_that_nobody_named_is_refused(parts: Parts) -> None:
     parts.graphs["extra"] = b"x"
-    refused(parts, "files", "extra")
+    assert_refused(parts, "files", "extra")
 
 
 @pytest.mark.parametrize("name", ["begin", "train", "finish", "eval", "infer"])
 def test_a_plan_that_trains_needs_all_its_graphs(parts: Parts, name: str) -> None:
     del parts.graphs[name], parts.manifest["graphs"][name]
     parts.sign()
-    refused(parts, "files", name)
+    assert_refused(parts, "files", name)
 
 
 def test_signer_and_signature(parts: Parts) -> None:
     signature = parts.signature
     parts.signature = None
-    refused(parts, "signer", "not signed")
+    assert_refused(parts, "signer", "not signed")
     parts.sign(STRANGER)
-    refused(parts, "signer", "not among the 1 allowed")
+    assert_refused(parts, "signer", "not among the 1 allowed")
     parts.signer = KEY.public
-    refused(parts, "signature")
+    assert_refused(parts, "signature")
     parts.signature, parts.allowed = signature, ()
-    refused(parts, "signer")
+    assert_refused(parts, "signer")
     parts.allowed, parts.signature = (KEY.public,), "AA=="
-    refused(parts, "signature")
+    assert_refused(parts, "signature")
 
 
 def test_a_manifest_has_one_form(parts: Parts) -> None:
@@ -189,7 +143,7 @@ def test_a_manifest_has_one_form(parts: Parts) -> None:
             Manifest.from_bytes(data)
         assert caught.value.reason == "plan_manifest"
     parts.manifest["surplus"] = 1
-    refused(parts, "manifest", "surplus")
+    assert_refused(parts, "manifest", "surplus")
 
 
 def rename(model: onnx.ModelProto) -> None:
@@ -228,102 +182,13 @@ def test_a_signed_but_hostile_graph_is_refused(parts: Parts, kind: str) -> None:
     change, code = HOSTILE_GRAPHS[kind]
     parts.graph("train", change)
     parts.sign()
-    refused(parts, code, "train")
+    assert_refused(parts, code, "train")
 
 
 def test_bytes_that_are_no_graph_are_refused(parts: Parts) -> None:
     parts.replace("infer", b"not onnx")
     parts.sign()
-    refused(parts, "graph", "infer")
-
-
-Change = Callable[[Parts], Any]
-
-
-def moved(graph: str, tensor: str, **fields: Any) -> Change:
-    return lambda parts: parts.input(graph, tensor).update(fields)
-
-
-def led(graph: str, tensor: str, **fields: Any) -> Change:
-    return lambda parts: parts.output(graph, tensor).update(fields)
-
-
-def field(part: str, **fields: Any) -> Change:
-    return lambda parts: parts.manifest[part].update(fields)
-
-
-def drop_output(graph: str, name: str) -> Change:
-    def change(parts: Parts) -> None:
-        outputs = parts.manifest["graphs"][graph]["outputs"]
-        outputs.remove(parts.output(graph, name))
-        parts.manifest["graphs"][graph]["carry"].pop(name, None)
-
-    return change
-
-
-def section(index: int, **fields: Any) -> Change:
-    return lambda parts: parts.manifest["sections"][index].update(fields)
-
-
-WRONG: dict[str, tuple[Change, str, str]] = {
-    "role": (moved("train", "shared/0.weight", role="optimizer"), "wiring", "role"),
-    "role that the source cannot have": (moved("train", "batch/x", source="model"), "wiring", "role"),
-    "source that the graph lacks": (moved("infer", "batch/x", source="client_state"), "wiring", "does not have"),
-    "unknown source": (moved("train", "batch/x", source="network"), "manifest", "source"),
-    "unknown key": (moved("train", "base/0.weight", key="nothing"), "wiring", "nothing named"),
-    "dtype": (moved("train", "batch/x", dtype="uint8"), "wiring", "uint8"),
-    "shape": (moved("train", "shared/0.weight", shape=[3, 7]), "wiring", "dtype and shape"),
-    "batch of another size": (moved("eval", "batch/y", shape=[7]), "wiring", "batch"),
-    "hyper of another shape": (moved("train", "hyper/lr", shape=[2]), "wiring", "hyper"),
-    "two inputs of one name": (moved("train", "batch/x", name="batch/y"), "wiring", "twice"),
-    "name outside the scheme": (moved("train", "batch/x", name="weird/x"), "wiring", "role"),
-    "output role": (led("finish", "upload/delta", role="metric"), "wiring", "role"),
-    "upload of another length": (led("finish", "upload/delta", shape=[66]), "wiring", "sections"),
-    "upload under another name": (led("finish", "upload/delta", name="upload/data"), "wiring", "sections"),
-    "state that stays behind": (drop_output("begin", "next/shared/0.weight"), "wiring", "begin"),
-    "sums that stay behind": (drop_output("train", "next/metric/loss"), "wiring", "never given a new value"),
-    "carry": (
-        lambda parts: parts.manifest["graphs"]["train"]["carry"].update({"next/metric/loss": "metric/examples"}),
-        "wiring",
-        "carry",
-    ),
-    "carry of a graph that runs once": (
-        lambda parts: parts.manifest["graphs"]["begin"].update(carry={"next/shared/0.bias": "shared/0.bias"}),
-        "wiring",
-        "carry",
-    ),
-    "unknown graph": (field("graphs", spy={}), "manifest", "spy"),
-    "section of another length": (section(0, length=66), "manifest", "section"),
-    "section outside the layout": (section(0, slices=[[1, 68]]), "sections", "leaves the layout"),
-    "segments that are not tensors": (section(0, segments=[60, 7], rows=[1, 1]), "sections", "segments"),
-    "metrics of another length": (section(1, length=4, segments=[4]), "sections", "metrics"),
-    "metrics without bounds": (section(1, value_range=None), "sections", "metrics"),
-    "no section": (lambda parts: parts.manifest.update(sections=[]), "sections", "metrics"),
-    "only metrics": (lambda parts: parts.manifest["sections"].pop(0), "sections", "nothing would be learned"),
-    "overlapping sections": (
-        lambda parts: parts.manifest["sections"].insert(0, parts.manifest["sections"][0] | {"name": "again"}),
-        "sections",
-        "same slice",
-    ),
-    "no codec": (lambda parts: parts.manifest.update(codecs=[]), "sections", "codec"),
-    "metrics without examples": (lambda parts: parts.manifest["metrics"].reverse(), "sections", "begin with"),
-    "frozen and shared": (
-        lambda parts: parts.manifest.update(
-            frozen={"layout": {"tensors": [{"name": "0.bias", "shape": [8]}]}, "sha256": "0" * 64}
-        ),
-        "sections",
-        "frozen",
-    ),
-    "client state that nobody returns": (
-        lambda parts: parts.manifest.update(client_state=[{"name": "c", "shape": [1]}]),
-        "wiring",
-        "finish",
-    ),
-    "batch size": (field("training", batch_size=0), "manifest", "batch_size"),
-    "holdout": (field("training", holdout=1), "manifest", "holdout"),
-    "shape too large": (field("layout", tensors=[{"name": "w", "shape": [1 << 41]}]), "manifest", "layout"),
-    "format of the future": (lambda parts: parts.manifest.update(format="coterie-plan-2"), "manifest", "format"),
-}  # fmt: skip
+    assert_refused(parts, "graph", "infer")
 
 
 @pytest.mark.parametrize("kind", sorted(WRONG))
@@ -331,7 +196,7 @@ def test_a_signed_manifest_that_does_not_fit_together_is_refused(parts: Parts, k
     change, code, message = WRONG[kind]
     change(parts)
     parts.sign()
-    refused(parts, code, message)
+    assert_refused(parts, code, message)
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +228,7 @@ def test_a_probe_that_does_not_fit_is_refused(probing: Plan, kind: str) -> None:
     assert parts.check() == probing
     change(parts)
     parts.sign()
-    refused(parts, "wiring", message)
+    assert_refused(parts, "wiring", message)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +240,7 @@ def test_a_probe_that_does_not_fit_is_refused(probing: Plan, kind: str) -> None:
     ],
 )
 def test_limits_are_kept(parts: Parts, limits: PlanLimits, message: str) -> None:
-    refused(parts, "size", message, limits)
+    assert_refused(parts, "size", message, limits)
 
 
 def test_a_plan_survives_its_folder(plan: Plan, tmp_path: Path) -> None:

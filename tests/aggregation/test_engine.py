@@ -72,6 +72,12 @@ def test_a_round_for_which_nobody_came_says_so() -> None:
     assert tried.cause is e.Cause.DEADLINE and "no device" not in (tried.detail or "")
 
 
+def test_a_round_for_which_too_few_came_says_how_many_tasks_were_left_over() -> None:
+    secret = fresh(cohort=3, min_updates=3, secure=True)
+    some = play(secret, e.TaskLeased(), e.UpdateAccepted(), e.DeadlinePassed("train"))[0]
+    assert "no device took 4 of the 5 tasks" in (some.detail or "") and "secure aggregation" in (some.detail or "")
+
+
 def test_a_failed_task_frees_its_slot() -> None:
     round, _ = play(fresh(), *[e.TaskLeased()] * 3)
     assert e.open_slots(round, "train") == 0
@@ -109,11 +115,62 @@ def test_a_failed_central_evaluation_still_commits() -> None:
     assert (round.central, round.detail) == (None, "worker died")
 
 
+def surveyed(**changes: object) -> e.Round:
+    """A secure round whose two evaluators are ready to be summed."""
+    asked = {"secure": True} | changes
+    if asked.get("evaluate_only"):
+        round = fresh(**asked)
+    else:
+        round, _ = play(
+            fresh(**asked), *[e.TaskLeased()] * 2, *[e.UpdateAccepted()] * 2, e.AggregateReady(V, clipped=1)
+        )
+    return play(round, *[e.EvaluationLeased()] * 2, e.EvaluationAccepted(), e.EvaluationAccepted())[0]
+
+
+def test_a_secure_round_sums_its_evaluations_before_it_commits() -> None:
+    round = surveyed()
+    assert (round.phase, round.survey_closed, round.clipped) == (e.Phase.EVALUATING, True, 1)
+    assert e.resume(round) == (e.CloseTasks("evaluate"), e.SumEvaluations())
+    assert not e.accepts(round, "evaluate") and e.open_slots(round, "evaluate") == 0
+    for late in (e.EvaluationFailed(), e.DeadlinePassed("evaluate"), e.DeadlinePassed("train"), e.TaskFailed()):
+        assert e.step(round, late) == (round, ())
+    for early in (e.EvaluationLeased(), e.EvaluationAccepted()):
+        with pytest.raises(errors.Conflict):
+            e.step(round, early)
+    summed, effects = play(round, e.EvaluationSummed({"loss": 2.0, "examples": 4.0}))
+    assert (summed.federated, summed.detail) == ({"loss": 2.0, "examples": 4.0}, None)
+    assert effects == (e.Commit(V),)
+
+
+def test_a_sum_of_evaluations_that_fails_is_missing_in_the_record() -> None:
+    summed, effects = play(surveyed(), e.EvaluationSummed(None, "too few survivors"))
+    assert (summed.phase, summed.federated, summed.detail) == (e.Phase.COMMITTING, {}, "too few survivors")
+    assert effects == (e.Commit(V),)
+    ended, effects = play(surveyed(evaluate_only=True), e.EvaluationSummed(None, "too few survivors"))
+    assert (ended.phase, ended.cause, ended.detail) == (
+        e.Phase.ABANDONED,
+        e.Cause.AGGREGATE_FAILED,
+        "too few survivors",
+    )
+
+
+def test_the_deadline_sums_the_evaluations_that_are_there() -> None:
+    round, _ = play(fresh(secure=True), *[e.TaskLeased()] * 2, *[e.UpdateAccepted()] * 2, e.AggregateReady(V))
+    nobody, effects = play(round, e.DeadlinePassed("evaluate"))
+    assert effects == (e.CloseTasks("evaluate"), e.Commit(V)) and not nobody.survey_closed
+    with pytest.raises(errors.Conflict, match="not waiting for a sum"):
+        e.step(round, e.EvaluationSummed(None))
+    one, effects = play(round, *[e.EvaluationLeased()] * 2, e.EvaluationAccepted(), e.DeadlinePassed("evaluate"))
+    assert effects == (e.CloseTasks("evaluate"), e.SumEvaluations())
+    assert one.evaluation_leased == 0
+
+
 EVERY_EVENT: list[e.Event] = [
     e.TaskLeased(), e.UpdateAccepted(), e.TaskFailed(), e.DeadlinePassed("train"), e.DeadlinePassed("evaluate"),
     e.AggregateReady(V, {"loss": 1.0, "examples": 2.0}), e.AggregateReady(V, rejected=2), e.AggregateFailed("x"),
     e.Evaluated({"loss": 1.0, "examples": 1.0}), e.Evaluated(None, "y"), e.EvaluationLeased(),
     e.EvaluationAccepted({"loss": 0.5, "examples": 1.0}), e.EvaluationFailed(), e.Committed(), e.StopRequested(),
+    e.EvaluationSummed({"loss": 0.5, "examples": 3.0}), e.EvaluationSummed(None, "z"),
 ]  # fmt: skip
 
 
@@ -147,6 +204,7 @@ def test_a_stop_ends_every_open_phase(phase: e.Phase) -> None:
     [
         {"cohort": 0}, {"over_selection": 0.5}, {"min_updates": 3}, {"min_updates": 0}, {"deadline_s": 0.0},
         {"deadline_s": float("inf")}, {"evaluation_deadline_s": -1.0}, {"evaluation_cohort": 0},
+        {"secure": True, "buffered": True},
     ],
 )  # fmt: skip
 def test_an_impossible_config_is_refused(change: dict[str, float]) -> None:
@@ -166,15 +224,19 @@ class Life(RuleBasedStateMachine):
         over=st.sampled_from([1.0, 1.5, 2.0]),
         central=st.booleans(),
         federated=st.booleans(),
+        secure=st.booleans(),
         data=st.data(),
     )
-    def begin(self, cohort: int, over: float, central: bool, federated: bool, data: st.DataObject) -> None:
+    def begin(
+        self, cohort: int, over: float, central: bool, federated: bool, secure: bool, data: st.DataObject
+    ) -> None:
         config = e.RoundConfig(
             cohort=cohort,
             over_selection=over,
             min_updates=data.draw(st.integers(1, cohort)),
             central_evaluation=central,
             federated_evaluation=federated,
+            secure=secure,
             evaluation_cohort=data.draw(st.integers(1, 2)),
         )
         self.round, effects = e.start(1, "b" * 64, config)
@@ -218,7 +280,7 @@ class Life(RuleBasedStateMachine):
         if not hasattr(self, "round"):
             return
         closing = [e.DeadlinePassed("train"), e.AggregateReady(V), e.Evaluated(None, "-"), e.DeadlinePassed("evaluate")]
-        for event in (*closing, e.Committed()):
+        for event in (*closing, e.EvaluationSummed(None, "-"), e.Committed()):
             self.happen(event)
             self.holds()
         assert self.round.phase.final
@@ -229,10 +291,10 @@ TestLife.settings = settings(max_examples=150, stateful_step_count=25, deadline=
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.sampled_from(EVERY_EVENT), max_size=12))
-def test_effects_may_be_repeated_after_a_restart(events: list[e.Event]) -> None:
+@given(st.lists(st.sampled_from(EVERY_EVENT), max_size=12), st.booleans())
+def test_effects_may_be_repeated_after_a_restart(events: list[e.Event], secure: bool) -> None:
     """What the last event asked for is part of what resume asks for: a host that died before acting loses nothing."""
-    round = fresh()
+    round = fresh(secure=secure)
     for event in events:
         try:
             round, effects = e.step(round, event)

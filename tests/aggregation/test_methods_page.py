@@ -81,3 +81,12 @@ def test_every_question_has_a_row_and_a_command() -> None:
 def test_what_the_page_has_from_tests_is_there() -> None:
     paths = [path for words in re.findall(r"`python -m pytest ([^`]+)`", PAGE) for path in words.split()]
     assert paths and all((ROOT / path).is_file() for path in paths)
+
+
+def test_the_index_names_every_section_in_order() -> None:
+    prose = re.sub(r"^```.*?^```", "", PAGE, flags=re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (.+)$", prose, flags=re.MULTILINE)
+    anchors = [re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-") for title in sections]
+    assert re.findall(r"^- \[([^]]+)\]\(#([a-z-]+)\)", PAGE, flags=re.MULTILINE) == list(
+        zip(sections, anchors, strict=True)
+    )

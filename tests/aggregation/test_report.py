@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from coterie import errors
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.report.files import read_run, write_run
+from coterie.aggregation.report.hints import GIVE_ROWS, RAISE_NORM, hints
 from coterie.aggregation.report.panels import panels
 from coterie.aggregation.report.svg import svg, ticks
 from coterie.protocol.spread import Spread
@@ -83,7 +84,43 @@ def test_what_was_never_measured_has_no_panel() -> None:
     assert panels(History()) == ()
 
 
-@pytest.mark.parametrize("history", [RUN, History((record(1),)), History()])
+def secret(*shares: float | None) -> History:
+    """Rounds of secret sums that shortened so many."""
+    return History(tuple(record(at, clipped=share) for at, share in enumerate(shares, 1)))
+
+
+@pytest.mark.parametrize(
+    ("history", "noted"), [(secret(1.0, None, 0.5), True), (secret(0.0, 0.15), False), (secret(0.0), False)]
+)
+def test_a_norm_that_shortens_many_clients_is_drawn_and_told(history: History, noted: bool) -> None:
+    (panel,) = [panel for panel in panels(history) if panel.title == "clipped clients"]
+    shares = {one.round: one.clipped for one in history if one.clipped is not None}
+    assert dict(panel.series[0].points) == {at: 100 * share for at, share in shares.items()}
+    assert (RAISE_NORM in svg("secret", panels(history))) is noted
+    assert [RAISE_NORM in hint for hint in hints(history)] == [True] * noted
+
+
+def test_privacy_that_was_spent_is_drawn_and_kept(tmp_path: Path) -> None:
+    spent = [record(at, epsilon=at / 2, delta=1e-5) for at in (1, 2)]
+    history = History((*spent, record(3, state="abandoned", cause="deadline", epsilon=1.0, delta=1e-5)))
+    (panel,) = [panel for panel in panels(history) if panel.title == "ε spent"]
+    assert [(series.name, series.points) for series in panel.series] == [
+        ("spent, at δ 1e-05", ((1, 0.5), (2, 1.0), (3, 1.0)))
+    ]
+    folder = write_run(tmp_path, "noised", history)
+    assert read_run(folder)[1].rounds == history.rounds
+    head, first, *_ = (folder / "rounds.csv").read_text().splitlines()
+    assert dict(zip(head.split(","), first.split(","), strict=True))["epsilon"] == "0.5"
+
+
+def test_noised_versions_that_nobody_measured_are_told() -> None:
+    blind = [record(at, epsilon=at / 2, delta=1e-5, metrics={}, training={}, fairness={}) for at in (1, 2)]
+    assert [GIVE_ROWS in hint for hint in hints(History(tuple(blind)))] == [True]
+    assert hints(History((*blind, record(3, epsilon=1.5, delta=1e-5)))) == ()
+    assert hints(History((record(1, metrics={}, training={}, fairness={}),))) == ()
+
+
+@pytest.mark.parametrize("history", [RUN, History((record(1),)), History(), secret(0.0, 0.0)])
 def test_the_picture_is_svg_with_a_line_for_every_curve(history: History) -> None:
     drawn = panels(history)
     root = ElementTree.fromstring(svg("a <b> & c", drawn))

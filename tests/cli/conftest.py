@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 
 @dataclass(frozen=True)
 class Done:

@@ -22,6 +22,7 @@ SUMMARY = (
     "accuracy",
     "rounds",
     "clients",
+    "secure_aggregation",
     "seconds",
     "first_metric_seconds",
     "bytes_up",

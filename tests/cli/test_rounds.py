@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+import typer
 from rich.console import Console
 
 from coterie.cli.output import Output, figure, short_id, size
-from coterie.cli.rounds import COLUMNS, RoundTable, columns_for, draw, in_sight
-from coterie.cli.watch import follow_run, patiently
+from coterie.cli.rounds import COLUMNS, RoundTable, advise, columns_for, draw, in_sight
+from coterie.cli.watch import OpenRound, follow_run, patiently
 from coterie.client_sdk.control.control import Run
 from coterie.errors import Unreachable
 from coterie.protocol.control import Event
@@ -42,6 +43,27 @@ def test_into_a_pipe_each_round_is_one_line_of_at_most_eighty_columns(capsys: py
     assert second.split() == ["2", "aggregate_failed", "0/10", "-", "-", "-", "-", "-"]
     assert {len(line) for line in (head, first, second)} == {len(head)}
     assert len(head) <= 80
+
+
+def test_rounds_of_secret_and_noised_sums_say_what_was_clipped_and_spent(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first round was abandoned before its sum, so that the columns come with the second, under a head anew."""
+    with RoundTable(Output(json=False), "a title") as table:
+        for row in (ROWS[1], {**ROWS[0], "clipped": 0.25}, {**ROWS[0], "clipped": 0.0, "epsilon": 1.2345}):
+            table.add(row)
+    _, plain, _, head, second, third, fourth = capsys.readouterr().out.splitlines()
+    assert tuple(plain.split()) == COLUMNS
+    assert head.split()[-1] == "clipped" and second.split()[-1] == "25%"
+    assert third.split()[-2:] == ["clipped", "epsilon"] and fourth.split()[-2:] == ["0%", "1.234"]
+    assert max(map(len, (plain, head, third, fourth))) <= 80
+    assert columns_for([ROWS[0]], 200) == COLUMNS
+    assert columns_for([{**ROWS[0], "epsilon": 1.0}], 200) == (*COLUMNS, "epsilon")
+
+
+def test_a_norm_that_clips_many_is_told_when_the_run_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    advise(Output(json=False), [{**ROWS[0], "clipped": 0.01}])
+    assert capsys.readouterr().out == ""
+    advise(Output(json=False), [ROWS[1], {**ROWS[0], "clipped": 0.3}])
+    assert "shortened 30%" in (told := capsys.readouterr().out) and "raise SecureAggregation(norm=...)" in told
 
 
 def test_with_json_each_round_is_its_event(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +136,32 @@ def test_the_next_command_can_be_copied_whatever_the_name(capsys: pytest.Capture
     run.name = "bright or dark"
     follow_run(Output(json=False), cast(Run, run))
     assert "coterie models download 'bright or dark' infer.onnx" in capsys.readouterr().out
+
+
+def test_who_watches_is_told_why_nothing_was_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    class Failing(Restarted):
+        def watch(self, *, after: str | None = None) -> Iterator[Event]:
+            row = {**ROWS[0], "state": "abandoned", "cause": "deadline", "detail": "nobody came", "round": 3}
+            yield Event(id=1, type="round.abandoned", data=row)
+
+    with pytest.raises(typer.Exit):
+        follow_run(Output(json=False), cast(Run, Failing(1)))
+    assert "Round 3 was abandoned: nobody came." in capsys.readouterr().out
+
+
+def test_the_open_round_is_shown_while_devices_train_and_while_they_sum_in_secret() -> None:
+    shown: list[tuple[object, ...]] = []
+
+    class Table(RoundTable):
+        def work(self, round: int, kind: str, done: int, total: int) -> None:
+            shown.append((round, kind, done, total))
+
+    table = OpenRound(Table(Output(json=False), "a title"))
+    table.see("round.started", {"round": 2, "cohort": 10})
+    table.see("task.trained", {"round": 2, "kind": "train"})
+    table.see("task.trained", {"round": 2, "kind": "evaluate"})
+    table.see("attempt.phase", {"round": 2, "kind": "train", "phase": "masked", "awaited": 9, "answered": 9})
+    assert shown == [(2, "train", 1, 10), (2, "summing in secret, on to masked", 9, 10)]
 
 
 def test_a_coordinator_that_never_answered_is_not_waited_for() -> None:

@@ -32,6 +32,7 @@ from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
+from coterie.server.faults import VARIABLE
 from coterie.server.settings import Settings
 
 Arrays = dict[str, NDArray[Any]]
@@ -178,13 +179,13 @@ serve(Settings(folder=Path(sys.argv[1]), **settings), ready)
 
 
 @contextmanager
-def coordinator_process(folder: Path, **settings: str) -> Generator[Coordinator, None, None]:
-    """Start a coordinator on a port of the system's choice, and end it."""
+def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Generator[Coordinator, None, None]:
+    """Start a coordinator on a port of the system's choice, and end it. fault: where it kills itself."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVE, str(folder / "server"), json.dumps(settings)],
         stdout=subprocess.PIPE,
         text=True,
-        env=clean_environment(),
+        env=clean_environment(**({VARIABLE: fault} if fault else {})),
     ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

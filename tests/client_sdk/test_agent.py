@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, counting, experiment, hear, kinds, rows, run
+from sqlalchemy import update as change
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
@@ -17,6 +18,7 @@ from coterie.compute.nn.models import mlp
 from coterie.errors import ConfigurationError, InputError, StorageError, Unreachable
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.update import read_update
+from coterie.server.store.tables import RoundRow
 
 
 class Recorder:
@@ -82,17 +84,29 @@ def test_all_tensors_leave_in_one_message_a_round(tmp_path: Path) -> None:
 
 def test_client_state_is_rolled_back_when_the_round_is_abandoned(tmp_path: Path) -> None:
     """One update of the two that the round needs: the round is abandoned, and the update has not counted."""
+    applications: list[Any] = []
+
+    def keep(app: Any) -> Any:
+        applications.append(app)
+        return app
 
     async def work(place: Lab) -> None:
-        policy = RoundPolicy(rounds=1, cohort=2, min_updates=2, deadline_s=1.0, evaluate_every=0)
+        policy = RoundPolicy(rounds=1, cohort=2, min_updates=2, evaluate_every=0)
         view = await place.submit(experiment("lonely", rounds=policy, algorithm=counting()))
         agent = await place.agent("lonely")
-        summary = await agent.run(rounds=1)
+        running = asyncio.create_task(agent.run(rounds=1))
+        # However long training takes here, the deadline comes after the update and never before it.
+        while not agent.store.pending():
+            await asyncio.sleep(0.01)
+        async with applications[0].state.coordinator.database.write("deadline") as session:
+            await session.execute(change(RoundRow).values(deadline_at=1))
+        summary = await running
         assert (summary.counted, summary.rolled_back) == (0, 1)
         assert agent.store.client_state(view.id) == {}
-        assert (await place.control.history(view.id)).rounds[0].cause == "too_few_updates"
+        (record,) = (await place.control.history(view.id)).rounds
+        assert (record.accepted, record.cause) == (1, "too_few_updates")
 
-    run(work, tmp_path)
+    run(work, tmp_path, keep)
 
 
 def external(name: str) -> Experiment:

@@ -54,7 +54,7 @@ def strike(coordinator: Coordinator, folder: Path, point: str) -> Outcome:
         fault = f"{point}:{NTH.get(point, 1)}"
         killed = client(coordinator, token, folder / "device", folder / "rows.npz", fault)
         resumed = client(coordinator, token, folder / "device", folder / "rows.npz", None)
-        history = run.wait(30)
+        history = run.wait(120)
         return Outcome(killed, resumed, [(r.state, r.accepted) for r in history.rounds], len(control.devices(name)))
 
 

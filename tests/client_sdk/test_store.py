@@ -1,18 +1,32 @@
 """What a device remembers, over reopenings of its folder."""
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coterie.client_sdk.device.attempts import AttemptRecord, Message
 from coterie.client_sdk.device.store import STATES, Store, StoredMembership
-from coterie.errors import ConfigurationError, InternalError
+from coterie.errors import ConfigurationError, InternalError, PolicyRefused
 from coterie.protocol.canonical import sha256_hex
 
 UPDATE = b"the update's bytes"
+VECTOR = b"the vector's numbers in clear"
+SECRET = "5ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e75ec7e" * 200
+RECORD = AttemptRecord(
+    attempt="a1",
+    mode="semi_honest",
+    message="keys",
+    body='{"mask_key": "public"}',
+    state={"seed": SECRET},
+    vector=sha256_hex(VECTOR),
+)
 
 
 def lease(store: Store, task: str, round: int = 1) -> None:
@@ -105,6 +119,7 @@ def test_files_without_a_row_are_swept_and_files_with_one_are_kept(tmp_path: Pat
 def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) -> None:
     moves: dict[str, Callable[[Store], None]] = {
         "stored": lambda store: finish(store, "t", 1),
+        "attempt": lambda store: store.begin_attempt("t", RECORD, weight=3, steps=1),
         "pending": lambda store: store.acknowledged("t", kind="train"),
         "reported": lambda store: store.acknowledged("t", kind="evaluate"),
         "failed": lambda store: store.fail("t", "why"),
@@ -112,6 +127,7 @@ def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) ->
     ways: dict[str, list[str]] = {
         "leased": [],
         "stored": ["stored"],
+        "attempt": ["attempt"],
         "pending": ["stored", "pending"],
         "reported": ["stored", "reported"],
         "failed": ["failed"],
@@ -131,6 +147,63 @@ def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) ->
                 move(store)
             assert store.state_of("t") == state
         store.close()
+
+
+def begun(folder: Path) -> Store:
+    store = Store(folder)
+    lease(store, "t")
+    store.write_vector("t", VECTOR, {"v": np.zeros(2, np.float32)})
+    store.begin_attempt("t", RECORD, weight=3, steps=1)
+    return store
+
+
+def test_an_attempt_and_its_vector_survive_a_restart(tmp_path: Path) -> None:
+    store = reopened(begun(tmp_path))
+    found = store.in_flight()
+    assert found is not None and found.state == "attempt"
+    assert store.attempts.load("t") == RECORD and store.vector_path("t").read_bytes() == VECTOR
+    assert SECRET not in repr(RECORD)
+    store.write_masked("t", UPDATE)
+    store.masked("t", replace(RECORD, message="masked", vector=""), sha256=sha256_hex(UPDATE), size=len(UPDATE))
+    store = reopened(store)
+    found = store.in_flight()
+    assert found is not None and (found.sha256, found.size) == (sha256_hex(UPDATE), len(UPDATE))
+    assert store.update_path("t").read_bytes() == UPDATE and not store.vector_path("t").exists()
+
+
+@pytest.mark.parametrize("column", ["state", "message", "body", "vector", "attempt", "digest"])
+def test_an_attempt_that_is_not_what_was_written_is_lost(tmp_path: Path, column: str) -> None:
+    store = begun(tmp_path)
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "device.db")) as database, database:
+        database.execute(f"UPDATE attempts SET {column} = ?", ("{}" if column == "state" else "other",))
+    store = Store(tmp_path)
+    with pytest.raises(PolicyRefused, match="is damaged in the store") as caught:
+        store.attempts.load("t")
+    assert caught.value.reason == "attempt_lost"
+    with pytest.raises(PolicyRefused, match="is not in the store"):
+        store.attempts.load("t2")
+
+
+@pytest.mark.parametrize("how", ["acknowledged", "failed"])
+def test_the_secrets_of_an_attempt_that_is_over_are_nowhere_in_the_folder(tmp_path: Path, how: str) -> None:
+    store = begun(tmp_path)
+    later: tuple[Message, ...] = ("shares", "masked", "reveal")
+    for message in later:
+        store.attempts.advance("t", replace(RECORD, message=message, state={"seed": SECRET, "after": message}))
+    needle = SECRET[:64].encode()
+    assert any(needle in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    if how == "failed":
+        store.fail("t", "attempt_over")
+    else:
+        store.acknowledged("t", kind="train", outcome="summed")
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert needle not in path.read_bytes() and VECTOR not in path.read_bytes(), path
+    entry = store.history()[0]
+    assert (entry.sent, entry.mode) == (("keys", *later), "semi_honest")
+    assert entry.outcome == ("given_up" if how == "failed" else "summed")
+    with pytest.raises(PolicyRefused):
+        store.attempts.load("t")
 
 
 def test_the_key_and_the_membership_are_the_same_after_a_restart_and_the_key_is_private(tmp_path: Path) -> None:

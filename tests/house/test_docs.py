@@ -37,6 +37,8 @@ WAIT_S = 60.0
 # The one interpreter in which a page's Python blocks run, block by block; it says after each whether that went well.
 INTERPRETER = """
 import json, linecache, os, sys, traceback
+# As for who starts Python in that folder, wherever the environment says otherwise.
+sys.path.insert(0, "")
 names = {"__name__": "__main__"}
 for line in sys.stdin:
     block = json.loads(line)

@@ -147,7 +147,7 @@ EXACT = (
 )  # fmt: skip
 BOUNDED = (
     "qsgd:4", "qsgd:2+rice", "round:1", "sign", "eden:1", "eden:3", "eden:4", "eden:4:biased", "drive",
-    "rotate+grid:4", "rotate+grid:6:8", "powersgd:1",
+    "rotate+grid:4", "rotate+grid:6:8", "rotate+grid:16:8", "powersgd:1",
 )  # fmt: skip
 MATRIX = ([12, 3], [4, 1], [round(0.37 * (7 * n % 15 - 7), 2) for n in range(15)])
 LONG = [4200, 30, 40]
@@ -210,6 +210,7 @@ def codecs() -> Json:
                 "qsgd:4",
                 "rotate+grid:5",
                 "rotate+grid:8:1",
+                "rotate+grid:13",
                 "diff_sparse_quant",
             )
         ],
@@ -389,6 +390,8 @@ def signatures() -> Json:
         upload_limit=10_000,
         seed=7,
         edge=None,
+        secure=None,
+        privacy=None,
     )
     newer = Task.model_validate({**task.model_dump(mode="json"), "attempt": {"number": 1.0, "name": "\u20ac"}})
     requests: list[tuple[str, str, bytes, str]] = [

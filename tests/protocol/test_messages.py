@@ -127,6 +127,20 @@ CHANGES: dict[str, Any] = {
         "rest_rounds": 0,
         "rest_s": 0.0,
     },
+    "secure": {
+        "attempt": ids.new_id(ids.ATTEMPT),
+        "mode": "consistent",
+        "corrupt": 0.1,
+        "dropout": 0.1,
+        "min_clients": 9,
+        "max_clients": 10,
+        "weight_cap": 500,
+        "sections": [{"name": "counts", "encoding": "exact", "values": 5, "bits": 32, "top": 1}],
+        "noise": None,
+        "phase_ms": 1000,
+    },
+    "privacy": {"unit": "user", "epsilon": 1.0, "delta": 1e-6, "mechanism": "gaussian", "trusts": "coordinator"},
+    "local": {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0, "top": 0.1, "outputs": None},
 }
 
 

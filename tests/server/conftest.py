@@ -1,7 +1,7 @@
 """Fixtures of the coordinator's tests: an application in this process, and a fleet of scripted devices."""
 
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kill_kit import Zygote
 from server_kit import Opener, Operator, in_process, prepare
 
 from coterie.server import logs
@@ -40,3 +41,11 @@ def coordinator(settings: Settings) -> Opener:
             yield operator
 
     return open_it
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Generator[Zygote, None, None]:
+    """One zygote for all coordinators that a module kills."""
+    made = Zygote()
+    yield made
+    made.close()

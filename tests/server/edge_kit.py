@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from kill_kit import Zygote
 from server_kit import Device, Operator, fleet, once, prepare
-from test_kill import Zygote
 
 WAITS = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "critical", "shutdown_s": 1}
 

@@ -23,6 +23,7 @@ from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.models import mlp
@@ -165,7 +166,13 @@ class Operator:
         return BlobRef(sha256=digest, size=len(data))
 
     async def request(
-        self, population: str = "people", recipe: Recipe | None = None, lr: float = 1.0, **changes: Any
+        self,
+        population: str = "people",
+        recipe: Recipe | None = None,
+        lr: float = 1.0,
+        secure: SecureAggregation | None = None,
+        reducer: str = "mean",
+        **changes: Any,
     ) -> ExperimentCreate:
         """Upload a plan and its initial weights; the request that makes an experiment of them."""
         made = recipe or tiny()
@@ -181,13 +188,21 @@ class Operator:
             evaluation=None if made.evaluation is None else await self.put(made.evaluation, "evaluation"),
             rounds=policy(**changes),
             server=ServerRule(name="sgd", parameters={"lr": lr, "momentum": 0.5}),
+            reducer=reducer,
+            secure=None if secure is None else secure.to_json(),
         )
 
     async def experiment(
-        self, population: str = "people", recipe: Recipe | None = None, lr: float = 1.0, **changes: Any
+        self,
+        population: str = "people",
+        recipe: Recipe | None = None,
+        lr: float = 1.0,
+        secure: SecureAggregation | None = None,
+        reducer: str = "mean",
+        **changes: Any,
     ) -> str:
         """Start an experiment; its id."""
-        request = await self.request(population, recipe, lr, **changes)
+        request = await self.request(population, recipe, lr, secure, reducer, **changes)
         view = await self.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
         return view["id"]
 
@@ -282,7 +297,8 @@ class Device:
     async def check_in(self, pending: Sequence[str] = ()) -> dict[str, Any]:
         """Ask for a task."""
         pairs = ",".join(f'"{task}"' for task in pending)
-        body = f'{{"pending":[{pairs}],"capabilities":{{"trainers":["plan","external"]}}}}'.encode()
+        can = '"trainers":["plan","external"],"secure":["secagg/1"]'
+        body = f'{{"pending":[{pairs}],"capabilities":{{{can}}}}}'.encode()
         answer = await self.send("POST", "/v1/device/check-in", body)
         assert answer.is_success, answer.text
         return answer.json()

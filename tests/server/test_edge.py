@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from edge_kit import Forest, a_forest, a_zygote, devices, events, settled
+from kill_kit import Zygote
 from server_kit import Device, Operator, fleet, update
-from test_kill import Zygote
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors

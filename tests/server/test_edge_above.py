@@ -244,6 +244,24 @@ def test_a_task_that_the_edge_does_not_take_is_given_back_with_the_cause(
     run(coordinator, story)
 
 
+FLOORS: Final[dict[str, dict[str, Any]]] = {
+    "secrecy": {"require_secure_aggregation": True},
+    "cohort": {"min_cohort": 5},
+    "privacy": {"max_epsilon_per_year": 8.0, "delta": 1e-6},
+}
+
+
+@pytest.mark.parametrize("name", sorted(FLOORS))
+def test_a_task_below_the_floor_of_the_population_here_is_given_back(coordinator: Opener, name: str) -> None:
+    async def story(above: Above, operator: Operator) -> None:
+        await operator.ok("PATCH", "/v1/populations/people", json=FLOORS[name])
+        above.offered = above.task(new_id("exp"))
+        assert (await above.called("abort", above.offered.id))["code"] == "population_policy"
+        assert (await operator.ok("GET", "/v1/experiments"))["items"] == []
+
+    run(coordinator, story)
+
+
 def test_no_second_round_begins_while_one_is_open(coordinator: Opener) -> None:
     """An answer waits for its verdict, so the edge checks in while it is at the next task, and is offered a third: the
     second is over above then, and is withdrawn before the third begins.

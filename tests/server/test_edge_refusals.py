@@ -11,6 +11,7 @@ from server_kit import SIZE, Device, Opener, Operator, once, prepare, tiny, upda
 
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.errors import ConfigurationError, CoterieError
+from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.update import encode_update
 from coterie.server.auth.tokens import new_token
@@ -194,6 +195,23 @@ def test_an_edge_that_joins_later_gets_no_task_of_such_a_rule(coordinator: Opene
         assert (await (await Device(operator.http).enrol(later)).check_in())["task"] is None
         device = await Device(operator.http).enrol(token)
         assert (await device.check_in())["task"] is not None
+
+    run(coordinator, story)
+
+
+def test_an_edge_that_joins_later_gets_no_task_whose_sum_is_noised(coordinator: Opener) -> None:
+    """A sum of its devices, shortened as one vector, would move by twice what the noise is made for."""
+
+    async def story(operator: Operator, edge: Device) -> None:
+        token = await operator.population("others")
+        request = await operator.request("others", weight_cap=1)
+        privacy = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=1.0).to_json()
+        body = request.model_copy(update={"privacy": privacy}).model_dump(mode="json")
+        await operator.ok("POST", "/v1/experiments", json=body, headers=once())
+        asked = {"kind": "edge", "population": "others", "max_clients": 5}
+        later = (await operator.ok("POST", "/v1/tokens", json=asked, headers=once()))["token"]
+        assert (await (await Device(operator.http).enrol(later)).check_in())["task"] is None
+        assert (await (await Device(operator.http).enrol(token)).check_in())["task"] is not None
 
     run(coordinator, story)
 

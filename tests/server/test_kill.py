@@ -9,13 +9,8 @@ the devices carry on as real ones do: they repeat what was not answered.
 
 import asyncio
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,151 +18,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from server_kit import Device, Operator, Recipe, fleet, measured, planted, prepare, tiny, update
+from kill_kit import Zygote, supervised, until_dead_once, until_no_update_is_left
+from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
-from coterie.server.faults import COMMIT_POINTS, EDGE_POINTS
+from coterie.server.faults import BUDGET_POINTS, COMMIT_POINTS, EDGE_POINTS, SECURE_POINTS
 
 REFUSED = (409, 422)
-
-
-class Zygote:
-    """The process that forks coordinators."""
-
-    def __init__(self) -> None:
-        script = Path(__file__).parent / "zygote.py"
-        self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        """One order, one answer."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it; its children have ended."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Generator[Zygote, None, None]:
-    """One zygote for all the points."""
-    made = Zygote()
-    yield made
-    made.close()
-
-
-@dataclass
-class Supervisor:
-    """Keeps a coordinator running: the first process with a fault, every later one without."""
-
-    zygote: Zygote
-    folder: Path
-    port: int
-    pid: int = 0
-    statuses: list[int] = field(default_factory=list[int])
-    starts: int = 0
-
-    @property
-    def url(self) -> str:
-        """Where it answers; the same after a restart."""
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self, fault: str) -> None:
-        """Start a process."""
-        self.starts += 1
-        settings = {
-            "folder": str(self.folder / "state"),
-            "port": self.port,
-            "retry_floor_s": 0.02,
-            "retry_idle_s": 0.02,
-            "log_level": "error",
-            "shutdown_s": 1,
-            "prestart": False,
-        }
-        ready = self.folder / f"ready-{self.starts}"
-        self.pid = self.zygote.ask({"settings": settings, "fault": fault, "ready": str(ready)})["pid"]
-
-    def ready(self) -> bool:
-        """Whether the newest process answers."""
-        return (self.folder / f"ready-{self.starts}").exists()
-
-    def dead(self) -> bool:
-        """Whether the newest process has ended (it stays a zombie until it is waited for)."""
-        state = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        return state == "Z"
-
-    def reap(self) -> None:
-        """Take note of how the newest process ended."""
-        self.statuses.append(self.zygote.ask({"wait": self.pid})["status"])
-
-    async def watch(self) -> None:
-        """Start another process whenever one dies."""
-        while True:
-            if self.dead():
-                self.reap()
-                self.start("")
-            await asyncio.sleep(0.02)
-
-
-class Patient(httpx.AsyncBaseTransport):
-    """Sends a request again while the coordinator is away: what was not answered is repeated, signed anew by whoever
-    signs.
-    """
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-        self._inner = httpx.AsyncHTTPTransport()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        await request.aread()
-        for _ in range(500):
-            if self._supervisor.ready():
-                try:
-                    response = await self._inner.handle_async_request(request)
-                    await response.aread()
-                except httpx.TransportError:
-                    pass
-                else:
-                    return response
-            await asyncio.sleep(0.02)
-        raise AssertionError("the coordinator never came back")
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@asynccontextmanager
-async def supervised(zygote: Zygote, folder: Path, fault: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
-    """A coordinator that dies at a fault and comes back, and its operator."""
-    prepare(folder / "state")
-    supervisor = Supervisor(zygote, folder, free_port())
-    supervisor.start(fault)
-    watching = asyncio.create_task(supervisor.watch())
-    try:
-        async with httpx.AsyncClient(transport=Patient(supervisor), base_url=supervisor.url, timeout=20) as http:
-            await http.get("/healthz")
-            token = (folder / "state" / "admin.token").read_text().strip()
-            yield supervisor, Operator(http, token)
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        os.kill(supervisor.pid, signal.SIGTERM)
-        supervisor.reap()
 
 
 @dataclass
@@ -264,6 +122,7 @@ async def stopped_story(operator: Operator, token: str, ledger: Ledger) -> list[
 
 
 Story = Callable[[Operator, str, Ledger], Awaitable[list[str]]]
+
 STORIES: dict[str, Story] = {
     "expire": lost_story,
     "deadline": late_story,
@@ -272,6 +131,7 @@ STORIES: dict[str, Story] = {
     "stop": stopped_story,
     "revoke": stopped_story,
 }
+
 ENDINGS: dict[Story, tuple[str, str, str, str | None]] = {
     main_story: ("finished", "completed", "committed", None),
     late_story: ("finished", "completed", "committed", None),
@@ -281,8 +141,10 @@ ENDINGS: dict[Story, tuple[str, str, str, str | None]] = {
     stopped_story: ("stopped", "stopped", "abandoned", "stopped"),
 }
 
+ELSEWHERE = (*EDGE_POINTS, *SECURE_POINTS, *BUDGET_POINTS)
 
-@pytest.mark.parametrize("point", [point for point in COMMIT_POINTS if point not in EDGE_POINTS])
+
+@pytest.mark.parametrize("point", [point for point in COMMIT_POINTS if point not in ELSEWHERE])
 def test_kill_at(point: str, zygote: Zygote, tmp_path: Path) -> None:
     asyncio.run(kill_at(point, zygote, tmp_path))
 
@@ -301,13 +163,6 @@ async def kill_at(point: str, zygote: Zygote, folder: Path) -> None:
         await check_events(operator, experiment, ledger)
         await until_no_update_is_left(folder)
     assert supervisor.statuses == [-signal.SIGKILL, 0]
-
-
-async def until_dead_once(supervisor: Supervisor) -> None:
-    """Points after the last round (cleaning up) are reached a moment later."""
-    async with asyncio.timeout(60):
-        while not supervisor.statuses or not supervisor.ready():
-            await asyncio.sleep(0.02)
 
 
 async def check_rounds(operator: Operator, experiment: str, ending: tuple[str, str, str, str | None]) -> None:
@@ -360,10 +215,3 @@ async def check_events(operator: Operator, experiment: str, ledger: Ledger) -> N
     ]
     assert sorted(accepted) == sorted(task for _, task, owner in ledger.tasks if owner == experiment)
     assert sum(event["type"] in ("round.committed", "round.abandoned") for event in found) == 1
-
-
-async def until_no_update_is_left(folder: Path) -> None:
-    """The files of updates go when their round has ended."""
-    async with asyncio.timeout(60):
-        while any(path.is_file() for path in (folder / "state" / "blobs" / "updates").rglob("*")):
-            await asyncio.sleep(0.02)

@@ -7,13 +7,12 @@ every update moves the weights by its value times its share, and its device is t
 
 import asyncio
 import signal
-from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kill_kit import Zygote, supervised, until_dead_once, until_no_update_is_left
 from server_kit import Device, Operator, fleet, update
-from test_kill import Zygote, supervised, until_dead_once, until_no_update_is_left
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
@@ -26,14 +25,6 @@ STRIKES = (
     "commit.before_commit:1", "commit.after_commit:1", "commit.before_commit:2",
     "updates.before_delete:1", "updates.after_delete:1", "cleanup.before_commit:1",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Generator[Zygote, None, None]:
-    """One zygote for all the strikes."""
-    made = Zygote()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("strike", STRIKES)

@@ -7,7 +7,7 @@ the third round the version is what the formulas give that never heard of a rest
 
 import asyncio
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from kill_kit import Zygote, supervised, until_dead_once, until_no_update_is_left
 from server_kit import Device, Operator, Recipe, fleet, once, tiny
-from test_kill import Zygote, supervised, until_dead_once, until_no_update_is_left
 
 from coterie.aggregation.horizontal import FedDyn, Scaffold
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, Named
@@ -80,14 +80,6 @@ STRIKES = (
     ("feddyn", "result_blob.after_sync:4"),
     ("feddyn", "commit.before_commit:2"),
 )
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Generator[Zygote, None, None]:
-    """One zygote for all the strikes."""
-    made = Zygote()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(("method", "strike"), STRIKES)

@@ -26,6 +26,9 @@ TABLE: Final = {
     "POST /v1/populations": "admin",
     "GET /v1/populations": "admin",
     "GET /v1/populations/{name}": "admin",
+    "PATCH /v1/populations/{name}": "admin",
+    "GET /v1/populations/{name}/budget": "admin",
+    "GET /v1/populations/{name}/budget/entries": "admin",
     "PUT /v1/populations/{name}/signers/{public}": "admin",
     "POST /v1/tokens": "admin",
     "GET /v1/tokens": "admin",
@@ -48,6 +51,11 @@ TABLE: Final = {
     "PATCH /v1/device/tasks/{task}/update": "device",
     "POST /v1/device/tasks/{task}/progress": "device",
     "POST /v1/device/tasks/{task}/abort": "device",
+    "POST /v1/device/tasks/{task}/secure/keys": "device",
+    "POST /v1/device/tasks/{task}/secure/shares": "device",
+    "POST /v1/device/tasks/{task}/secure/agreement": "device",
+    "POST /v1/device/tasks/{task}/secure/reveal": "device",
+    "GET /v1/device/tasks/{task}/secure/{awaited}": "device",
 }
 # And what each credential is good for; those that are not named, for nothing.
 GOOD_FOR: Final = {"admin": "admin", "enrol": "enrol", "edge": "enrol", "device": "device", "edge aggregator": "device"}
@@ -68,6 +76,7 @@ VALUES: Final = {
     "{public}": "0" * 64,
     "{token}": "tok_" + "0" * 32,
     "{experiment}": "exp_" + "0" * 32,
+    "{awaited}": "roster",
     "{device}": "dev_" + "0" * 32,
     "{task}": "task_" + "0" * 32,
 }

@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.plan.bundle import Plan
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.models import mlp
@@ -42,6 +45,29 @@ def experiment(**changes: Any) -> Experiment:
         rounds=RoundPolicy(rounds=4, cohort=4),
     )
     return replace(base, **changes)
+
+
+class Spoils(PlanTrainer):
+    """Sends what is not finite for every client with at least so many rows to train on."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self._least = least
+
+    def train(
+        self,
+        plan: Plan,
+        weights: Tensors,
+        frozen: Tensors,
+        task: LocalTask,
+        rows: Rows,
+        client_state: Tensors,
+        options: TrainOptions,
+    ) -> LocalResult:
+        result = super().train(plan, weights, frozen, task, rows, client_state, options)
+        if len(rows["y"]) < self._least:
+            return result
+        return replace(result, sections={**result.sections, "delta": np.full_like(result.sections["delta"], np.inf)})
 
 
 def same(a: Mapping[str, NDArray[Any]], b: Mapping[str, NDArray[Any]]) -> bool:

@@ -8,17 +8,15 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
-from simulation_kit import CLIENTS, SCHEMA, Arrays, experiment, rows, same
+from simulation_kit import CLIENTS, SCHEMA, Arrays, Spoils, experiment, rows, same
 
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
-from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.nn import AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, ReLU, Sequential
@@ -62,7 +60,6 @@ def test_the_same_arguments_give_the_same_weights_whatever_the_number_of_threads
 
 def test_a_round_is_the_aggregate_of_its_clients_updates(tmp_path: Path) -> None:
     """One round by hand: train each client, aggregate the files; the simulation commits the same to an ulp."""
-    from coterie.client_sdk.device.trainers.plan import PlanTrainer
 
     wanted = experiment(rounds=RoundPolicy(rounds=1, cohort=6))
     compiled = compile_plan(wanted)
@@ -184,25 +181,6 @@ def test_client_state_lives_from_round_to_round() -> None:
         assert np.allclose(weights - initial[name], 1 + 2 + 3, atol=1e-5)
 
 
-class Spoils(PlanTrainer):
-    """Sends what is not finite for the client with most rows."""
-
-    def train(
-        self,
-        plan: Plan,
-        weights: Tensors,
-        frozen: Tensors,
-        task: LocalTask,
-        rows: Rows,
-        client_state: Tensors,
-        options: TrainOptions,
-    ) -> LocalResult:
-        result = super().train(plan, weights, frozen, task, rows, client_state, options)
-        if len(rows["y"]) < 60:
-            return result
-        return replace(result, sections={**result.sections, "delta": np.full_like(result.sections["delta"], np.inf)})
-
-
 def test_an_update_that_cannot_be_used_leaves_its_client_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a coordinator, which tells the device that its update was rejected: what is pending with it is dropped."""
     seen: list[Population] = []
@@ -214,7 +192,7 @@ def test_an_update_that_cannot_be_used_leaves_its_client_as_it_was(monkeypatch: 
 
     monkeypatch.setattr(Population, "keep", kept)
     wanted = experiment(algorithm=Scaffold(clients=2), rounds=RoundPolicy(rounds=1, cohort=2, min_updates=1))
-    history = simulate(wanted, [CLIENTS[0], rows(100)], trainer=Spoils())
+    history = simulate(wanted, [CLIENTS[0], rows(100)], trainer=Spoils(60))
     assert history.rounds[0].state == "committed"
     assert seen[-1].states.keys() == {0} and seen[-1].standings.keys() == {0}
 

@@ -1,5 +1,6 @@
 """What a trainer is, and the values that go in and come out."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import METRICS
 from coterie.errors import CoterieError
+from coterie.privacy.secagg.entropy import Entropy
 from coterie.protocol.metrics import MetricSums
 
 Tensors = Mapping[str, NDArray[np.float32]]
 Rows = Mapping[str, NDArray[Any]]
+Arrays = dict[str, NDArray[Any]]
 
 
 class Stopped(CoterieError):
@@ -27,7 +30,8 @@ class LocalTask:
     """What a trainer must know of a task. hyper: overrides of the plan's defaults. weight_cap: the most that ``weight``
     may claim.
 
-    seed: of shuffling and dropout; the same seed, weights and rows give the same update.
+    seed: of shuffling and dropout; the same seed, weights and rows give the same update, unless rows are private (see
+    `TrainOptions.entropy`).
     """
 
     experiment: str
@@ -42,12 +46,14 @@ class TrainOptions:
     """How a device wants to work, none of which is a task's business.
 
     threads: of one graph run. max_steps: never more steps than this. on_step: called after each step with the number of
-    steps done, and with 0 after each batch of a probe; what it raises ends the training.
+    steps done, and with 0 after each batch of a probe; what it raises ends the training. entropy: where private noise
+    and private draws of rows come from; never the task's seed, which others know.
     """
 
     threads: int = 1
     max_steps: int | None = None
     on_step: Callable[[int], None] = lambda steps: None
+    entropy: Entropy = os.urandom
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,14 +20,13 @@ from numpy.typing import NDArray
 from coterie.aggregation.evaluate import evaluate, run_probe
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphName, Source
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.private_feeds import private_feeds
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import InternalError
 from coterie.protocol.metrics import MetricSums
-
-Arrays = dict[str, NDArray[Any]]
 
 KEPT_GRAPHS = 16
 
@@ -67,7 +66,7 @@ _FILL: Mapping[Source, Callable[[Supply, GraphInput], NDArray[Any]]] = {
     "counter": lambda supply, tensor: np.array([supply.counters[tensor.key]], np.float32),
 }
 # Filled anew at each step.
-_FED: frozenset[Source] = frozenset(("batch", "random"))
+_FED: frozenset[Source] = frozenset(("batch", "random", "noise"))
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,8 @@ class PlanTrainer:
     ) -> LocalResult:
         """The probe if there is one, begin, steps, finish. The weight is the number of rows, at most the task's cap.
 
-        Guarantees: a function of its arguments, bit for bit, for a given number of threads and ONNX Runtime version.
+        Guarantees: a function of its arguments, bit for bit, for a given number of threads and ONNX Runtime version; of
+        a plan with example-level privacy, whose weight is 1, of the entropy's bytes too.
         """
         begun = self.begin(plan, weights, frozen, task, rows, client_state, options)
         steps = 0
@@ -139,7 +139,9 @@ class PlanTrainer:
         supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper}, probe)
         begun = self._run(supply, "begin", options.threads)
         state = {name.removeprefix(NEXT): value for name, value in begun.items()}
-        weight = min(len(next(iter(rows.values()))), task.weight_cap)
+        # How many rows there are is private where rows are.
+        examples = 1 if manifest.training.private else len(next(iter(rows.values())))
+        weight = min(examples, task.weight_cap)
         return Begun(replace(supply, state=state), weight)
 
     def finish(
@@ -219,6 +221,9 @@ class PlanTrainer:
 
 def step_feeds(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> Iterator[Arrays]:
     """What each step of a task is fed: the batch and the numbers drawn for it, by input."""
+    if plan.manifest.training.private is not None:
+        yield from private_feeds(plan, rows, options)
+        return
     training, graph = plan.manifest.training, plan.manifest.graph("train")
     limit = min((n for n in (training.max_steps, options.max_steps) if n is not None), default=None)
     batch_inputs, random_inputs = graph.from_source("batch"), graph.from_source("random")

@@ -140,3 +140,27 @@ def test_batch_norm_clips_outside_training() -> None:
         clipped.gradient,
         loop(Model("", fn, {}, [X.numpy()], {n: a.numpy() for n, a in NORMED.items()}), 1.0, np.ones(4, np.float32))[0],
     )
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("bad", [nan, inf, -inf, 1e30])
+def test_an_example_without_a_finite_gradient_counts_as_zeros_and_spoils_no_other(name: str, bad: float) -> None:
+    model = BY_NAME[name]
+    if model.batch[0].dtype != np.float32:
+        pytest.skip("its rows are ids, which are always finite")
+    rows = [np.array(row) for row in model.batch]
+    rows[0][1] = bad
+    params = model.weights()
+    found = clipped_grad(model.fn, 0.5, nonfinite="zero")(params, *(Array(row) for row in rows)).gradient
+    others = [np.delete(row, 1, axis=0) for row in model.batch]
+    alone = clipped_grad(model.fn, 0.5, nonfinite="zero")(params, *(Array(row) for row in rows_of(rows, 1))).gradient
+    wanted = clipped_grad(model.fn, 0.5)(params, *(Array(row) for row in others)).gradient
+    for key in params:
+        one = alone[key].numpy()
+        assert np.isfinite(one).all()
+        np.testing.assert_allclose(found[key].numpy(), wanted[key].numpy() + one, rtol=1e-4, atol=1e-5)
+    assert np.sqrt(sum(float(np.sum(one.numpy() ** 2)) for one in alone.values())) <= 0.5 * (1 + 1e-5)
+
+
+def rows_of(rows: list[Any], place: int) -> list[Any]:
+    return [row[place : place + 1] for row in rows]

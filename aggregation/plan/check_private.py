@@ -1,0 +1,35 @@
+"""Whether a plan can give the example-level privacy that it states."""
+
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.errors import PlanRefused
+
+
+def check_private(manifest: Manifest) -> None:
+    """What `Training.private` states, against what the graphs take.
+
+    What a graph computes cannot be read off: that it clips is what the researcher signs. Raises errors.PlanRefused
+    (``plan_private``).
+    """
+    training, train = manifest.training, manifest.graphs.get("train")
+    noised = {tensor.key for tensor in train.from_source("noise")} if train else set[str]()
+    private = training.private
+    if private is None:
+        if noised:
+            raise _refused(f"train takes noise for {min(noised)!r}, and the manifest states none")
+        return
+    moved = {tensor.key for tensor in train.inputs if tensor.role == "shared"} if train else set[str]()
+    rules = (
+        (bool(noised), "no weight takes noise"),
+        (noised <= moved, "noise is taken for what is no weight"),
+        (training.epochs == 1 and training.max_steps is not None, "the number of steps must be max_steps alone"),
+        (private.expected < training.batch_size, "a batch must have room for more rows than are expected"),
+        ("probe" not in manifest.graphs, "a probe sums over rows without noise"),
+        (not manifest.buffers, "running statistics are of whole batches, and nothing clips them"),
+    )
+    for holds, message in rules:
+        if not holds:
+            raise _refused(message)
+
+
+def _refused(message: str) -> PlanRefused:
+    return PlanRefused(f"The plan's example-level privacy cannot hold: {message}.", code="plan_private")

@@ -1,0 +1,1 @@
+"""Private aggregation as an experiment asks for it: what is possible together, and what each mode promises."""

@@ -1,0 +1,364 @@
+"""What cannot be together with secure aggregation or differential privacy: one table, with the reason and what to
+choose instead.
+
+Secure aggregation is on by default from a cohort of ten; a clash is refused all the same, never silently resolved, so
+that nobody runs in the open who did not say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coterie import errors
+from coterie.aggregation.horizontal.algorithm import Rules, Shapes
+from coterie.aggregation.plan.manifest import DELTA
+from coterie.aggregation.private.secure_aggregation import FROM_COHORT
+from coterie.aggregation.selection import selector_of
+from coterie.privacy.dp.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
+from coterie.privacy.secagg.parameters import FEWEST_CLIENTS, parameters
+from coterie.protocol.layout import Layout, Tensor
+from coterie.protocol.sections import SectionSpec
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+    from coterie.aggregation.private.secure_aggregation import SecureAggregation
+
+_RING = (1 << 32) - 1
+
+
+@dataclass(frozen=True)
+class Clash:
+    """Two wishes that exclude each other. holds(experiment): what of it is in the way, as the researcher wrote it; None
+    where nothing is. because: why. instead: what to choose.
+    """
+
+    holds: Callable[[Experiment], str | None]
+    because: str
+    instead: str
+
+
+def _secure(experiment: Experiment) -> SecureAggregation:
+    if experiment.secure is None:
+        raise errors.InternalError("Only experiments with secure aggregation are held to its rules.")
+    return experiment.secure
+
+
+def _groups_of(experiment: Experiment) -> int | None:
+    groups = _secure(experiment).groups
+    return None if groups is None else experiment.rounds.cohort // groups
+
+
+def _sections(experiment: Experiment) -> tuple[SectionSpec, ...]:
+    """The sections of the method for a model of one weight: which there are does not depend on the model."""
+    shapes = Shapes(tensors={"weight": (1,)}, trained={"weight": (1,)})
+    client = experiment.algorithm.client
+    layout = Layout(tuple(Tensor(name, tuple(shape)) for name, shape in client.version(shapes).items()))
+    return client.sections(shapes, layout)
+
+
+def _without_range(experiment: Experiment) -> str | None:
+    named = [spec.name for spec in _sections(experiment) if spec.is_extra and spec.value_range is None]
+    return f"algorithm {experiment.algorithm.name!r} (its section {named[0]!r})" if named else None
+
+
+def _too_wide(experiment: Experiment) -> str | None:
+    for spec in _sections(experiment):
+        if spec.reduction == "sum" and spec.value_range is not None:
+            low, high = spec.value_range
+            if experiment.rounds.cohort * (high - low) > _RING:
+                return f"cohort={experiment.rounds.cohort} with sums up to {high:g} per client"
+    return None
+
+
+def _weights(experiment: Experiment) -> str | None:
+    policy, bits = experiment.rounds, _secure(experiment).bits or 2
+    means = any(spec.reduction == "weighted_mean" for spec in _sections(experiment))
+    most = policy.cohort * policy.weight_cap * ((1 << bits) - 1 if means else 1)
+    return f"weight_cap={policy.weight_cap} for a cohort of {policy.cohort} at {bits} bits" if most > _RING else None
+
+
+def _unsound(experiment: Experiment) -> str | None:
+    secure, policy = _secure(experiment), experiment.rounds
+    fewest = policy.min_updates if secure.groups is None else policy.cohort // secure.groups
+    for clients in sorted({fewest, _groups_of(experiment) or policy.cohort}):
+        if clients < FEWEST_CLIENTS:
+            continue
+        try:
+            parameters(clients, corrupt=secure.corrupt, dropout=secure.dropout, mode=secure.mode)
+        except errors.ArgumentValueError:
+            return f"corrupt={secure.corrupt:g} and dropout={secure.dropout:g} among {clients} clients"
+    return None
+
+
+def _few_groups(experiment: Experiment) -> str | None:
+    each = _groups_of(experiment)
+    return None if each is None or each >= FEWEST_CLIENTS else f"groups={_secure(experiment).groups}"
+
+
+def _uneven_groups(experiment: Experiment) -> str | None:
+    policy, groups = experiment.rounds, _secure(experiment).groups
+    offers_more = groups is not None and not policy.buffered and policy.tasks() > policy.cohort
+    return f"groups={groups} with {policy.tasks()} tasks for a cohort of {policy.cohort}" if offers_more else None
+
+
+def _buffers(experiment: Experiment) -> str | None:
+    return f"mode={experiment.rounds.mode!r}" if experiment.rounds.buffered else None
+
+
+def _reads_losses(experiment: Experiment) -> str | None:
+    asked = experiment.rounds.selection
+    return f"selection={asked!r}" if selector_of(asked).needs_loss else None
+
+
+def _uneven_weights(experiment: Experiment) -> str | None:
+    cap = experiment.rounds.weight_cap
+    return f"weight_cap={cap}" if cap != 1 else None
+
+
+def _devices_measure(experiment: Experiment) -> str | None:
+    every = experiment.rounds.evaluate_every
+    return f"evaluate_every={every}" if every else None
+
+
+def _sends_more(experiment: Experiment) -> str | None:
+    alone = [spec.name for spec in _sections(experiment)] == [DELTA]
+    return None if alone else f"algorithm {experiment.algorithm.name!r}"
+
+
+_IN_ROUNDS = 'choose mode="synchronous"'
+_SELECT_BLINDLY = "choose uniform, weighted, cyclic or least_recent"
+_COUNT_ALIKE = "set weight_cap=1 in the round policy, so that every device counts alike"
+_MEASURE_CENTRALLY = "set evaluate_every=0 and give the coordinator evaluation rows"
+_CHANGE_ALONE = "choose FedAvg, FedProx, FedDyn or another method that sends the change alone"
+_HIDES_NOBODY = f"a sum of fewer than {FEWEST_CLIENTS} clients hides nobody"
+
+SECURE: tuple[Clash, ...] = (
+    Clash(
+        _buffers,
+        "masks cancel among clients that trained on one version, and a buffer mixes versions",
+        _IN_ROUNDS,
+    ),
+    Clash(
+        _reads_losses,
+        "it reads the loss of single clients, and only sums are ever seen",
+        _SELECT_BLINDLY,
+    ),
+    Clash(
+        lambda e: f"reducer={e.reducer!r}" if e.reducer != "mean" and _secure(e).groups is None else None,
+        "it must look at single updates, and only their sum is ever seen",
+        "choose reducer='mean', whose clients bound their norm themselves (SecureAggregation(norm=...)), or "
+        "SecureAggregation(groups=...), which gives the rule the means of random groups",
+    ),
+    Clash(
+        lambda e: f"groups={_secure(e).groups}" if e.reducer == "mean" and _secure(e).groups is not None else None,
+        "groups show more than one sum does, and a mean of groups is no safer than the mean of all",
+        "choose a robust reducer such as nnm(f)+trimmed_mean(f), or leave groups out",
+    ),
+    Clash(
+        _few_groups,
+        _HIDES_NOBODY,
+        "ask for fewer groups or a larger cohort",
+    ),
+    Clash(
+        _uneven_groups,
+        "a round ends with the first to finish, who would fill some groups and leave others too small for a sum",
+        "leave over_selection and dropout out of the round policy, or leave groups out",
+    ),
+    Clash(
+        lambda e: f"codecs={e.codecs!r}" if e.codecs != ("float32",) else None,
+        "updates are added as whole numbers on a public grid, which no other codec's bytes can be",
+        "leave codecs out and choose SecureAggregation(bits=..., norm=...)",
+    ),
+    Clash(
+        lambda e: f"cohort={e.rounds.cohort}" if e.rounds.cohort < FEWEST_CLIENTS else None,
+        _HIDES_NOBODY,
+        f"choose a cohort of at least {FEWEST_CLIENTS}",
+    ),
+    Clash(
+        lambda e: f"min_updates={e.rounds.min_updates}" if e.rounds.min_updates < FEWEST_CLIENTS else None,
+        _HIDES_NOBODY,
+        f"choose min_updates of at least {FEWEST_CLIENTS}",
+    ),
+    Clash(
+        lambda e: (
+            f"evaluation_cohort={e.rounds.evaluators()}"
+            if e.rounds.evaluate_every and e.rounds.evaluators() < FEWEST_CLIENTS
+            else None
+        ),
+        _HIDES_NOBODY,
+        f"choose an evaluation_cohort of at least {FEWEST_CLIENTS}, or evaluate_every=0",
+    ),
+    Clash(
+        _unsound,
+        "no number of neighbours keeps the promise for so many corrupt and vanished clients",
+        "lower corrupt or dropout, or raise the cohort",
+    ),
+    Clash(
+        _without_range,
+        "what it sends beside the change has no public bound, so a ring could overflow",
+        "choose a method that sends the change alone, such as FedAvg, FedProx, FedDyn or SCAFFOLD",
+    ),
+    Clash(_weights, "their sum does not fit a ring of 32 bits", "lower weight_cap, the cohort or the bits"),
+    Clash(_too_wide, "their sum does not fit a ring of 32 bits exactly", "lower the cohort"),
+)
+"""With secure aggregation."""
+
+
+def _user(experiment: Experiment) -> UserLevel:
+    if not isinstance(experiment.privacy, UserLevel):
+        raise errors.InternalError("Only experiments with user-level privacy are held to its rules.")
+    return experiment.privacy
+
+
+def _noise_of_one_sum(experiment: Experiment) -> str | None:
+    asked = _user(experiment)
+    if experiment.secure is None or experiment.secure.groups is None:
+        return None
+    if asked.adaptive is not None:
+        return "an adaptive clip in groups"
+    return None if asked.mechanism == "gaussian" else f"mechanism={asked.mechanism!r} in groups"
+
+
+USER: tuple[Clash, ...] = (
+    Clash(
+        _uneven_weights,
+        "weights by examples let one device move the sum by more than the noise is made for",
+        _COUNT_ALIKE,
+    ),
+    Clash(
+        _devices_measure,
+        "what devices measure would be released without noise",
+        _MEASURE_CENTRALLY,
+    ),
+    Clash(
+        lambda e: f"reducer={e.reducer!r}" if e.reducer != "mean" and not (e.secure and e.secure.groups) else None,
+        "how far one device moves a robust rule is not known, so no noise can be made for it",
+        "choose reducer='mean', whose clip bounds what one device does, or SecureAggregation(groups=...), which gives "
+        "the rule the means of groups, each with all of the noise",
+    ),
+    Clash(
+        _buffers,
+        "what is released is the sum of one round's devices, each once",
+        _IN_ROUNDS,
+    ),
+    Clash(
+        _reads_losses,
+        "it reads the loss of single clients, which is released without noise",
+        _SELECT_BLINDLY,
+    ),
+    Clash(
+        _sends_more,
+        "it sends more than the change of the weights, and only that is clipped and noised",
+        _CHANGE_ALONE,
+    ),
+    Clash(
+        lambda e: f"mechanism={_user(e).mechanism!r}" if _user(e).mechanism in DISTRIBUTED and not e.secure else None,
+        "devices add only a share of the noise, so each must hide in a sum",
+        "set secure_aggregation=True, or choose mechanism='gaussian'",
+    ),
+    Clash(
+        lambda e: (
+            f"mechanism={_user(e).mechanism!r}" if _user(e).mechanism in DISTRIBUTED and _user(e).adaptive else None
+        ),
+        "the clip bits of an adaptive clip would need shares of noise of their own",
+        "leave adaptive out, or choose mechanism='gaussian'",
+    ),
+    Clash(
+        _noise_of_one_sum,
+        "it is made for one sum of all devices, and every group's sum needs noise of its own",
+        "leave groups out, or choose mechanism='gaussian' without adaptive, which noises each group in full",
+    ),
+)
+"""With `UserLevel`."""
+
+LOCAL: tuple[Clash, ...] = (
+    Clash(
+        _uneven_weights,
+        "a weight by examples would tell how many rows a device has",
+        _COUNT_ALIKE,
+    ),
+    Clash(
+        _devices_measure,
+        "what devices measure would leave them without noise",
+        _MEASURE_CENTRALLY,
+    ),
+    Clash(
+        _reads_losses,
+        "it reads the loss of single clients, which would leave them without noise",
+        _SELECT_BLINDLY,
+    ),
+    Clash(
+        _sends_more,
+        "it sends more than the change of the weights, and only that is noised",
+        _CHANGE_ALONE,
+    ),
+)
+"""With `LocalLevel`."""
+
+
+def _example(experiment: Experiment) -> ExampleLevel:
+    if not isinstance(experiment.privacy, ExampleLevel):
+        raise errors.InternalError("Only experiments with example-level privacy are held to its rules.")
+    return experiment.privacy
+
+
+EXAMPLE: tuple[Clash, ...] = (
+    Clash(
+        lambda e: "no number of rows" if _example(e).rows is None else None,
+        "what a step costs depends on how likely a row is to be in its batch, and that must be public",
+        "give ExampleLevel(rows=...), how many rows a device has at least",
+    ),
+    Clash(
+        _uneven_weights,
+        "a weight by examples would tell how many rows a device has",
+        _COUNT_ALIKE,
+    ),
+    Clash(
+        _devices_measure,
+        "what devices measure on their rows would leave them without noise",
+        _MEASURE_CENTRALLY,
+    ),
+    Clash(
+        _reads_losses,
+        "it reads the loss of single clients, which would leave them without noise",
+        _SELECT_BLINDLY,
+    ),
+    Clash(
+        lambda e: f"algorithm {e.algorithm.name!r}" if e.algorithm.client.probe else None,
+        "it sums over a device's rows before it trains, without noise",
+        "choose FedAvg, FedProx, SCAFFOLD or another method without a probe",
+    ),
+)
+"""With `ExampleLevel`. Models whose rows see each other (BatchNorm) are refused when the plan is compiled."""
+
+
+def secure_clashes(experiment: Experiment) -> Rules:
+    """What secure aggregation excludes, as rules: (holds, what is said)."""
+    default = experiment.secure_aggregation is None
+    why = f"secure aggregation (the default from a cohort of {FROM_COHORT})" if default else "secure aggregation"
+    return _rules(SECURE, experiment, why, ", or set secure_aggregation=False") if experiment.secure else ()
+
+
+def privacy_clashes(experiment: Experiment) -> Rules:
+    """What the privacy asked for excludes, as rules: (holds, what is said)."""
+    asked = experiment.privacy
+    if asked is None:
+        return ()
+    match asked:
+        case UserLevel():
+            return _rules(USER, experiment, "UserLevel privacy", "")
+        case ExampleLevel():
+            return _rules(EXAMPLE, experiment, "ExampleLevel privacy", "")
+        case LocalLevel():
+            return _rules(LOCAL, experiment, "LocalLevel privacy", "")
+
+
+def _rules(table: tuple[Clash, ...], experiment: Experiment, other: str, way_out: str) -> Rules:
+    found: list[tuple[bool, str]] = []
+    for clash in table:
+        thing = clash.holds(experiment)
+        said = f"{thing} cannot be together with {other}: {clash.because}; {clash.instead}{way_out}"
+        found.append((thing is None, said))
+    return tuple(found)

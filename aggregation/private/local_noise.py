@@ -1,0 +1,66 @@
+"""Local differential privacy of an update: what a device sends when nobody else is to be trusted with the noise.
+
+The change of the weights is made safe by `coterie.privacy.dp.local` before any codec, ring or mask; metric sums are
+zeros, the weight is one and steps are none, so that nothing else of the device's rows leaves it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
+from coterie.errors import PlanRefused
+from coterie.privacy.dp.local import privatise
+from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.privacy import LocalLevel, Privacy
+from coterie.protocol.claims import LocalTerms
+
+Sections = Mapping[str, npt.NDArray[Any]]
+WEIGHT, STEPS = 1, 0
+"""What every such update claims."""
+
+
+def local_terms(privacy: Privacy | None) -> LocalTerms | None:
+    """What a task says of it; None where devices add no noise of their own."""
+    if not isinstance(privacy, LocalLevel):
+        return None
+    return LocalTerms(
+        mechanism=privacy.mechanism,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        clip=privacy.clip,
+        top=privacy.top,
+        outputs=privacy.outputs,
+    )
+
+
+def level_of(terms: LocalTerms) -> LocalLevel:
+    """The inverse of `local_terms`. Raises errors.ExperimentError (``privacy_invalid``) for impossible terms."""
+    return LocalLevel(
+        mechanism=terms.mechanism,
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        clip=terms.clip,
+        top=terms.top,
+        outputs=terms.outputs,
+    )
+
+
+def privatised(manifest: Manifest, sections: Sections, terms: LocalTerms, source: Source) -> dict[str, Any]:
+    """The sections as they may leave the device. source: a fresh key, of the device's own, for this update alone.
+
+    Raises errors.PlanRefused (``local_noise_sections``) for a plan that sends anything beside the change of the weights
+    and metric sums, and errors.ExperimentError (``privacy_invalid``) for impossible terms.
+    """
+    others = sorted({spec.name for spec in manifest.sections} - {DELTA, METRICS})
+    if others:
+        raise PlanRefused(
+            f"The plan sends {others[0]!r} beside the change of the weights, and local noise is for that alone.",
+            hint="The researcher can choose a method that sends the change alone, such as FedAvg.",
+            code="local_noise_sections",
+        )
+    noised = privatise(sections[DELTA], level_of(terms), source)
+    silent = {name: np.zeros_like(vector) for name, vector in sections.items() if name != DELTA}
+    return {**silent, DELTA: noised.astype(np.float32)}

@@ -1,0 +1,90 @@
+"""What an experiment promises about who sees what, and what it does not: one table, by how updates are aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+
+AggregationMode = Literal["open", "semi_honest", "consistent", "groups"]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Sentences. promises: what holds; does_not: what somebody might expect and does not hold."""
+
+    promises: tuple[str, ...]
+    does_not: tuple[str, ...]
+
+
+_ONLY_SUMS = (
+    "The coordinator sees the sum of the updates, of their weights and of their metrics, and no client's own.",
+    "No update is opened if fewer clients remain than the task says, and the client holds it to that.",
+)
+_SUMS_TELL = (
+    "A sum tells something of those in it, the less the more they are: only differential privacy bounds what.",
+    "A client that follows no rule may send any numbers: the public norm binds honest clients alone.",
+    "Who enrols devices can enrol many of his own: up to the share `corrupt` of a cohort is allowed for, not more.",
+)
+
+PROMISES: Mapping[AggregationMode, Promise] = MappingProxyType(
+    {
+        "open": Promise(
+            promises=(
+                "Updates travel signed and under TLS; only the coordinator reads them.",
+                "Robust reducers and norm bounds hold against clients that lie, as far as their f says.",
+            ),
+            does_not=("The coordinator sees every client's update, and so what can be read out of it.",),
+        ),
+        "semi_honest": Promise(
+            promises=_ONLY_SUMS,
+            does_not=(
+                "A coordinator that lies about who is there, or who dropped out, to different clients is not caught "
+                "in all cases: the mode consistent does that.",
+                *_SUMS_TELL,
+            ),
+        ),
+        "consistent": Promise(
+            promises=(
+                *_ONLY_SUMS,
+                "That holds also where the coordinator lies about the roster or the survivors: clients sign what they "
+                "were told, and reveal nothing to two stories.",
+            ),
+            does_not=_SUMS_TELL,
+        ),
+        "groups": Promise(
+            promises=(
+                "The coordinator sees the sum of each group of clients drawn by lot, and no client's own.",
+                "A robust rule over the groups' means holds while fewer groups than its f have a client that lies.",
+            ),
+            does_not=(
+                "A client is hidden among those of its own group only.",
+                "A lie spoils its whole group, so fewer liars are borne than in the open.",
+                *_SUMS_TELL,
+            ),
+        ),
+    }
+)
+
+
+def mode_of(experiment: Experiment) -> AggregationMode:
+    """How the experiment's updates are aggregated."""
+    secure = experiment.secure
+    if secure is None:
+        return "open"
+    return secure.mode if secure.groups is None else "groups"
+
+
+def lines(experiment: Experiment) -> tuple[str, ...]:
+    """What this experiment promises (``+``) and does not (``-``), a sentence a line. What its differential privacy
+    promises says `coterie.privacy.dp.statement`.
+    """
+    promise = PROMISES[mode_of(experiment)]
+    return (
+        *(f"+ {sentence}" for sentence in promise.promises),
+        *(f"- {sentence}" for sentence in promise.does_not),
+    )

@@ -1,0 +1,36 @@
+"""What a run says about its own settings, in a sentence for whoever set them."""
+
+from coterie.aggregation.history import History
+
+MANY = 0.1
+"""The share of shortened clients from which on a public norm is worth another look."""
+RAISE_NORM = "raise SecureAggregation(norm=...)"
+GIVE_ROWS = "Experiment(evaluation=...)"
+
+
+def clipped(history: History) -> float | None:
+    """The share of clients that secret sums shortened to the public norm, on average over the rounds that tell one;
+    None where none does.
+    """
+    shares = [record.clipped for record in history if record.clipped is not None]
+    return sum(shares) / len(shares) if shares else None
+
+
+def hints(history: History) -> tuple[str, ...]:
+    """A sentence each: of a public norm that shortens many clients; of versions under differential privacy that nobody
+    measured, since clients may not. Empty where there is nothing to say.
+    """
+    found: list[str] = []
+    share = clipped(history)
+    if share is not None and share >= MANY:
+        found.append(
+            f"Secure aggregation shortened {share:.0%} of the clients' updates to its public norm; where training is "
+            f"slow, {RAISE_NORM}."
+        )
+    noised = [record for record in history.committed if record.epsilon is not None]
+    if noised and not any(record.metrics for record in history):
+        found.append(
+            "Nobody measured these versions, since what clients measure would need noise as well: give the coordinator "
+            f"rows that are nobody's, {GIVE_ROWS}."
+        )
+    return tuple(found)

@@ -1,0 +1,374 @@
+"""What secure aggregation costs: whole attempts through the real client and coordinator machines, in one process.
+
+    python benchmarks/secagg.py --clients 1000 --dim 100000 --drop 0.1 [--mode consistent] [--json] [--clock cpu]
+        [--bits 16] [--processes 2] [--encode] [--lengths 1048576 1663370]
+
+Every client is the machine of `privacy.secagg.client`, with keys, signatures, sealed shares and masks of its own; the
+coordinator is that of `privacy.secagg.server`. `drop` of the clients vanish after they dealt their shares, which costs
+the coordinator most. The parameters count on a tenth of corrupt clients, and on a tenth of drop-outs or `drop`. Vectors
+are uniform in the ring that `ring_sections` makes for sums of `bits`-bit numbers; rotated blocks make it a little
+longer than `dim`.
+
+client_ms: all that one client computes in an attempt, without training and encoding: the median over the survivors.
+server_s: from the last client's answer to the sum: `open_s` (secrets from shares, each held to what was published),
+`plan_s` (one key agreement for each mask of a dropped client), `remove_s` (the masks off the sum, on one core).
+arithmetic_s: mask, pack, add and unmask, over all clients. messages_s: the coordinator's part of all other messages.
+expansion: all bytes of one client, both ways, as JSON and with the masked vector's file, over those of `dim` numbers of
+`bits` bits; `--lengths` gives it for other lengths too, since only the file depends on them. exact: the sum is that of
+the survivors' vectors, bit for bit. processes_speedup: the removal in one process over that in `processes`, whose pool
+is there already, by the wall; processes_split: one process's processor time over that of the largest share, which is
+what free cores would give. aes_ns, exchange_us: the yardsticks of the run, AES-256-CTR alone for each four bytes, and
+one X25519 agreement, on the same clock: a busy machine raises them as it raises the rest.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from coterie.privacy.secagg import client, ring, server, unmask
+from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
+from coterie.privacy.secagg.fields import TILE
+from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
+from coterie.privacy.secagg.masks import MaskSeed, add_masks
+from coterie.privacy.secagg.ring_sections import ring_sections
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.codecs.randomness import words
+from coterie.protocol.secagg import Reveal, SecureMode, SecureTerms, Shares
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.secure_sections import SecureSection
+from coterie.protocol.signing import SigningKey
+
+Returned = TypeVar("Returned")
+PLAN, MODEL, TASK = "aa" * 32, "bb" * 32, "task_" + "0" * 32
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+# The budgets of one case each: seconds, milliseconds, or a ratio.
+BUDGETS: dict[tuple[int, int, float], dict[str, float]] = {
+    (1000, 100_000, 0.1): {"client_ms": 15, "server_s": 1.2},
+    (300, 100_000, 0.1): {"server_s": 0.6},
+    (20, 1_000_000, 0.0): {"arithmetic_s": 0.4},
+}
+EXPANSION = 1.70
+"""The budget of 1024 clients and 16 bits, for a length of 2**20 and for 1 663 370."""
+
+
+@dataclass
+class Party:
+    """One client: its state, its keys, the seconds it computed and the bytes it sent and received."""
+
+    index: int
+    state: client.ClientState
+    identity: SigningKey
+    seconds: float = 0.0
+    masking: float = 0.0
+    sizes: Counter[str] = field(default_factory=Counter[str])
+
+
+@dataclass
+class Attempt:
+    """One attempt of secure aggregation and its clocks. spent: part of the coordinator's work → seconds."""
+
+    terms: SecureTerms
+    clock: Callable[[], float]
+    state: server.ServerState
+    parties: list[Party]
+    spent: dict[str, float] = field(default_factory=dict[str, float])
+
+    def serve(self, part: str, work: Callable[[], Returned]) -> Returned:
+        """Do a piece of the coordinator's work on the clock of its part."""
+        start = self.clock()
+        result = work()
+        self.spent[part] = self.spent.get(part, 0.0) + self.clock() - start
+        return result
+
+    def feed(self, event: server.Event, part: str = "messages") -> None:
+        """One event for the coordinator."""
+        self.state, _ = self.serve(part, lambda: server.step(self.state, event))
+
+    def tell(self, party: Party, message: Any) -> Any:
+        """One message for a client, and its answer."""
+        party.sizes[type(message).__name__] += _size(message)
+        start = self.clock()
+        party.state, answer = client.step(party.state, message, identity=party.identity)
+        party.seconds += self.clock() - start
+        if answer is not None:
+            party.sizes[type(answer).__name__] += _size(answer)
+        return answer
+
+
+def main() -> None:
+    """Run one attempt and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--dim", type=int, default=100_000)
+    parser.add_argument("--drop", type=float, default=0.1, help="the share of clients that vanish")
+    parser.add_argument("--mode", choices=("semi_honest", "consistent"), default="semi_honest")
+    parser.add_argument("--bits", type=int, default=16, help="of one client's numbers")
+    parser.add_argument("--clock", choices=sorted(CLOCKS), default="wall", help="of all but the processes")
+    parser.add_argument("--processes", type=int, default=2, help="to share the removal of masks; 1: do not measure it")
+    parser.add_argument("--encode", action="store_true", help="also one client's rotation and rounding, as encode_ms")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[], help="of vectors whose expansion to give too")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args()
+    figures = measure(
+        options.clients, options.dim, options.drop, options.mode, options.bits, CLOCKS[options.clock], options.processes
+    )
+    figures["expansions"] = {
+        length: expansion(figures["message_bytes"], options.clients, length, options.bits) for length in options.lengths
+    }
+    if options.encode:
+        figures["encode_ms"] = round(1e3 * encoding_seconds(options.clients, options.dim, options.bits), 2)
+    budgets = BUDGETS.get((options.clients, options.dim, options.drop), {}) if options.mode == "semi_honest" else {}
+    figures["budgets"] = {name: {"budget": most, "met": figures[name] <= most} for name, most in budgets.items()}
+    if options.clients == 1024 and options.bits == 16 and options.mode == "semi_honest":
+        met = all(figures["expansions"][length] <= EXPANSION for length in options.lengths)
+        figures["budgets"]["expansions"] = {"budget": EXPANSION, "met": met}
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(f"{name:>16} {value}" for name, value in figures.items()))
+
+
+def measure(
+    clients: int,
+    dim: int,
+    drop: float,
+    mode: SecureMode,
+    bits: int,
+    clock: Callable[[], float],
+    processes: int,
+) -> dict[str, Any]:
+    """The figures of one attempt."""
+    attempt = _begin(clients, dim, drop, mode, bits, clock)
+    spec = vector_spec(attempt.terms.sections)
+    _deal(attempt)
+    dropped = round(drop * clients)
+    survivors, gone = attempt.parties[dropped:], attempt.parties[:dropped]
+    total, expected = _mask(attempt, survivors, spec)
+    reveals = _agree(attempt, survivors)
+    for party, reveal in reveals[:-1]:
+        attempt.feed(server.Revealed(_place(attempt, party), reveal))
+    last, reveal = reveals[-1]
+    attempt.feed(server.Revealed(_place(attempt, last), reveal), "open")
+    masks = attempt.serve("plan", lambda: server.plan_masks(attempt.state))
+    masked = total.copy()
+    attempt.serve("remove", lambda: unmask.remove(total, masks))
+    exact = bool(np.array_equal(ring.reduced(total, spec), expected))
+    spent = attempt.spent
+    messages = statistics.median(sum(party.sizes.values()) for party in survivors)
+    figures: dict[str, Any] = {
+        "clients": clients,
+        "dim": dim,
+        "drop": drop,
+        "mode": mode,
+        "neighbours": attempt.state.parameters.neighbours,
+        "threshold": attempt.state.parameters.threshold,
+        "ring_bits": spec.segments[1].bits,
+        "dropped": len(gone),
+        "masks": len(masks),
+        "client_ms": round(1e3 * statistics.median(party.seconds for party in survivors), 2),
+        "server_s": round(spent["open"] + spent["plan"] + spent["remove"], 3),
+        "open_s": round(spent["open"], 3),
+        "plan_s": round(spent["plan"], 3),
+        "remove_s": round(spent["remove"], 3),
+        **_yardsticks(clock),
+        "ns_a_word": round(spent["remove"] / len(masks) / spec.length * 1e9, 3),
+        "arithmetic_s": round(sum(party.masking for party in survivors) + spent["add"] + spent["remove"], 3),
+        "messages_s": round(spent["messages"], 3),
+        "message_bytes": round(messages),
+        "expansion": expansion(round(messages), clients, dim, bits),
+        "exact": exact,
+    }
+    if processes > 1:
+        figures |= _in_processes(masked, total, masks, processes)
+    return figures
+
+
+def expansion(messages: int, clients: int, dim: int, bits: int) -> float:
+    """All bytes of a client over those of `dim` numbers of `bits` bits. messages: all but the masked vector's file."""
+    spec = vector_spec(_sections(clients, dim, bits))
+    file = encode_masked(MaskedHeader("att_" + "0" * 32, TASK, PLAN, MODEL, spec.digest), bytes(spec.packed_bytes))
+    return round((messages + len(file)) / (dim * bits / 8), 4)
+
+
+def encoding_seconds(clients: int, dim: int, bits: int) -> float:
+    """The least time of three in which one client rotates and rounds a vector."""
+    spec, sections = _section(dim), _sections(clients, dim, bits)
+    vector = np.sin(np.arange(dim, dtype=np.float32)) / np.float32(math.sqrt(dim))
+    best = math.inf
+    for _ in range(3):
+        start = time.perf_counter()
+        encode(
+            sections,
+            [spec],
+            {"delta": vector},
+            weight=1,
+            weight_cap=1,
+            binding=Binding(PLAN, MODEL),
+            entropy=lambda count: bytes(count),
+        )
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _begin(clients: int, dim: int, drop: float, mode: SecureMode, bits: int, clock: Callable[[], float]) -> Attempt:
+    """Keys of all clients, and the roster."""
+    terms = SecureTerms(
+        attempt="att_" + "0" * 32,
+        mode=mode,
+        corrupt=0.1,
+        dropout=max(drop, 0.1),
+        min_clients=max(1, clients - math.ceil(max(drop, 0.1) * clients)),
+        max_clients=clients,
+        weight_cap=1,
+        sections=_sections(clients, dim, bits),
+        noise=None,
+        phase_ms=60_000,
+    )
+    attempt = Attempt(terms, clock, server.open_attempt(terms, plan=PLAN, model=MODEL), [])
+    for index in range(clients):
+        identity = SigningKey.generate()
+        start = clock()
+        state, keys = client.begin(
+            terms, device=f"dev_{index:032x}", plan=PLAN, model=MODEL, identity=identity, floor=1
+        )
+        party = Party(index, state, identity, clock() - start)
+        party.sizes["AdvertiseKeys"] = _size(keys)
+        attempt.parties.append(party)
+        attempt.feed(server.Advertised(f"dev_{index:032x}", identity.public, keys))
+    attempt.feed(server.PhaseDeadline())
+    return attempt
+
+
+def _deal(attempt: Attempt) -> None:
+    """Rosters go out, shares come back and are carried to whom they are for."""
+    bundles: dict[int, Shares] = {}
+    for place, party in _seated(attempt):
+        roster = attempt.serve("messages", lambda place=place: server.roster_for(attempt.state, place))
+        bundles[place] = attempt.tell(party, roster)
+        attempt.feed(server.Shared(place, bundles[place]))
+    for place, party in _seated(attempt):
+        boxes = attempt.serve("messages", lambda place=place: server.shares_for(attempt.state, place, bundles))
+        attempt.tell(party, boxes)
+
+
+def _mask(attempt: Attempt, survivors: list[Party], spec: ring.VectorSpec) -> tuple[ring.RingVector, ring.RingVector]:
+    """The sum of the survivors' masked vectors, and what the sum must be without masks."""
+    total, expected = np.zeros(spec.length, np.uint32), np.zeros(spec.length, np.uint32)
+    for party in survivors:
+        vector = ring.reduced(words(party.index.to_bytes(32, "big"), 0, spec.length), spec)
+        start = attempt.clock()
+        party.state, packed = client.mask(party.state, vector)
+        party.masking = attempt.clock() - start
+        party.seconds += party.masking
+        attempt.serve("add", lambda packed=packed: ring.add_packed(total, packed, spec))
+        attempt.feed(server.MaskedArrived(_place(attempt, party)))
+        expected += vector
+    if attempt.state.phase is server.Phase.MASKED:
+        attempt.feed(server.PhaseDeadline())
+    return total, ring.reduced(expected, spec)
+
+
+def _agree(attempt: Attempt, survivors: list[Party]) -> list[tuple[Party, Reveal]]:
+    """The list of survivors goes out; what the clients reveal comes back."""
+    listed = attempt.serve("messages", lambda: server.survivors_for(attempt.state))
+    answers = [(party, attempt.tell(party, listed)) for party in survivors]
+    if attempt.terms.mode == "semi_honest":
+        return answers
+    signed = {_place(attempt, party): agreement for party, agreement in answers}
+    for place, agreement in signed.items():
+        attempt.feed(server.Agreed(place, agreement))
+    return [
+        (party, attempt.tell(party, server.agreements_for(attempt.state, _place(attempt, party), signed)))
+        for party in survivors
+    ]
+
+
+def _in_processes(
+    masked: ring.RingVector, unmasked: ring.RingVector, masks: tuple[MaskSeed, ...], processes: int
+) -> dict[str, Any]:
+    """How much faster several processes take the masks off: the least of three, by the wall; and by the processor's
+    time alone, whole over largest share, which says how the work splits where other programs have the cores.
+    """
+    alone = together = whole = share = math.inf
+    same = True
+    largest = max(unmask.split(masked.size, processes), key=lambda part: part[1] - part[0])
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        unmask.remove(masked[: 1 << 16].copy(), masks[:1], pool, processes)
+        for _ in range(3):
+            total = masked.copy()
+            wall, cpu = time.perf_counter(), time.process_time()
+            unmask.remove(total, masks)
+            alone, whole = min(alone, time.perf_counter() - wall), min(whole, time.process_time() - cpu)
+            total = masked.copy()
+            wall = time.perf_counter()
+            unmask.remove(total, masks, pool, processes)
+            together = min(together, time.perf_counter() - wall)
+            same = same and bool(np.array_equal(total, unmasked))
+            part = masked[slice(*largest)].copy()
+            cpu = time.process_time()
+            add_masks(part, masks, largest[0])
+            share = min(share, time.process_time() - cpu)
+    return {
+        "processes": processes,
+        "processes_speedup": round(alone / together, 2),
+        "processes_split": round(whole / share, 2),
+        "processes_exact": same,
+    }
+
+
+def _yardsticks(clock: Callable[[], float]) -> dict[str, float]:
+    """What the two primitives cost by themselves: the median of 21."""
+    zeros, out = memoryview(bytes(4 * TILE)), bytearray(4 * TILE + 16)
+    stream = Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor()
+    private = X25519PrivateKey.generate()
+    public = X25519PrivateKey.generate().public_key()
+
+    def median(work: Callable[[], object], times: int) -> float:
+        found: list[float] = []
+        for _ in range(21):
+            start = clock()
+            for _ in range(times):
+                work()
+            found.append((clock() - start) / times)
+        return statistics.median(found)
+
+    return {
+        "aes_ns": round(median(lambda: stream.update_into(zeros, out), 20) / TILE * 1e9, 3),
+        "exchange_us": round(median(lambda: private.exchange(public), 20) * 1e6, 1),
+    }
+
+
+def _section(dim: int) -> SectionSpec:
+    return SectionSpec(name="delta", length=dim, slices=((0, dim),))
+
+
+def _sections(clients: int, dim: int, bits: int) -> tuple[SecureSection, ...]:
+    return ring_sections([_section(dim)], clients=clients, weight_cap=1, norm=10.0, bits=bits)
+
+
+def _seated(attempt: Attempt) -> list[tuple[int, Party]]:
+    return [(_place(attempt, party), party) for party in attempt.parties]
+
+
+def _place(attempt: Attempt, party: Party) -> int:
+    return server.position_of(attempt.state, f"dev_{party.index:032x}")
+
+
+def _size(message: Any) -> int:
+    return len(canonical_json(message.model_dump(mode="json")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""What a command says of who will see what, before anything runs."""
+
+from typing import TYPE_CHECKING, Any
+
+from coterie.cli.output import Output
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+
+_HOW = {
+    "open": "in the open",
+    "semi_honest": "secure, semi_honest",
+    "consistent": "secure, consistent",
+    "groups": "secure, in groups",
+}
+
+
+def promise(output: Output, experiment: "Experiment") -> None:
+    """How updates are aggregated, what that promises, and the first thing that it does not."""
+    from coterie.aggregation.private.promises import PROMISES, mode_of
+
+    mode = mode_of(experiment)
+    found = PROMISES[mode]
+    output.say(f"Aggregation on a coordinator: {_HOW[mode]} (docs/security.md tells all that it promises and does not)")
+    for sentence in found.promises:
+        output.say(f"  + {sentence}")
+    output.say(f"  - {found.does_not[0]}")
+
+
+def promised(experiment: "Experiment") -> dict[str, Any]:
+    """The same for programs, whole."""
+    from coterie.aggregation.private.promises import lines, mode_of
+
+    return {"aggregation": mode_of(experiment), "promises": lines(experiment)}

@@ -1,0 +1,75 @@
+"""The device's SQLite file: one process at a time, durable when a transaction ends, and nothing deleted left behind."""
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.errors import ConfigurationError
+from coterie.protocol.files import storage_error
+
+
+class Database:
+    """``device.db`` in ``folder``, with the tables of ``schema``.
+
+    What a row held is overwritten in the file when the row goes (``secure_delete``), and so is the journal
+    (``TRUNCATE``): the secrets of an attempt do not outlive it in this file. What a file system or a flash disk keeps
+    of overwritten blocks is beyond a program's reach.
+    Raises ConfigurationError when another process uses the folder, StorageError when the disk refuses.
+    """
+
+    def __init__(self, folder: Path, schema: str) -> None:
+        self._folder = folder
+        self._connection = _connect(folder / "device.db", schema)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._connection.close()
+
+    def execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        """One statement outside of any transaction, for reading."""
+        return self._connection.execute(statement, values)
+
+    @contextmanager
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """All or nothing, and on the disk when it ends. Raises StorageError when the disk refuses."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise _database_error(self._folder, error) from error
+            raise
+
+
+def _connect(path: Path, schema: str) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA journal_mode = TRUNCATE")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA secure_delete = ON")
+        database.execute("BEGIN EXCLUSIVE")
+        for statement in schema.split(";"):
+            database.execute(statement)
+        database.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        raise _database_error(path.parent, error) from error
+    except sqlite3.DatabaseError as error:
+        raise ConfigurationError(
+            f"{path} is not a device's database: {error}.", hint="Choose another folder."
+        ) from error
+    return database
+
+
+def _database_error(folder: Path, error: sqlite3.OperationalError) -> Exception:
+    if "locked" in str(error):
+        return ConfigurationError(
+            f"Another client uses the folder {folder}.",
+            hint="Stop that client, or give this one a folder of its own.",
+            code="store_in_use",
+        )
+    return storage_error(folder, OSError(28 if "full" in str(error) else 5, str(error)))

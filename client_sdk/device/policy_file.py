@@ -1,0 +1,242 @@
+"""A device's policy as a TOML file: the names of `DevicePolicy`, one a line, and the table ``[plan]`` of `PlanLimits`.
+
+    require_secure_aggregation = true
+    min_cohort = 20
+    max_epsilon = 8.0
+
+A line that is left out keeps its default. Nothing in the file is passed over in silence: a name that does not exist, a
+value of the wrong kind or out of range, and a line that can have no effect are refused (``policy_file``) with the line
+and what to write instead, because a floor that is misspelt is no floor.
+"""
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, cast
+
+from coterie.client_sdk.device.policy import ALL_MODES, ALL_TRUSTED, ALL_UNITS, DevicePolicy, PolicySource
+from coterie.errors import ConfigurationError
+
+LARGEST_FILE: Final = 1 << 16
+_KEY: Final = re.compile(r"^[0-9a-f]{64}$")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a line may say. wanted: completes "must be …". read: the value as `DevicePolicy` has it, or None if it is
+    not what is wanted.
+    """
+
+    wanted: str
+    read: Callable[[object], object | None]
+
+
+def _flag(value: object) -> object | None:
+    return value if isinstance(value, bool) else None
+
+
+def _whole(least: int) -> Rule:
+    def read(value: object) -> object | None:
+        fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return value if fits else None
+
+    return Rule(f"a whole number of at least {least}, without quotes", read)
+
+
+def _number(value: object, *, below: float) -> object | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and 0 < value < below else None
+
+
+def _names(value: object, fits: Callable[[str], bool]) -> object | None:
+    if not isinstance(value, list):
+        return None
+    names = cast(list[object], value)
+    if not names or not all(isinstance(name, str) and fits(name) for name in names):
+        return None
+    return frozenset(cast(list[str], names))
+
+
+def _choice(known: Sequence[str]) -> Rule:
+    return Rule(
+        f"a list of one or more of {', '.join(repr(name) for name in known)}",
+        lambda value: _names(value, known.__contains__),
+    )
+
+
+_FLAG: Final = Rule("true or false, in small letters and without quotes", _flag)
+_LIMIT: Final = _whole(1)
+
+RULES: Final[Mapping[str, Rule]] = {
+    "require_secure_aggregation": _FLAG,
+    "min_cohort": _whole(2),
+    "min_corrupt": Rule(
+        "a number of at least 0 and below 1, without quotes, as in 0.1",
+        lambda value: 0.0 if value == 0 and not isinstance(value, bool) else _number(value, below=1.0),
+    ),
+    "modes": _choice(ALL_MODES),
+    "max_epsilon": Rule("a number above 0, without quotes, as in 8.0", lambda value: _number(value, below=math.inf)),
+    "max_delta": Rule("a number between 0 and 1, without quotes, as in 1e-5", lambda value: _number(value, below=1.0)),
+    "units": _choice(ALL_UNITS),
+    "trusts": _choice(ALL_TRUSTED),
+    "signers": Rule(
+        "a list of one or more public keys of 64 hexadecimal digits in small letters; leave the line out to trust the"
+        " population's signers as they were when this device joined",
+        lambda value: _names(value, lambda name: _KEY.match(name) is not None),
+    ),
+    "threads": _LIMIT,
+    "memory_bytes": _LIMIT,
+    "max_upload_bytes": _LIMIT,
+    "max_download_bytes": _LIMIT,
+    "max_weight": _LIMIT,
+    "max_steps": _LIMIT,
+    "reveal_data": _FLAG,
+}
+
+PLAN_RULES: Final[Mapping[str, Rule]] = {
+    "manifest_bytes": _LIMIT,
+    "parameters": _LIMIT,
+    "state": _LIMIT,
+    "graph_bytes": _LIMIT,
+}
+
+
+def read_policy(path: Path) -> DevicePolicy:
+    """The policy that a file states.
+
+    The policy remembers the file's name and lines, so a refusal of a task can say which line refuses it.
+    Raises ConfigurationError (``policy_file``).
+    """
+    text = _text(path)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _error(
+            path, None, f"this is not TOML: {error}", "Write one `name = value` a line; text stands in quotes."
+        ) from error
+    if not document:
+        raise _error(
+            path,
+            None,
+            "the file says nothing, and so would guard nothing",
+            "Write at least one rule, for example: require_secure_aggregation = true",
+        )
+    lines = _lines(text)
+    plan = document.pop("plan", {})
+    if not isinstance(plan, dict):
+        raise _error(path, lines.get("plan"), "plan is a table, not a value", "Write [plan] and its names below it.")
+    values = _values(path, document, RULES, lines, "")
+    for name in ("max_delta", "units", "trusts"):
+        if name in values and "max_epsilon" not in values:
+            raise _error(
+                path,
+                lines.get(name),
+                f"{name} has no effect without max_epsilon",
+                "Add max_epsilon, for example: max_epsilon = 8.0",
+            )
+    limits = _values(path, cast(dict[str, object], plan), PLAN_RULES, lines, "plan.")
+    base = DevicePolicy()
+    graph_bytes = limits.pop("graph_bytes", base.plan.graph.graph_bytes)
+    graph = replace(base.plan.graph, graph_bytes=graph_bytes)
+    return replace(
+        base, plan=replace(base.plan, graph=graph, **limits), source=PolicySource(file=path.name, lines=lines), **values
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise _error(path, None, "there is no such file", "Check the path given as --policy.") from None
+    except IsADirectoryError:
+        raise _error(path, None, "this is a folder", "Name the file in it, for example policy.toml.") from None
+    except OSError as error:
+        raise _error(path, None, f"it cannot be read: {error.strerror}", "Check the file's permissions.") from error
+    if len(data) > LARGEST_FILE:
+        raise _error(path, None, f"it has more than {LARGEST_FILE} bytes", "Is this the policy?")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise _error(
+            path, line, "this is not UTF-8 text", "Save the file as UTF-8 without a byte-order mark."
+        ) from None
+
+
+def _values(
+    path: Path, given: Mapping[str, object], rules: Mapping[str, Rule], lines: Mapping[str, int], prefix: str
+) -> dict[str, Any]:
+    """What a table says, checked by its rules."""
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        line = lines.get(prefix + name)
+        if name not in rules:
+            raise _unknown(path, line, name, value, rules, prefix)
+        found = rules[name].read(value)
+        if found is None:
+            raise _error(path, line, f"{name} must be {rules[name].wanted}; it is {_shown(value)}", "Correct the line.")
+        values[name] = found
+    return values
+
+
+def _unknown(
+    path: Path, line: int | None, name: str, value: object, rules: Mapping[str, Rule], prefix: str
+) -> ConfigurationError:
+    if isinstance(value, dict):
+        inside = ", ".join(list(cast(dict[str, object], value))[:4])
+        return _error(
+            path,
+            line,
+            f"there is no table [{name}]",
+            f"Write its lines ({inside}) at the top of the file, before any table." if inside else "Remove it.",
+        )
+    elsewhere = RULES if prefix else PLAN_RULES
+    if name in elsewhere:
+        return _error(
+            path,
+            line,
+            f"{name} stands in the wrong place",
+            "Move it above the line [plan]." if prefix else "Move it below a line [plan].",
+        )
+    near = get_close_matches(name.lower().replace("-", "_"), rules, n=1, cutoff=0.7)
+    hint = f"Did you mean {near[0]}?" if near else f"These exist: {', '.join(rules)}."
+    return _error(path, line, f"there is no rule {prefix}{name}", hint)
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Where each name stands: ``name`` or ``table.name`` → line, counted from 1. The first mention wins."""
+    lines: dict[str, int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+            table = header[1].strip("\"'") + "."
+            lines.setdefault(table[:-1], number)
+        elif name := re.match(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=", line):
+            lines.setdefault(table + name[1], number)
+    return lines
+
+
+def _shown(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'the text "{value[:80]}"'
+        case list():
+            shown = ", ".join(_shown(item) for item in cast(list[object], value)[:4])
+            return f"the list [{shown}]"
+        case dict():
+            return "a table"
+        case _:
+            return str(value)
+
+
+def _error(path: Path, line: int | None, what: str, hint: str) -> ConfigurationError:
+    where = f"{path}, line {line}" if line else str(path)
+    return ConfigurationError(f"{where}: {what}.", hint=hint, code="policy_file")

@@ -1,0 +1,64 @@
+"""What the steps of a plan with example-level privacy are fed: batches that the device draws by itself, and noise.
+
+Everything random here, dropout masks included, comes from a key that the device draws for this training alone and then
+forgets. A mask that others knew would show which rows a batch held: rows move up where another is absent.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.aggregation.plan.bundle import Plan
+from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
+from coterie.client_sdk.device.trainers.base import Arrays, Rows, TrainOptions
+from coterie.errors import InputError, InternalError
+from coterie.privacy.dp import poisson
+from coterie.privacy.dp.noise import gaussian
+from coterie.privacy.dp.noise.source import Source
+
+
+def private_feeds(plan: Plan, rows: Rows, options: TrainOptions) -> Iterator[Arrays]:
+    """For each of the plan's steps, or of fewer where the device asks for that: a Poisson batch, padded to the graph's
+    shape with rows of weight 0, and fresh noise. The number of steps depends on no row.
+
+    A batch that holds more rows than the graph has room for counts as empty: see `coterie.privacy.dp.poisson`.
+    Raises errors.InputError for a device without rows.
+    """
+    training, graph = plan.manifest.training, plan.manifest.graph("train")
+    private, steps = training.private, training.max_steps
+    if private is None or steps is None:
+        raise InternalError("Only plans with example-level privacy draw private batches.")
+    count = len(next(iter(rows.values())))
+    if not count:
+        raise InputError("There is no row to train on.")
+    source, rate = Source.fresh(options.entropy), private.rate(count)
+    noise = graph.from_source("noise")
+    ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
+    for _ in range(steps if options.max_steps is None else min(steps, options.max_steps)):
+        chosen = poisson.drawn(count, rate, source)
+        if len(chosen) > training.batch_size:
+            chosen = chosen[:0]
+        feeds: Arrays = dict(_batch(rows, chosen, training.batch_size))
+        feeds = {tensor.name: feeds[tensor.key] for tensor in graph.from_source("batch")}
+        feeds |= {tensor.name: _uniform(source, tensor.shape) for tensor in graph.from_source("random")}
+        drawn = gaussian.add(np.zeros(ends[-1]), private.deviation, source).astype(np.float32)
+        parts = np.split(drawn, ends[:-1])
+        yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(noise, parts, strict=True)}
+
+
+def _batch(rows: Rows, chosen: NDArray[np.int64], size: int) -> Arrays:
+    """The rows chosen, then copies of the first row of all, which count for nothing."""
+    places = np.zeros(size, np.int64)
+    places[: len(chosen)] = chosen
+    weight = np.zeros(size, np.float32)
+    weight[: len(chosen)] = 1
+    return {name: array[places] for name, array in rows.items()} | {SAMPLE_WEIGHT: weight}
+
+
+def _uniform(source: Source, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Multiples of 2**-24 in [0, 1)."""
+    raw = source.words32(math.prod(shape))
+    return ((raw >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)).reshape(shape)

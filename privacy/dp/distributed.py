@@ -1,0 +1,205 @@
+"""Differential privacy without a trusted server: every client adds a share of the noise, secure aggregation adds them.
+
+Kairouz, Liu and Steinke 2021 (arXiv:2102.06387) with discrete Gaussian shares, Agarwal, Kairouz and Liu 2021
+(arXiv:2110.04995) with Skellam shares. A client
+
+1. shortens its vector to the norm `clip`; anything not finite makes it zeros (`clipping.clip`);
+2. spreads it over its coordinates by a public rotation (`spread`) and multiplies by `scale`: steps of the grid;
+3. rounds each coordinate up or down at random, again and again until the squares sum to at most `Terms.square`
+   (`noise.conditional_rounding`): checked in whole numbers, so that this, and no float before it, is the sensitivity;
+4. adds a share of noise of `variance` to each coordinate and reduces modulo 2**bits.
+
+The sum modulo 2**bits is lifted to -2**(bits-1) … 2**(bits-1) - 1, divided by the scale and rotated back. A coordinate
+that left that range comes back at its other end: that harms the model, never privacy, since what is revealed is
+computed from the noised sum. `choose` makes it rare.
+
+The guarantee counts the shares of `contributors` clients. More shares only add noise. It is kept against everyone who
+sees the sum, as long as so many survivors are honest: a share whose key somebody knows hides nothing from him.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.privacy.dp import spread
+from coterie.privacy.dp.clipping import clip as clip_vector
+from coterie.privacy.dp.events import Concentrated
+from coterie.privacy.dp.noise import discrete_gaussian, skellam
+from coterie.privacy.dp.noise.conditional_rounding import largest_square, round_within
+from coterie.privacy.dp.noise.source import Source
+from coterie.protocol.noise import NoiseTerms
+
+Mechanism = Literal["discrete_gaussian", "skellam"]
+
+LEAST_VARIANCE = 4.0
+"""Of a share, in squared steps. Below it a sum of discrete Gaussians is too far from one."""
+# exp(20) + 1 < 2**30: see `event`.
+_FAILURES = 2.0**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How the clients of a round encode and noise their vectors of `length` coordinates.
+
+    mechanism: the distribution of a share. clip: the norm to which vectors are shortened. scale: steps of the grid in
+    a unit of the vector. variance: of one client's share, in squared steps. contributors: the shares that the guarantee
+    counts on. bits: the ring has 2**bits numbers, up to 2**32.
+    """
+
+    mechanism: Mechanism
+    clip: float
+    scale: float
+    variance: float
+    contributors: int
+    bits: int
+    length: int
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "scale", "variance"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise _invalid(f"{name} is {value:g}, not a number above 0")
+        if self.contributors < 1 or self.length < 1:
+            raise _invalid("contributors and length are at least 1")
+        if not 2 <= self.bits <= 32:
+            raise _invalid(f"a ring has 2 to 32 bits, not {self.bits}")
+        if self.clip * self.scale > 2.0**30:
+            raise _invalid(f"clip times scale is {self.clip * self.scale:g}, beyond 2**30")
+        most = skellam.LARGEST_VARIANCE if self.mechanism == "skellam" else 2.0**60
+        if not LEAST_VARIANCE <= self.variance <= most:
+            raise _invalid(f"a share's variance lies in {LEAST_VARIANCE:g} … {most:g} steps², not at {self.variance:g}")
+
+    @staticmethod
+    def of(noise: NoiseTerms, bits: int, length: int) -> "Terms":
+        """As a signed task says it. Raises errors.ArgumentValueError (``noise_terms``) for impossible terms."""
+        return Terms(
+            mechanism=noise.mechanism,
+            clip=noise.clip,
+            scale=noise.scale,
+            variance=noise.variance,
+            contributors=noise.contributors,
+            bits=bits,
+            length=length,
+        )
+
+    @property
+    def message(self) -> NoiseTerms:
+        """What a signed task says of them; bits and length are its section's."""
+        return NoiseTerms(
+            mechanism=self.mechanism,
+            clip=self.clip,
+            scale=self.scale,
+            variance=self.variance,
+            contributors=self.contributors,
+        )
+
+    @property
+    def padded(self) -> int:
+        """How many numbers a client sends."""
+        return spread.padded(self.length)
+
+    @property
+    def square(self) -> int:
+        """The squared sensitivity: no client's whole numbers, before noise, have a larger sum of squares."""
+        return largest_square(self.clip * self.scale, self.padded)
+
+    @property
+    def inflation(self) -> float:
+        """How much longer a vector may be after rounding than `clip`, as a factor: 1.01 costs 1 % more noise."""
+        return math.sqrt(self.square) / (self.clip * self.scale)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """numbers: uint32[padded], below 2**bits, noised: may be revealed in a sum. shortened: whether the vector was
+    longer than `clip` (see `clipping.Clipped`); as private as the vector.
+    """
+
+    numbers: npt.NDArray[np.uint32]
+    shortened: bool
+
+
+def encode(vector: npt.NDArray[Any], terms: Terms, shared: bytes, source: Source) -> Encoded:
+    """What one client adds to the masked sum. shared: the public seed of the rotation, 32 bytes, the same for all.
+    source: a key of the client's own, fresh for every vector: whoever knows it can take the noise off.
+
+    Raises errors.ArgumentValueError (``noise_terms``) for a vector of another length.
+    """
+    if vector.size != terms.length:
+        raise _invalid(f"the vector has {vector.size} coordinates, the terms are for {terms.length}")
+    held = clip_vector(vector.reshape(-1), terms.clip)
+    whole = round_within(spread.spread(held.vector, shared) * terms.scale, terms.square, source)
+    whole += share(terms.mechanism, terms.padded, terms.variance, source)
+    return Encoded((whole & ((1 << terms.bits) - 1)).astype(np.uint32), held.shortened)
+
+
+def decode(total: npt.NDArray[np.integer[Any]], terms: Terms, shared: bytes) -> npt.NDArray[np.float64]:
+    """The noised sum of the clipped vectors, float64[length], from the sum of the numbers modulo 2**bits. Unbiased but
+    for the rounding's condition. Divide by a PUBLIC number of clients, not by the one that was counted.
+
+    Raises errors.ArgumentValueError (``noise_terms``) for a sum of another length.
+    """
+    if total.size != terms.padded:
+        raise _invalid(f"the sum has {total.size} numbers, the terms are for {terms.padded}")
+    ring = 1 << terms.bits
+    whole = total.astype(np.int64) & (ring - 1)
+    lifted = np.where(whole >= ring // 2, whole - ring, whole).astype(np.float64)
+    return spread.gather(lifted, terms.length, shared) / terms.scale
+
+
+def share(mechanism: Mechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
+    """Whole-number noise for `count` coordinates of the ring: one client's share. variance: in squared steps."""
+    return _SAMPLERS[mechanism].draw(count, Fraction(variance), source)
+
+
+def event(terms: Terms) -> Concentrated:
+    """What one sum costs when at least `contributors` honest clients' shares are in it: for any two inputs of which
+    one has a client's vector where the other has zeros, and for all who see the sum.
+
+    Discrete Gaussian (Theorem 1): ½ε²-concentrated, ε² = min {S/nv + τd/2, (√(S/nv) + τ√d)²},
+    τ = 10 Σ_{k<n} exp(-2π²v k/(k+1)), for S = `square`, n contributors, v = `variance`, d = `padded`.
+    Skellam (Theorem 3.5, for whole orders α): ε(α) ≤ αS/2μ + min {((2α - 1)S + 6L)/4μ², 3L/2μ}, μ = nv, with the L1
+    norm L ≤ min {√(dS), S}.
+    delta charges the samplers' distance from exact: (1 + e**ε) times that of all draws, for ε up to 20.
+    """
+    return counted(terms.mechanism, terms.square, terms.padded, terms.variance, terms.contributors)
+
+
+def counted(mechanism: Mechanism, square: int, dimension: int, variance: float, contributors: int) -> Concentrated:
+    """As `event`, for any sum of whole numbers: square is the largest sum of squares of one client's `dimension`
+    numbers, variance that of one share.
+    """
+    signal = square / (contributors * variance)
+    distance = _SAMPLERS[mechanism].distance(Fraction(variance)) * dimension * contributors * _FAILURES
+    if mechanism == "discrete_gaussian":
+        tau = 10 * _theta(variance, contributors)
+        squared = min(signal + tau * dimension / 2, (math.sqrt(signal) + tau * math.sqrt(dimension)) ** 2)
+        return Concentrated(squared / 2, delta=distance)
+    noise, absolute = contributors * variance, min(math.sqrt(dimension * square), square)
+    bounds = (
+        (signal / 2 + signal / (2 * noise), max(0.0, (6 * absolute - square) / (4 * noise**2))),
+        (signal / 2, 3 * absolute / (2 * noise)),
+    )
+    # Each holds for all orders; which is the less depends on the order, and what is asked in the end is seldom high.
+    rho, xi = min(bounds, key=lambda bound: 8 * bound[0] + bound[1])
+    return Concentrated(rho, xi, delta=distance, whole_orders=True)
+
+
+def _theta(variance: float, contributors: int) -> float:
+    """Σ exp(-2π²v k/(k+1)) for k from 1 to contributors - 1; all beyond the 64th are at most the 64th."""
+    terms = [math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in range(1, min(contributors, 65))]
+    return sum(terms) + max(0, contributors - 65) * (terms[-1] if terms else 0.0)
+
+
+_SAMPLERS = {"discrete_gaussian": discrete_gaussian, "skellam": skellam}
+
+
+def _invalid(message: str) -> errors.ArgumentValueError:
+    return errors.ArgumentValueError(
+        f"Noise cannot be shared so: {message}.", code="noise_terms", hint="`choose` finds a scale and bits that fit."
+    )

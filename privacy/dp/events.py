@@ -1,0 +1,171 @@
+"""What was released, as far as its cost goes: frozen values, hashable, with canonical JSON of numbers and text.
+
+A law of this file, since ledgers keep these values for years: what a kind and its fields mean never changes; a new
+mechanism is a new kind. `count` releases of a kind cost the same as as many events of count 1.
+
+Costs are those of adding or removing one unit (a device for `UserLevel`, a row for `ExampleLevel`): the vector of the
+unit is there, or is zero. `accounting.spent` translates to replacing a unit by another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from types import MappingProxyType
+from typing import Any, TypeAlias, cast
+
+from coterie import errors
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What all kinds share: positive finite numbers, and JSON."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "count":
+                fits, wanted = type(value) is int and value >= 1, "a whole number of at least 1"
+            elif field.name == "whole_orders":
+                fits, wanted = type(value) is bool, "true or false"
+            else:
+                low, high = _BOUNDS[field.name]
+                number = isinstance(value, int | float) and not isinstance(value, bool)
+                fits = number and math.isfinite(value) and low <= value <= high
+                wanted = f"in {low:g}..{high:g}"
+                if fits:
+                    object.__setattr__(self, field.name, float(value))
+            if not fits:
+                raise _invalid(f"{type(self).__name__}: {field.name} must be {wanted}, not {str(value)[:64]!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; `event_from_json` is the inverse."""
+        return {"event": _NAMES[type(self)], **asdict(self)}
+
+
+_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "multiplier": (1e-9, 1e12),
+        "rate": (1e-15, 1.0),
+        "epsilon": (0.0, 1e6),
+        "delta": (0.0, 1.0),
+        "rho": (0.0, 1e15),
+        "xi": (0.0, 1e15),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Gaussian(_Event):
+    """A sum with Gaussian noise of `multiplier` times its sensitivity. No sampling is assumed."""
+
+    multiplier: float
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class SampledGaussian(_Event):
+    """`Gaussian` over units of which each was drawn for itself with probability `rate` (Poisson), and nobody knows who
+    was. Only for draws that are really made so, such as a device's draws of its own rows; devices that check in when
+    they like are not sampled.
+    """
+
+    multiplier: float
+    rate: float
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Pure(_Event):
+    """A release of pure epsilon between ANY two inputs of the unit, such as randomised response on a device."""
+
+    epsilon: float
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Approximate(_Event):
+    """A release of (epsilon, delta) between any two inputs. With epsilon 0: a failure of probability delta."""
+
+    epsilon: float
+    delta: float
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Concentrated(_Event):
+    """A release whose Rényi divergence of order α is at most rho · α + xi, but for a failure of probability `delta`
+    (Bun and Steinke, 2016): what is proven of distributed discrete Gaussian and Skellam noise. whole_orders: the bound
+    is proven only for α = 2, 3, ….
+    """
+
+    rho: float
+    xi: float = 0.0
+    delta: float = 0.0
+    whole_orders: bool = False
+    count: int = 1
+
+
+Event: TypeAlias = Gaussian | SampledGaussian | Pure | Approximate | Concentrated
+
+KINDS: Mapping[str, type[Event]] = MappingProxyType(
+    {
+        "gaussian": Gaussian,
+        "sampled_gaussian": SampledGaussian,
+        "pure": Pure,
+        "approximate": Approximate,
+        "concentrated": Concentrated,
+    }
+)
+_NAMES: Mapping[type[Any], str] = {kind: name for name, kind in KINDS.items()}
+
+
+def event_from_json(value: object) -> Event:
+    """The inverse of ``to_json``. Raises errors.InputError (``privacy_event_invalid``) for an unknown kind or field, or
+    a number out of range: a ledger's text never chooses what is run.
+    """
+    if not isinstance(value, Mapping):
+        raise _invalid("A privacy event must be a JSON object")
+    given = {str(key): item for key, item in cast(Mapping[object, Any], value).items()}
+    name = given.pop("event", None)
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise _invalid(f"There is no privacy event {str(name)[:64]!r}; there are {', '.join(KINDS)}")
+    wanted = [field.name for field in fields(kind)]
+    if sorted(given) != sorted(wanted):
+        raise _invalid(f"The privacy event {name!r} has exactly the fields {', '.join(wanted)}")
+    return kind(**given)
+
+
+def merged(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The same cost in as few events as possible, in an order that does not depend on theirs.
+
+    Exact: Gaussians of multipliers z compose to one of (Σ z⁻²)^-½, and Rényi bounds add up.
+    """
+    inverse = rho = xi = delta = 0.0
+    gaussian = concentrated = whole = False
+    counts: dict[Event, int] = {}
+    # Sums of floats in one order give one result whatever order the events came in.
+    for event in sorted(events, key=repr):
+        match event:
+            case Gaussian():
+                gaussian, inverse = True, inverse + event.count / event.multiplier**2
+            case Concentrated():
+                concentrated, whole = True, whole or event.whole_orders
+                rho += event.count * event.rho
+                xi += event.count * event.xi
+                delta += event.count * event.delta
+            case _:
+                single = replace(event, count=1)
+                counts[single] = counts.get(single, 0) + event.count
+    found: list[Event] = [replace(event, count=count) for event, count in counts.items()]
+    if gaussian:
+        found.append(Gaussian(inverse**-0.5))
+    if concentrated:
+        found.append(Concentrated(rho, xi, min(delta, 1.0), whole))
+    return tuple(sorted(found, key=repr))
+
+
+def _invalid(message: str) -> errors.InputError:
+    return errors.InputError(f"{message}.", code="privacy_event_invalid")

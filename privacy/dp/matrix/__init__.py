@@ -1,0 +1,1 @@
+"""DP-FTRL by matrix factorisation: noise of different rounds that cancels in their sum."""

@@ -1,0 +1,160 @@
+"""The chain: each entry's digest covers the entry before, so what is changed, moved or left out shows.
+
+A digest is SHA-256 over canonical JSON (RFC 8785) of everything else in the entry; the coordinator signs it (Ed25519,
+domain ``coterie ledger v1``). Whoever holds the key can still write a chain anew from its beginning: compare the
+newest digest with one that you noted earlier.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coterie import errors
+from coterie.privacy.ledger.events import Event, event_from_json, event_to_json
+from coterie.privacy.ledger.state import Folding, State
+from coterie.protocol.canonical import digest_of, sha256_hex
+from coterie.protocol.signing import Domain, SigningKey, verify
+
+GENESIS = "0" * 64
+"""What stands before the first entry."""
+
+
+_COMMITMENT = b"coterie ledger noise v1\n"
+
+
+def commitment(seed: bytes) -> str:
+    """What a ledger says of a noise seed: SHA-256 under a domain of its own, which tells nothing of 32 random bytes."""
+    return sha256_hex(_COMMITMENT + seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One event in its place. sequence: from 1; at: milliseconds since 1970 by the coordinator's clock, never less
+    than the entry's before. digest: hex; signature: base64, over the digest's text.
+    """
+
+    population: str
+    sequence: int
+    at: int
+    event: Event
+    previous: str
+    digest: str
+    signature: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as JSON values."""
+        return {**_covered(self), "digest": self.digest, "signature": self.signature}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "Entry":
+        """Read what `to_json` wrote. Raises errors.InputError (``ledger_entry``)."""
+        try:
+            return Entry(
+                population=str(value["population"]),
+                sequence=int(value["sequence"]),
+                at=int(value["at"]),
+                event=event_from_json(value["event"]),
+                previous=str(value["previous"]),
+                digest=str(value["digest"]),
+                signature=str(value["signature"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise errors.InputError(
+                f"This is no entry of a ledger: {str(error)[:200]}.", code="ledger_entry"
+            ) from error
+
+
+def _covered(entry: Entry) -> dict[str, Any]:
+    return _content(entry.population, entry.sequence, entry.at, entry.event, entry.previous)
+
+
+def _content(population: str, sequence: int, at: int, event: Event, previous: str) -> dict[str, Any]:
+    return {
+        "population": population,
+        "sequence": sequence,
+        "at": at,
+        "event": event_to_json(event),
+        "previous": previous,
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The end of a population's chain: the newest entry's place and digest; 0 and `GENESIS` before the first."""
+
+    population: str
+    sequence: int = 0
+    digest: str = GENESIS
+
+
+def link(head: Head, at: int, event: Event, key: SigningKey) -> Entry:
+    """The entry that follows a chain's end."""
+    sequence = head.sequence + 1
+    digest = digest_of(_content(head.population, sequence, at, event, head.digest))
+    return Entry(
+        population=head.population,
+        sequence=sequence,
+        at=at,
+        event=event,
+        previous=head.digest,
+        digest=digest,
+        signature=key.sign(Domain.LEDGER, digest.encode("ascii")),
+    )
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The first entry at which a chain does not hold, by its place, and why."""
+
+    sequence: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a chain says: the state up to where it holds, its end there, and the first break, if any."""
+
+    state: State
+    head: Head
+    broken: Broken | None
+
+
+def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, public: str | None = None) -> Verdict:
+    """Go along a population's chain.
+
+    head, state: where to begin, at the very beginning with ``Head(population=...)`` and None. public: the coordinator's
+    key, hex; where given every signature must verify. A chain holds when each entry has the next place, names the
+    digest before, has the digest of its content, is signed, and may follow what came before.
+    """
+    start = state or State()
+    folding = Folding(at=start.at, limits=dict(start.limits), charges=dict(start.charges))
+    for entry in entries:
+        why = _fault(head, entry, public)
+        if why is None:
+            try:
+                folding.take(entry.at, entry.event)
+            except errors.Conflict as error:
+                why = error.message
+        if why is not None:
+            return Verdict(folding.state, head, Broken(head.sequence + 1, why))
+        head = Head(population=head.population, sequence=entry.sequence, digest=entry.digest)
+    return Verdict(folding.state, head, None)
+
+
+def _fault(head: Head, entry: Entry, public: str | None) -> str | None:
+    rules = (
+        (entry.population == head.population, f"it is of the population {entry.population[:64]!r}"),
+        (entry.sequence == head.sequence + 1, f"its number is {entry.sequence}, so entries are missing or moved"),
+        (entry.previous == head.digest, "it does not follow the entry before"),
+        (entry.digest == digest_of(_covered(entry)), "its digest is not that of its content: it was changed"),
+        (public is None or _signed(public, entry), "its signature is not the coordinator's"),
+    )
+    return next((why for holds, why in rules if not holds), None)
+
+
+def _signed(public: str, entry: Entry) -> bool:
+    try:
+        verify(public, Domain.LEDGER, entry.digest.encode("ascii"), entry.signature)
+    except errors.CoterieError:
+        return False
+    return True

@@ -1,0 +1,23 @@
+"""What every client adds to its vector before it is masked, as a signed task says it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from coterie.protocol.wire import Number, Positive, Signed
+
+Above = Annotated[Number, Field(gt=0)]
+
+
+class NoiseTerms(Signed):
+    """Noise of whole numbers, of which the sum over `contributors` clients gives the guarantee.
+
+    clip: the bound of the vector's Euclidean norm. scale: whole numbers per unit of the vector. variance: of one
+    client's noise, in squared whole numbers. contributors: the fewest survivors that the guarantee counts on.
+    """
+
+    mechanism: Literal["discrete_gaussian", "skellam"]
+    clip: Above
+    scale: Above
+    variance: Above
+    contributors: Positive

@@ -1,0 +1,165 @@
+"""The floor that an operator sets under a population's experiments, held against what a researcher asks for."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.aggregation.methods import METHODS
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.secure_aggregation import SecureAggregation, fewest_of_group
+from coterie.errors import ExperimentError, Forbidden
+from coterie.privacy.dp.privacy import ExampleLevel
+from coterie.privacy.dp.privacy import from_json as privacy_from_json
+from coterie.protocol.control import ExperimentCreate, PolicyChange, PopulationPolicy
+from coterie.server.store.tables import PopulationRow
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of an experiment the floor looks at. secure: whether it asks for secure aggregation."""
+
+    request: ExperimentCreate
+    algorithm: str
+    secure: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a policy. set: whether an operator has drawn it; meets: whether an experiment keeps above it; wants
+    and has: the two sides in words; instead: what a researcher can do.
+    """
+
+    set: Callable[[PopulationPolicy], bool]
+    meets: Callable[[PopulationPolicy, Asked], bool]
+    wants: Callable[[PopulationPolicy], str]
+    has: Callable[[Asked], str]
+    instead: str
+
+
+def _fewest(asked: Asked) -> int:
+    """Of how few devices a sum of this experiment may be: of updates, of a group, or of what devices measure."""
+    policy, fewest = asked.request.rounds, asked.request.rounds.min_updates
+    secure = None if asked.request.secure is None else SecureAggregation.from_json(asked.request.secure)
+    if secure is not None and secure.groups is not None and policy.purpose == "train":
+        fewest = min(fewest, fewest_of_group(policy.cohort, secure))
+    if policy.purpose == "train" and policy.evaluate_every == 0:
+        return fewest
+    # What devices measure in the open beside training is the sum of whoever has answered in time.
+    held = asked.secure or policy.purpose == "evaluate"
+    return min(fewest, policy.evaluators()) if held else 1
+
+
+def _unit(asked: Asked) -> str:
+    """Whom its privacy protects. Rounds that only measure add no noise, whatever privacy was asked for."""
+    if asked.request.privacy is None or asked.request.rounds.purpose == "evaluate":
+        return "none"
+    return "example" if isinstance(privacy_from_json(asked.request.privacy), ExampleLevel) else "user"
+
+
+def _bounded(policy: PopulationPolicy) -> bool:
+    return policy.max_epsilon_per_experiment is not None or policy.max_epsilon_per_year is not None
+
+
+LINES: dict[str, Line] = {
+    "require_secure_aggregation": Line(
+        lambda policy: policy.require_secure_aggregation,
+        lambda policy, asked: asked.secure,
+        lambda policy: "secure aggregation",
+        lambda asked: "asks for none",
+        "Leave secure_aggregation out, or give SecureAggregation(...), in a cohort that it can serve.",
+    ),
+    "min_cohort": Line(
+        lambda policy: policy.min_cohort is not None,
+        lambda policy, asked: _fewest(asked) >= (policy.min_cohort or 1),
+        lambda policy: f"at least {policy.min_cohort} devices in every sum",
+        lambda asked: f"allows sums of {_fewest(asked)}",
+        "Raise RoundPolicy(cohort=..., min_updates=...), or ask for fewer groups. Where devices evaluate, aggregate "
+        "securely and raise evaluation_cohort, or set evaluate_every=0: in the open, what few have measured counts.",
+    ),
+    "algorithms": Line(
+        lambda policy: policy.algorithms is not None,
+        lambda policy, asked: asked.algorithm in (policy.algorithms or ()),
+        lambda policy: f"one of the algorithms {', '.join(policy.algorithms or ())}",
+        lambda asked: f"runs {asked.algorithm}",
+        "Choose another algorithm.",
+    ),
+    "unit": Line(
+        _bounded,
+        lambda policy, asked: _unit(asked) in ("user", policy.unit),
+        lambda policy: f"differential privacy of the {policy.unit}, since it bounds ε",
+        lambda asked: "asks for none" if _unit(asked) == "none" else f"protects the {_unit(asked)}",
+        "Give Experiment(privacy=UserLevel(...)).",
+    ),
+}
+
+
+def check_floor(population: str, policy: PopulationPolicy, request: ExperimentCreate, manifest: Manifest) -> None:
+    """Return only if the experiment keeps above every line of the population's policy. What it costs, and whether the
+    limits of ε allow that, the ledger says.
+
+    Raises errors.Forbidden (``population_policy``) that names the first line below which it goes.
+    """
+    asked = Asked(request, manifest.algorithm.name, secure=asks_secrecy(request))
+    for name, line in LINES.items():
+        if line.set(policy) and not line.meets(policy, asked):
+            raise Forbidden(
+                f"Population {population!r} wants {line.wants(policy)} (line {name} of its policy); this experiment "
+                f"{line.has(asked)}.",
+                hint=line.instead,
+                code="population_policy",
+                line=name,
+            )
+
+
+def check_signer(population: str, policy: PopulationPolicy, public: str) -> None:
+    """Return only if a key may be added to the population's signers, outside of a change of its policy.
+
+    Raises errors.Forbidden (``population_policy``) where an operator has named them.
+    """
+    if policy.signers_only:
+        raise Forbidden(
+            f"Population {population!r} accepts plans of the keys that its operator has named (line signers of its "
+            f"policy); {public[:16]}… is none of them.",
+            hint=f"Sign with one of those (--key FILE), or ask the operator: coterie policy {population} --signer KEY "
+            "(again for each that shall stay).",
+            code="population_policy",
+            line="signers",
+        )
+
+
+def check_names(change: PolicyChange) -> None:
+    """Return only if there are algorithms of the names that a change allows: one that is misspelt would allow none.
+
+    Raises errors.ExperimentError (``unknown_algorithm``).
+    """
+    unknown = [name for name in change.algorithms or () if name not in METHODS]
+    if unknown:
+        raise ExperimentError(
+            f"There is no algorithm {unknown[0][:64]!r}, so a policy that allows it would allow nothing by it.",
+            hint=f"There are {', '.join(METHODS)}.",
+            code="unknown_algorithm",
+        )
+
+
+def asks_secrecy(request: ExperimentCreate) -> bool:
+    """Whether no update of one device of this experiment is seen by the coordinator."""
+    return request.secure is not None
+
+
+def policy_of(row: PopulationRow) -> PopulationPolicy:
+    """The policy of a population."""
+    return PopulationPolicy.model_validate_json(row.policy)
+
+
+def changed(policy: PopulationPolicy, change: PolicyChange) -> PopulationPolicy:
+    """The policy after a change. Raises pydantic.ValidationError where its lines do not go together."""
+    given = change.model_dump(exclude_unset=True, exclude={"signers"})
+    if "signers" in change.model_fields_set:
+        given["signers_only"] = change.signers is not None
+    kept = {name: value for name, value in policy.model_dump().items() if name not in given}
+    return PopulationPolicy.model_validate(kept | {name: value for name, value in given.items() if value is not None})
+
+
+def to_row(policy: PopulationPolicy) -> str:
+    """The policy as its column holds it."""
+    return json.dumps(policy.model_dump(mode="json", exclude_defaults=True), sort_keys=True)

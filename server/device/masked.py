@@ -1,0 +1,116 @@
+"""Accepting a masked vector: it has exactly the size and the header that its attempt asks for, and is made durable;
+what is in it nobody can see.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Literal
+
+from coterie.errors import Conflict, CoterieError
+from coterie.privacy.secagg.encoding import vector_spec
+from coterie.privacy.secagg.masked_file import MaskedHeader, read_masked
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.device import Task
+from coterie.protocol.secagg import SecureTerms
+from coterie.server.auth.gate import SignedDevice
+from coterie.server.coordinator import Coordinator
+from coterie.server.device.attempt_states import asked, differs, not_in_roster, unfit
+from coterie.server.device.task_states import own, refusal
+from coterie.server.store import attempts, events, mailbox, nonces, tasks
+from coterie.server.store.tables import TaskRow
+
+PHASE = "masked"
+
+
+def awaits_vector(row: TaskRow) -> bool:
+    """Whether a task has trained and its masked vector is not here yet."""
+    return row.attempt is not None and row.state == tasks.ACCEPTED and row.upload is None
+
+
+def keys_first() -> CoterieError:
+    """The refusal of an update in clear, or of a masked one before its time."""
+    return Conflict(
+        "The update of this task is masked, and this device has not brought its keys yet.",
+        hint="POST …/secure/keys first; never send the update in clear.",
+        code="phase_early",
+    )
+
+
+def expected_header(terms: SecureTerms, message: Task) -> MaskedHeader:
+    """What the file of a task's masked vector must say of itself."""
+    return MaskedHeader(
+        attempt=terms.attempt,
+        task=message.id,
+        plan=message.plan.id,
+        base=message.model.sha256,
+        spec=vector_spec(terms.sections).digest,
+    )
+
+
+async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, size: int) -> None:
+    """Note a part that is not the last: its bytes and its nonce."""
+    async with here.database.write("part") as session:
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        refused = unfit(await attempts.held(session, row.attempt or ""), PHASE)
+        if refused is None and not await tasks.received(session, row.id, size):
+            refused = refusal((await own(session, row.id, device.id)).state)
+        if refused is not None:
+            here.blobs.scratch_file(row.id).unlink(missing_ok=True)
+            raise refused
+
+
+async def accept(
+    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Path, sha256: str, size: int
+) -> Literal["accepted", "already"]:
+    """Take the masked vector into the attempt's sum, exactly once. Returns ``already`` when these very bytes are in it.
+
+    size: the bytes of this request. Raises UpdateRefused for a file of another form, after which the right one can
+    still be sent; what `attempt_states` says; errors.StorageError.
+    """
+    if message.secure is None:
+        raise not_in_roster()
+    async with here.database.read() as session:
+        attempt = await attempts.held(session, message.secure.attempt)
+        machine = await here.machines.of(session, attempt)
+    asked(attempt, machine, device.id, PHASE)
+    spec = vector_spec(message.secure.sections)
+    # Read whole, so that no vector can spoil the sum when it is made.
+    await asyncio.to_thread(read_masked, whole, expected_header(message.secure, message), spec)
+    total = whole.stat().st_size
+    await here.blobs.put("updates", sha256, whole, point="masked")
+    try:
+        async with here.database.write("masked") as session:
+            await nonces.spend(session, device.nonce, device.nonce_expires)
+            refused = unfit(await attempts.held(session, attempt.id), PHASE)
+            if not await tasks.attach(session, row.id, sha256, total, size):
+                return _twice(await own(session, row.id, device.id), sha256)
+            if refused is not None:
+                raise refused
+            bundle = canonical_json({"sha256": sha256, "size": total}).decode()
+            await mailbox.put(session, attempt.id, PHASE, row.id, bundle)
+            data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "size": total}
+            events.append(session, "update.masked", {**data, "attempt": attempt.id}, row.experiment)
+    except CoterieError:
+        await _drop_unmentioned(here, device, row, sha256)
+        raise
+    here.metrics.updates.labels("masked").inc()
+    here.metrics.messages.labels(PHASE).inc()
+    return "accepted"
+
+
+def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
+    if row.state == tasks.ACCEPTED and row.upload == sha256:
+        return "already"
+    if row.state == tasks.ACCEPTED:
+        raise differs(PHASE)
+    raise refusal(row.state)
+
+
+async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRow, sha256: str) -> None:
+    """Delete a vector that was made durable while its phase ended; no other task's file has these bytes, since they
+    hold the task's id.
+    """
+    async with here.database.read() as session:
+        mentioned = (await own(session, row.id, device.id)).upload == sha256
+    if not mentioned:
+        await here.blobs.remove("updates", sha256)

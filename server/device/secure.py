@@ -1,0 +1,84 @@
+"""Secure aggregation: what a device that has trained says to the others of its attempt, and what it waits for.
+
+A device reports *trained* with its keys. From then on it asks for each message in turn by a long poll, answers it, and
+sends its masked vector as it would an update. What it says is kept as one row for each phase; saying it again is
+answered alike, and saying something else is refused.
+"""
+
+import time
+from typing import Annotated, Literal
+
+from fastapi import Path, Query, Response
+from pydantic import BaseModel
+
+from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, Shares
+from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.bell import wait
+from coterie.server.device import speaking, trained
+from coterie.server.device.relay import Awaited, message_for
+from coterie.server.device.task_states import own
+
+LONGEST_WAIT_MS = 30_000
+LOOK_AGAIN_S = 5.0
+"""Another process may have moved the attempt on, which rings no bell here."""
+router = gated_router("device")
+TaskName = Annotated[str, Path(max_length=64)]
+Wait = Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS, description="How long to wait for the message, in milliseconds.")]
+
+
+class MessageReceipt(BaseModel):
+    """The message is kept. ``already``: this very message was kept before."""
+
+    state: Literal["accepted", "already"]
+
+
+@router.post("/v1/device/tasks/{task}/secure/keys", operation_id="advertiseKeys", summary="Trained: bring the keys")
+async def keys(task: TaskName, body: AdvertiseKeys, here: Here, device: Signed) -> MessageReceipt:
+    """The task's work counts in its round from here on; its result stays with the device until it is masked."""
+    return MessageReceipt(state=await trained.report(here, device, task, body))
+
+
+@router.post("/v1/device/tasks/{task}/secure/shares", operation_id="dealShares", summary="Deal sealed shares")
+async def shares(task: TaskName, body: Shares, here: Here, device: Signed) -> MessageReceipt:
+    """The boxes are sealed end to end: nobody but the neighbours can open them."""
+    return MessageReceipt(state=await speaking.say(here, device, task, "shares", body))
+
+
+@router.post("/v1/device/tasks/{task}/secure/agreement", operation_id="agree", summary="Sign the list of survivors")
+async def agreement(task: TaskName, body: Agreement, here: Here, device: Signed) -> MessageReceipt:
+    """Only in the mode ``consistent``."""
+    return MessageReceipt(state=await speaking.say(here, device, task, "agreement", body))
+
+
+@router.post("/v1/device/tasks/{task}/secure/reveal", operation_id="reveal", summary="Open the sum")
+async def reveal(task: TaskName, body: Reveal, here: Here, device: Signed) -> MessageReceipt:
+    """Shares of the survivors' own masks, and of the keys of those who dropped out: what opens the sum and no more."""
+    return MessageReceipt(state=await speaking.say(here, device, task, "reveal", body))
+
+
+@router.get(
+    "/v1/device/tasks/{task}/secure/{awaited}",
+    operation_id="awaitMessage",
+    summary="Wait for the next message of an attempt",
+    responses={
+        200: {
+            "description": "Roster, SharesFor, Survivors, Agreements or Outcome.",
+            "content": {"application/json": {}},
+        },
+        204: {"description": "Not yet: ask again."},
+    },
+)
+async def message(task: TaskName, awaited: Awaited, here: Here, device: Signed, wait_ms: Wait = 0) -> Response:
+    """Answered as soon as the attempt is that far, and with 204 when it is not by then."""
+    async with here.database.read() as session:
+        row = await own(session, task, device.id)
+    until = time.monotonic() + wait_ms / 1000
+    while True:
+        turn = here.turns.next_turn(row.attempt or "")
+        found = await message_for(here, row, awaited)
+        if found is not None:
+            return Response(found.model_dump_json(), media_type="application/json")
+        left = until - time.monotonic()
+        if left <= 0 or here.closing.is_set():
+            return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
+        await wait(turn, min(left, LOOK_AGAIN_S))

@@ -1,0 +1,67 @@
+"""What a task says of its attempt of secure aggregation, and which attempt that is."""
+
+import secrets
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import Kind
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.central import CLIP
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.aggregation.secure import clip_in, secure_terms
+from coterie.privacy.dp.privacy import Privacy, UserLevel, from_json
+from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.secagg import SecureTerms
+from coterie.protocol.tensors import open_tensors
+from coterie.server.store import attempts, tasks
+from coterie.server.store.experiments import OpenRound
+
+
+async def joined(
+    session: AsyncSession,
+    opened: OpenRound,
+    kind: Kind,
+    request: ExperimentCreate,
+    manifest: Manifest,
+    server_state: Path | None,
+) -> SecureTerms | None:
+    """The terms of a task that is about to be made, whose attempt this makes if the task is its first; None where
+    updates come in clear.
+
+    server_state: the file of what the rounds before have left.
+    """
+    if request.secure is None:
+        return None
+    secure = SecureAggregation.from_json(request.secure)
+    experiment, number = opened.row.experiment, opened.row.number
+    groups = secure.groups if kind == "train" and secure.groups else 1
+    attempt = await attempts.join(session, experiment, number, kind, await _bucket(session, opened, kind, groups))
+    privacy = None if request.privacy is None else from_json(request.privacy)
+    return secure_terms(
+        manifest,
+        kind,
+        attempt=attempt.id,
+        secure=secure,
+        privacy=privacy,
+        rounds=request.rounds,
+        round=number,
+        clip=_clip(privacy, server_state),
+    )
+
+
+def _clip(privacy: Privacy | None, server_state: Path | None) -> float | None:
+    """The clipping norm that the quantiles of the rounds before have moved to; None where nothing moves it."""
+    if not isinstance(privacy, UserLevel) or privacy.adaptive is None or server_state is None:
+        return None
+    file = open_tensors(server_state)
+    return clip_in({CLIP: file.read(CLIP)} if CLIP in file.tensors else {})
+
+
+async def _bucket(session: AsyncSession, opened: OpenRound, kind: Kind, groups: int) -> int:
+    """A group with the fewest tasks, by lot: nobody chooses whom a client is hidden among."""
+    if groups == 1:
+        return 0
+    taken = await tasks.by_bucket(session, opened.row.experiment, opened.row.number, kind)
+    fewest = min(taken.get(bucket, 0) for bucket in range(groups))
+    return secrets.choice([bucket for bucket in range(groups) if taken.get(bucket, 0) == fewest])

@@ -1,0 +1,54 @@
+"""A device says its message of a phase: checked by the attempt's machine, kept as one row for all its recipients."""
+
+import asyncio
+from typing import Literal
+
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.secagg import Agreement, Reveal, Shares
+from coterie.server.auth.gate import SignedDevice
+from coterie.server.coordinator import Coordinator
+from coterie.server.device.attempt_states import asked, differs, not_secure, unfit
+from coterie.server.device.task_states import own
+from coterie.server.store import attempts, mailbox, nonces
+
+Said = Literal["accepted", "already"]
+
+
+async def say(
+    here: Coordinator, device: SignedDevice, task: str, phase: str, message: Shares | Agreement | Reveal
+) -> Said:
+    """Keep a message. The same message again changes nothing.
+
+    Raises what `attempt_states` says, and errors.SecureAggregationRefused for a message that no honest client of this
+    attempt sends.
+    """
+    bundle = canonical_json(message.model_dump(mode="json")).decode()
+    async with here.database.read() as session:
+        row = await own(session, task, device.id)
+        if row.attempt is None:
+            raise not_secure()
+        attempt = await attempts.held(session, row.attempt)
+        before = await mailbox.find(session, attempt.id, phase, row.id)
+        machine = await here.machines.of(session, attempt)
+    if before is not None:
+        return _same(before, bundle, phase)
+    machine, place = asked(attempt, machine, device.id, phase)
+    await asyncio.to_thread(machine.check, place, message)
+    async with here.database.write("message") as session:
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        # Nobody moves the attempt on between this look and this message.
+        refused = unfit(await attempts.held(session, attempt.id), phase)
+        before = await mailbox.find(session, attempt.id, phase, row.id)
+        if before is not None:
+            return _same(before, bundle, phase)
+        if refused is not None:
+            raise refused
+        await mailbox.put(session, attempt.id, phase, row.id, bundle)
+    here.metrics.messages.labels(phase).inc()
+    return "accepted"
+
+
+def _same(before: str, bundle: str, phase: str) -> Said:
+    if before != bundle:
+        raise differs(phase)
+    return "already"

@@ -1,0 +1,68 @@
+"""A device reports *trained*: it brings the keys of its attempt, and its round counts it."""
+
+from typing import Literal
+
+from coterie.privacy.secagg.roster import model_digest, verify_keys
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.device import Task
+from coterie.protocol.secagg import AdvertiseKeys
+from coterie.server.auth.gate import SignedDevice
+from coterie.server.clock import now_ms
+from coterie.server.coordinator import Coordinator
+from coterie.server.device.acceptance import count
+from coterie.server.device.attempt_states import differs, not_secure
+from coterie.server.device.task_states import own, refusal
+from coterie.server.store import attempts, events, mailbox, nonces, participations, tasks
+
+
+async def report(
+    here: Coordinator, device: SignedDevice, task: str, keys: AdvertiseKeys
+) -> Literal["accepted", "already"]:
+    """Take a task whose device has trained out of its lease, count it, and keep the keys, in one transaction.
+
+    Raises errors.Unauthenticated (``signature_invalid``) for keys that the device did not sign for this task, Conflict
+    ``not_secure`` and ``message_differs``, and what the task's state asks for.
+    """
+    async with here.database.read() as session:
+        row = await own(session, task, device.id)
+    message = Task.model_validate_json(row.message)
+    if message.secure is None or row.attempt is None:
+        raise not_secure()
+    verify_keys(
+        message.secure,
+        plan=message.plan.id,
+        model=model_digest(message),
+        device=device.id,
+        identity=device.public,
+        keys=keys,
+    )
+    bundle = canonical_json(keys.model_dump(mode="json")).decode()
+    changes = {"size": len(bundle), "sums": "{}", "finished_at": now_ms(), "verdict": None}
+    data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "attempt": row.attempt}
+    async with here.database.write("trained") as session:
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
+            before = await mailbox.find(session, row.attempt, attempts.KEYS, row.id)
+            if before is None:
+                raise refusal((await own(session, row.id, device.id)).state)
+            if before != bundle:
+                raise differs(attempts.KEYS)
+            return "already"
+        await mailbox.put(session, row.attempt, attempts.KEYS, row.id, bundle)
+        events.append(session, "task.trained", data, row.experiment)
+        counts_in = await count(here, session, row, None)
+        if row.kind == "train":
+            now = now_ms()
+            # How many examples it has, and its loss, are nobody's to know: it counts as one among equals.
+            await participations.note(
+                session,
+                experiment=row.experiment,
+                device=row.device,
+                round=counts_in,
+                examples=1,
+                loss=None,
+                seconds=(now - row.created_at) / 1000,
+                now=now,
+            )
+    here.metrics.updates.labels("trained").inc()
+    return "accepted"

@@ -1,0 +1,64 @@
+"""Moving an attempt on, or ending it without a sum: one conditional transaction each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event
+from coterie.server.clock import now_ms
+from coterie.server.secure.machine import Failed
+from coterie.server.secure.parts import Parts, summed_now
+from coterie.server.store import attempts, events, experiments, mailbox, tasks
+from coterie.server.store.attempts import Standing
+
+
+def named(standing: Standing) -> dict[str, Any]:
+    """What every event of an attempt says."""
+    return {"attempt": standing.id, "round": standing.round, "kind": standing.kind}
+
+
+async def moved(session: AsyncSession, standing: Standing, changes: Mapping[str, Any], heard: int | None) -> bool:
+    """Whether the attempt was still as it was seen, and has changed.
+
+    heard: how many messages of its phase the change counts on. One that came since is not lost: then nothing changes,
+    and the phase is ended again with it.
+    """
+    row = await attempts.held(session, standing.id)
+    if row.version != standing.version:
+        return False
+    if heard is not None and heard != await mailbox.count(session, standing.id, standing.phase):
+        return False
+    return await attempts.move(session, standing.id, standing.version, changes)
+
+
+async def fail(parts: Parts, standing: Standing, failed: Failed, heard: int | None = None) -> None:
+    """End an attempt without a sum: its clients drop out by name, and where it was the last of its round, that ends."""
+    changes = {
+        "phase": attempts.FAILED,
+        "state": None,
+        "deadline_at": None,
+        "cause": failed.cause,
+        "detail": failed.detail[:2000],
+        "finished_at": now_ms(),
+    }
+    async with parts.database.write("attempt") as session:
+        if not await moved(session, standing, changes, heard):
+            return
+        for member in await attempts.members(session, standing.id):
+            await tasks.reject(session, member.id, tasks.ATTEMPT_FAILED, failed.detail[:2000])
+        data = named(standing) | {"cause": failed.cause, "detail": failed.detail}
+        events.append(session, "attempt.failed", data, standing.experiment)
+        all_of_it = await attempts.of_round(session, standing.experiment, standing.round, standing.kind)
+        if all(row.phase == attempts.FAILED for row in all_of_it):
+            await _give_up(parts, session, standing, failed)
+    parts.metrics.attempts.labels("failed").inc()
+
+
+async def _give_up(parts: Parts, session: AsyncSession, standing: Standing, failed: Failed) -> None:
+    opened = await experiments.open_round(session, standing.experiment)
+    if opened is None or opened.row.number != standing.round or summed_now(opened) != standing.kind:
+        return
+    detail = f"secure aggregation failed ({failed.cause}): {failed.detail}"
+    event: Event = AggregateFailed(detail) if standing.kind == "train" else EvaluationSummed(None, detail)
+    await parts.rounds.apply(session, opened, event)

@@ -1,0 +1,123 @@
+"""The numeric jobs of secure aggregation. They run in the worker process: files in, files and numbers out."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.secure import Summed, secure_aggregate, secure_evaluation
+from coterie.aggregation.server_optimizers import server_optimizer
+from coterie.errors import InternalError
+from coterie.privacy.secagg import unmask
+from coterie.privacy.secagg.encoding import vector_spec
+from coterie.privacy.secagg.masked_file import MaskedHeader
+from coterie.privacy.secagg.masks import MaskSeed
+from coterie.privacy.secagg.ring import RingVector, reduced
+from coterie.privacy.secagg.server import ServerState, plan_masks
+from coterie.protocol.files import make_folder
+from coterie.protocol.secagg import SecureTerms
+from coterie.protocol.secure_sections import SecureSection
+from coterie.protocol.tensors import read_file, write_file
+from coterie.server.rounds.jobs import central_noise, described
+from coterie.server.secure.machine import Failed, fold, read, settled
+from coterie.server.secure.running_sum import TENSOR, Summands, sum_masked
+
+WORDS_PER_PROCESS: Final = 1 << 28
+"""So many words of masks are worth a process: a tenth of a second of work, about what it takes to start one."""
+_SECTIONS: Final = TypeAdapter(tuple[SecureSection, ...])
+
+
+def sum_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the masked vectors that are here to the running sum."""
+    return {"holds": len(sum_masked(Path(arguments["cache"]), _summands(arguments)).holds)}
+
+
+def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Open the sum of the survivors: secrets from what was revealed, and their masks off the sum.
+
+    Answers the file of the sum, of how many clients it is, and whose shares did not fit; or why there is none.
+    """
+    state = ServerState.from_json(json.loads(Path(arguments["state"]).read_bytes()))
+    said = json.loads(Path(arguments["revealed"]).read_bytes())
+    opened = fold(state, ((int(place), read("reveal", text)) for place, text in said.items()))
+    failed = settled(opened)
+    if isinstance(failed, Failed):
+        return {"cause": failed.cause, "detail": failed.detail}
+    summands = _summands(arguments)
+    if len(summands.files) != len(opened.survivors):
+        raise InternalError(f"{len(summands.files)} masked vectors are here of {len(opened.survivors)} survivors.")
+    total = sum_masked(Path(arguments["cache"]), summands).total
+    _take_off(total, plan_masks(opened))
+    out = Path(arguments["out"])
+    make_folder(out)
+    write_file(out / f"{summands.header.attempt}.safetensors", {TENSOR: reduced(total, summands.spec)})
+    return {
+        "total": str(out / f"{summands.header.attempt}.safetensors"),
+        "survivors": len(opened.survivors),
+        "blamed": [[blame.dealer, blame.revealer] for blame in opened.blamed],
+    }
+
+
+def secure_aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn the sum of a round's updates into a new version and a new server state in the folder ``out``."""
+    state, central = arguments["server_state"], arguments["central"]
+    result = secure_aggregate(
+        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        terms=SecureTerms.model_validate(arguments["terms"]),
+        base=Path(arguments["base"]),
+        sums=[Summed(_total(group), group["survivors"]) for group in arguments["sums"]],
+        expected=arguments["expected"],
+        server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
+        server_state=Path(state) if state else None,
+        out=Path(arguments["out"]),
+        rule=arguments["reducer"],
+        central=central_noise(central) if central else None,
+    )
+    return {
+        "weights": described(Path(result.weights)),
+        "state": described(Path(result.state)) if result.state else None,
+        "metrics": dict(result.metrics),
+        "clipped": result.clipped,
+    }
+
+
+def secure_evaluation_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what devices measured, together, out of the sum of their evaluations."""
+    sums = secure_evaluation(
+        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        terms=SecureTerms.model_validate(arguments["terms"]),
+        base=arguments["base"],
+        total=_total(arguments),
+        survivors=arguments["survivors"],
+    )
+    return {"metrics": dict(sums.sums)}
+
+
+def _total(arguments: Mapping[str, Any]) -> RingVector:
+    return read_file(Path(arguments["total"]))[TENSOR]
+
+
+def _summands(arguments: Mapping[str, Any]) -> Summands:
+    return Summands(
+        header=MaskedHeader(**arguments["header"]),
+        spec=vector_spec(_SECTIONS.validate_python(arguments["sections"])),
+        files={task: Path(path) for task, path in arguments["files"].items()},
+    )
+
+
+def _take_off(total: RingVector, masks: tuple[MaskSeed, ...]) -> None:
+    """By as many processes as there are cores and the work is worth."""
+    worth = -(-len(masks) * total.size // WORDS_PER_PROCESS)
+    processes = min(worth, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    if processes <= 1:
+        unmask.remove(total, masks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context) as executor:
+        unmask.remove(total, masks, executor, processes)

@@ -1,0 +1,255 @@
+"""The ledger of a population's privacy budget as rows.
+
+Every method works inside its caller's transaction, so what a round does and what it costs become true together. An
+entry moves its population's head by one conditional update: of two writers that have seen the same head only one goes
+on, and the other decides anew with what the first has written. So nobody overspends, on any number of replicas.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.errors import InternalError, StorageError
+from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
+from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
+from coterie.privacy.ledger.events import Bound, Cause, Event, Limit, Refund, Reserve, Spend, event_from_json
+from coterie.privacy.ledger.events import event_to_json as told
+from coterie.privacy.ledger.state import Standing, State
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.signing import SigningKey
+from coterie.server.clock import now_ms
+from coterie.server.store.tables import LedgerHeadRow, LedgerRow, SecretRow
+
+_TRIES: Final = 16
+SEED_BYTES: Final = 32
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledgers of a coordinator.
+
+    key: signs entries. accountant: what costs add up to; it may take a second when it has not seen them before, so it
+    runs in a thread. folded: of each population, the end of the chain as far as this process has verified it, and what
+    it says; a transaction that was rolled back may have left something there that is not in the rows, which shows by
+    its digest.
+    """
+
+    key: SigningKey
+    accountant: Accountant
+    entropy: Callable[[int], bytes] = os.urandom
+    folded: dict[str, tuple[Head, State]] = field(default_factory=dict[str, tuple[Head, State]])
+
+    async def read(self, session: AsyncSession, population: str) -> tuple[Head, State]:
+        """The end of a population's chain and its state, every entry's place, digest and signature checked once.
+
+        Raises errors.StorageError (``ledger_broken``) where the chain does not hold: then nothing can be reserved or
+        spent any more.
+        """
+        end = await _head(session, population)
+        head, state = self.folded.get(population, (Head(population=population), State()))
+        if not await _holds(session, head, end):
+            head, state = Head(population=population), State()
+        if head == end:
+            return end, state
+        added = await entries(session, population, head.sequence, end.sequence - head.sequence)
+        # Thousands of signatures at a start: other requests go on meanwhile.
+        verdict = await asyncio.to_thread(check, added, head=head, state=state, public=self.key.public)
+        if verdict.broken is not None or verdict.head != end:
+            place, why = (
+                (end.sequence, "entries are missing at its end")
+                if verdict.broken is None
+                else (verdict.broken.sequence, verdict.broken.why)
+            )
+            raise StorageError(
+                f"The privacy ledger of {population!r} is broken at entry {place}: {why}.",
+                hint="`coterie budget verify` shows where; restore the database from a backup. No budget can be spent.",
+                code="ledger_broken",
+            )
+        self.folded[population] = (end, verdict.state)
+        return end, verdict.state
+
+    async def would_exceed(
+        self, session: AsyncSession, population: str, experiment: str, cost: Sequence[str]
+    ) -> Excess | None:
+        """The limit that a cost would break; nothing is written."""
+        _, state = await self.read(session, population)
+        return await self._excess(state, experiment, cost)
+
+    async def limit(self, session: AsyncSession, population: str, scope: str, bound: Bound | None) -> None:
+        """Set or take away a limit; one that is as it should be already gets no entry."""
+
+        async def decide(state: State) -> Event | None:
+            return None if state.limits.get(scope) == bound else Limit(scope=scope, bound=bound)
+
+        await self._append(session, population, decide)
+
+    async def reserve(
+        self, session: AsyncSession, population: str, experiment: str, round: int, cost: tuple[str, ...]
+    ) -> Excess | None:
+        """Keep a round's cost free for it, unless that would break a limit, which is returned. A cost that is reserved
+        already is not reserved again.
+        """
+        found: list[Excess] = []
+
+        async def decide(state: State) -> Event | None:
+            found.clear()
+            if state.charge(experiment, round) is not None:
+                return None
+            broken = await self._excess(state, experiment, cost)
+            if broken is not None:
+                found.append(broken)
+                return None
+            return Reserve(experiment=experiment, round=round, cost=cost)
+
+        await self._append(session, population, decide)
+        return found[0] if found else None
+
+    async def spend(self, session: AsyncSession, population: str, experiment: str, round: int) -> None:
+        """Pay what a round has reserved: from this commit on a noised or unmasked value may exist. Paid once, however
+        often it is called. Raises errors.InternalError for a round that has reserved nothing.
+        """
+        await self._spend(session, population, experiment, round, None)
+
+    async def spend_with_noise(self, session: AsyncSession, population: str, experiment: str, round: int) -> bytes:
+        """As `spend`, and the seed of the round's noise: drawn and kept with the payment, and the same one ever after,
+        so that what is done again after a crash is the same value and costs nothing more.
+        """
+        row = await session.get(SecretRow, _secret(experiment, round))
+        _, state = await self.read(session, population)
+        charge = state.charge(experiment, round)
+        if charge is not None and charge.standing is Standing.SPENT:
+            if row is None or charge.noise != commitment(row.value):
+                raise InternalError(
+                    f"Round {round} of {experiment} is paid for, but the seed of its noise is gone.", code="noise_lost"
+                )
+            return row.value
+        seed = self.entropy(SEED_BYTES)
+        session.add(SecretRow(name=_secret(experiment, round), value=seed))
+        await self._spend(session, population, experiment, round, commitment(seed))
+        return seed
+
+    async def forget_noise(self, session: AsyncSession, experiment: str, round: int) -> None:
+        """Delete the seed of a round whose noised value is durable, or will never be."""
+        await session.execute(delete(SecretRow).where(SecretRow.name == _secret(experiment, round)))
+
+    async def refund(self, session: AsyncSession, population: str, experiment: str, round: int, cause: Cause) -> None:
+        """Give back what a round has reserved and not spent; nothing happens for any other round."""
+
+        async def decide(state: State) -> Event | None:
+            charge = state.charge(experiment, round)
+            reserved = charge is not None and charge.standing is Standing.RESERVED
+            return Refund(experiment=experiment, round=round, cause=cause) if reserved else None
+
+        await self._append(session, population, decide)
+
+    async def _spend(
+        self, session: AsyncSession, population: str, experiment: str, round: int, noise: str | None
+    ) -> None:
+        async def decide(state: State) -> Event | None:
+            charge = state.charge(experiment, round)
+            if charge is None or charge.standing is Standing.REFUNDED:
+                raise InternalError(f"Round {round} of {experiment} has reserved no budget that it could spend.")
+            spent = charge.standing is Standing.SPENT
+            return None if spent else Spend(experiment=experiment, round=round, noise=noise)
+
+        await self._append(session, population, decide)
+
+    async def _excess(self, state: State, experiment: str, cost: Sequence[str]) -> Excess | None:
+        return await asyncio.to_thread(excess, state, now_ms(), experiment, cost, self.accountant)
+
+    async def _append(self, session: AsyncSession, population: str, decide: "Decide") -> None:
+        """Add the entry that follows from the ledger's state, if any; decided anew whenever another writer was faster.
+
+        Raises errors.InternalError when others are faster time after time.
+        """
+        for _ in range(_TRIES):
+            head, state = await self.read(session, population)
+            event = await decide(state)
+            if event is None:
+                return
+            entry = link(head, clock(state, now_ms()), event, self.key)
+            if await append(session, head, entry):
+                return
+        raise InternalError(f"Other writers kept changing the privacy ledger of {population!r}.")
+
+
+Decide = Callable[[State], Awaitable[Event | None]]
+"""From a ledger's state to the event that follows, if any."""
+
+
+async def append(session: AsyncSession, head: Head, entry: Entry) -> bool:
+    """Add an entry if the chain still ends where the writer saw it end; otherwise nothing happens, and False."""
+    moved = await session.execute(
+        update(LedgerHeadRow)
+        .where(
+            LedgerHeadRow.population == head.population,
+            LedgerHeadRow.sequence == head.sequence,
+            LedgerHeadRow.digest == head.digest,
+        )
+        .values(sequence=entry.sequence, digest=entry.digest)
+        .execution_options(synchronize_session=False)
+    )
+    if cast("CursorResult[Any]", moved).rowcount != 1:
+        return False
+    session.add(
+        LedgerRow(
+            population=entry.population, sequence=entry.sequence, at=entry.at,
+            event=canonical_json(told(entry.event)).decode(), previous=entry.previous, digest=entry.digest,
+            signature=entry.signature,
+        )
+    )  # fmt: skip
+    await session.flush()
+    return True
+
+
+async def entries(session: AsyncSession, population: str, after: int, count: int) -> list[Entry]:
+    """So many entries of a population after a place, in order."""
+    if count <= 0:
+        return []
+    query = (
+        select(LedgerRow)
+        .where(LedgerRow.population == population, LedgerRow.sequence > after)
+        .order_by(LedgerRow.sequence)
+        .limit(count)
+    )
+    return [
+        Entry(
+            population=row.population, sequence=row.sequence, at=row.at, event=event_from_json(json.loads(row.event)),
+            previous=row.previous, digest=row.digest, signature=row.signature,
+        )
+        for row in (await session.execute(query)).scalars()
+    ]  # fmt: skip
+
+
+def begin(session: AsyncSession, population: str) -> None:
+    """The empty ledger of a new population."""
+    empty = Head(population=population)
+    session.add(LedgerHeadRow(population=population, sequence=empty.sequence, digest=empty.digest))
+
+
+async def _head(session: AsyncSession, population: str) -> Head:
+    query = select(LedgerHeadRow.sequence, LedgerHeadRow.digest).where(LedgerHeadRow.population == population)
+    row = (await session.execute(query)).one_or_none()
+    if row is None:
+        raise InternalError(f"The population {population!r} has no privacy ledger.")
+    return Head(population=population, sequence=row.sequence, digest=row.digest)
+
+
+async def _holds(session: AsyncSession, known: Head, end: Head) -> bool:
+    """Whether what this process knows of a chain is the beginning of the chain in the rows."""
+    if known.sequence == end.sequence or known.sequence == 0:
+        return known.sequence == 0 or known.digest == end.digest
+    query = select(LedgerRow.digest).where(
+        LedgerRow.population == known.population, LedgerRow.sequence == known.sequence
+    )
+    return (await session.execute(query)).scalar_one_or_none() == known.digest
+
+
+def _secret(experiment: str, round: int) -> str:
+    return f"noise/{experiment}/{round}"

@@ -1,0 +1,100 @@
+"""`coterie audit`: the exit code says whether the claim stands."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.cli.failures import BAD_INPUT, FAILED, OK
+
+Coterie = Callable[..., Any]
+
+STUDY = """
+import numpy as np
+from coterie import DataSchema, Experiment, Feature, Label, RoundPolicy
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
+from coterie.privacy.dp.privacy import UserLevel
+
+random = np.random.default_rng(1)
+clients = [
+    {"x": random.normal(size=(12, 4)).astype(np.float32), "y": random.integers(0, 3, 12).astype(np.int32)}
+    for _ in range(4)
+]
+
+def made(privacy):
+    return Experiment(
+        name="study",
+        model=mlp((4, 300, 3)),
+        schema=DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2)),
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.1),
+        metrics={"accuracy": accuracy},
+        batch_size=8,
+        holdout=0.4,
+        rounds=RoundPolicy(rounds=2, cohort=40, min_updates=4, weight_cap=1, evaluate_every=0),
+        privacy=privacy,
+        secure_aggregation=False,
+    )
+
+open_study = made(None)
+private = made(UserLevel(clip=1.0, delta=1e-5, epsilon=2.0))
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    file = tmp_path / "study.py"
+    file.write_text(textwrap.dedent(STUDY), encoding="utf-8")
+    return file
+
+
+def test_a_false_claim_fails_and_a_true_one_does_not(coterie: Coterie, study: Path) -> None:
+    options = ("--canaries", "60", "--json")
+    false = coterie("audit", "canaries", f"{study}:open_study", "--norm", "5", "--claim", "0.5", *options)
+    assert false.code == FAILED, false.err
+    assert false.events[-1]["event"] == "audit" and not false.events[-1]["holds"]
+    assert false.events[-1]["epsilon"] > 0.5 and "REFUTED" in false.err
+    true = coterie("audit", "canaries", f"{study}:private", *options)
+    assert true.code == OK, true.err
+    assert true.events[-1]["holds"] and true.events[-1]["claimed"] == pytest.approx(2.0)
+
+
+def test_a_statement_says_what_is_promised(coterie: Coterie, study: Path) -> None:
+    found = coterie("audit", "statement", f"{study}:private", "--json")
+    assert found.code == OK, found.err
+    (said,) = found.events
+    assert said["neighbours"][0]["epsilon"] == pytest.approx(2.0, rel=1e-3)
+    assert said["neighbours"][1]["epsilon"] > 4 and said["trusts"] == "coordinator"
+    assert "Hidden: whether one device took part" in found.err
+    assert coterie("audit", "statement", f"{study}:open_study").code == BAD_INPUT
+
+
+def test_guesses_give_the_known_answer(coterie: Coterie) -> None:
+    words = (
+        "audit",
+        "guesses",
+        "--canaries",
+        "1000",
+        "--guesses",
+        "100",
+        "--correct",
+        "90",
+        "--delta",
+        "1e-5",
+        "--json",
+    )
+    found = coterie(*words, "--claim", "1.7")
+    assert found.code == OK and found.events[0]["epsilon"] == pytest.approx(1.6261, abs=6e-5)
+    assert coterie(*words, "--claim", "1.6").code == FAILED
+    assert coterie(*words[:-3], "--delta", "2").code == BAD_INPUT
+
+
+def test_members_are_looked_for(coterie: Coterie, study: Path) -> None:
+    found = coterie("audit", "members", f"{study}:open_study", "--json")
+    assert found.code == OK, found.err
+    assert 0.3 < found.events[-1]["auc"] < 0.8

@@ -1,0 +1,53 @@
+"""What commands say of who will see what."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.private.promises import PROMISES, AggregationMode
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.cli.output import Output
+from coterie.cli.promises import promise, promised
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.models import mlp
+from coterie.compute.optim import sgd
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+MODES: dict[AggregationMode, dict[str, Any]] = {
+    "open": {"secure_aggregation": False},
+    "semi_honest": {},
+    "consistent": {"secure_aggregation": SecureAggregation(mode="consistent")},
+    "groups": {"secure_aggregation": SecureAggregation(groups=3), "reducer": "median"},
+}
+
+
+def asked(**changes: Any) -> Experiment:
+    return Experiment(
+        name="told",
+        model=mlp((4, 3)),
+        schema=DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2)),
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.1),
+        rounds=RoundPolicy(rounds=1, cohort=12),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("mode", sorted(PROMISES))
+def test_every_mode_says_what_it_promises_and_first_what_it_does_not(
+    mode: AggregationMode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, table = asked(**MODES[mode]), PROMISES[mode]
+    promise(Output(json=False), experiment)
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert ("open" if mode == "open" else "secure") in head
+    assert lines == [*(f"  + {sentence}" for sentence in table.promises), f"  - {table.does_not[0]}"]
+    told = promised(experiment)
+    assert told["aggregation"] == mode and len(told["promises"]) == len(table.promises) + len(table.does_not)
+
+
+def test_the_page_that_it_names_is_there() -> None:
+    assert (Path(__file__).parents[2] / "docs" / "security.md").is_file()

@@ -1,0 +1,132 @@
+"""The device's own floor, held against a signed task before anything is downloaded: secrecy, cohort, privacy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from relay import SECTIONS, task, terms
+
+from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.policy_file import read_policy
+from coterie.errors import PolicyRefused
+from coterie.privacy.dp.choosing import choose
+from coterie.protocol import ids
+from coterie.protocol.claims import PrivacyTerms
+from coterie.protocol.device import Task
+from coterie.protocol.secure_sections import SecureSection
+
+SIGNER = "d" * 64
+PROMISE: dict[str, Any] = {
+    "unit": "user",
+    "epsilon": 8.0,
+    "delta": 1e-6,
+    "mechanism": "gaussian",
+    "trusts": "coordinator",
+}
+
+
+def asked(*, promise: dict[str, Any] | None = None, plain: bool = False, **changes: Any) -> Task:
+    """A task of an attempt of ten clients, six of whom are enough, or one without secure aggregation."""
+    given: dict[str, Any] = {"min_clients": 6, **changes}
+    secure = terms(10, **given)
+    made = task(secure, ids.new_id(ids.DEVICE))
+    privacy = None if promise is None else PrivacyTerms(**promise)
+    return made.model_copy(update={"secure": None if plain else secure, "privacy": privacy})
+
+
+def code_of(policy: DevicePolicy, wanted: Task) -> str | None:
+    try:
+        policy.check_task(wanted, frozenset((SIGNER,)))
+    except PolicyRefused as error:
+        assert error.hint
+        return error.reason
+    return None
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
+    "the default takes six of ten": ({}, {}, None),
+    "the default takes a task in clear": ({}, {"plain": True}, None),
+    "in clear": ({"require_secure_aggregation": True}, {"plain": True}, "secure_aggregation_required"),
+    "secure as required": ({"require_secure_aggregation": True}, {}, None),
+    "the default asks for five": ({}, {"min_clients": 4}, "cohort_too_small"),
+    "five are five": ({}, {"min_clients": 5}, None),
+    "too few": ({"min_cohort": 7}, {}, "cohort_too_small"),
+    "a floor is not asked of tasks in clear": ({"min_cohort": 7}, {"plain": True}, None),
+    "another mode": ({"modes": frozenset({"consistent"})}, {}, "mode_refused"),
+    "the mode": ({"modes": frozenset({"consistent"})}, {"mode": "consistent"}, None),
+    "no corrupt client counted on": ({}, {"corrupt": 0.0}, "corrupt_too_low"),
+    "fewer corrupt clients than asked": ({"min_corrupt": 0.2}, {}, "corrupt_too_low"),
+    "no promise": ({"max_epsilon": 8.0}, {}, "privacy_missing"),
+    "a promise kept": ({"max_epsilon": 8.0}, {"promise": PROMISE}, None),
+    "a promise that nobody asked for": ({}, {"promise": {**PROMISE, "epsilon": 1e6}}, None),
+    "epsilon": ({"max_epsilon": 7.9}, {"promise": PROMISE}, "privacy_too_weak"),
+    "delta": ({"max_epsilon": 8.0, "max_delta": 1e-7}, {"promise": PROMISE}, "privacy_too_weak"),
+    "the default delta": ({"max_epsilon": 8.0}, {"promise": {**PROMISE, "delta": 1e-3}}, "privacy_too_weak"),
+    "of an example": (
+        {"max_epsilon": 8.0, "units": frozenset({"user"})},
+        {"promise": {**PROMISE, "unit": "example"}},
+        "privacy_too_weak",
+    ),
+    "of the coordinator": (
+        {"max_epsilon": 8.0, "trusts": frozenset({"device", "cohort"})},
+        {"promise": PROMISE},
+        "privacy_too_weak",
+    ),
+    "another signer": ({"signers": frozenset({"e" * 64})}, {}, "signer_refused"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_task_is_held_to_the_floor(case: str) -> None:
+    policy, wanted, code = CASES[case]
+    assert code_of(DevicePolicy(**policy), asked(**wanted)) == code
+
+
+def test_a_refusal_names_the_line_of_the_policy_file(tmp_path: Path) -> None:
+    path = tmp_path / "hospital.toml"
+    path.write_text("# ours\nmin_cohort = 8\n\nmax_epsilon = 2\n")
+    policy = read_policy(path)
+    with pytest.raises(PolicyRefused, match=r"hospital\.toml, line 2 \(min_cohort\) asks for at least 8"):
+        policy.check_task(asked(promise=PROMISE), frozenset((SIGNER,)))
+    with pytest.raises(
+        PolicyRefused, match=r"epsilon 8; hospital\.toml, line 4 \(max_epsilon\) takes at most 2"
+    ) as caught:
+        policy.check_task(asked(promise=PROMISE, min_clients=8), frozenset((SIGNER,)))
+    # What is told to the coordinator names the file, and not where it lies.
+    assert str(tmp_path) not in caught.value.message
+
+
+def noised(multiplier: float, contributors: int = 5) -> dict[str, Any]:
+    """Terms under which ten clients share the noise of a vector of a thousand numbers."""
+    made = choose(
+        "discrete_gaussian", clip=1.0, noise_multiplier=multiplier, length=1000, clients=10, contributors=contributors
+    )
+    delta = SecureSection(
+        name="delta", encoding="noised", values=made.padded, bits=made.bits, top=(1 << made.bits) - 1, norm=1.0
+    )
+    return {"sections": (SECTIONS[0], delta), "noise": made.message}
+
+
+UNKEPT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no noise": ({}, {}, "lets them add none"),
+    "too little noise": (noised(0.5), {}, "one round alone costs"),
+    "noise of clients that may be missing": (noised(4.0, contributors=7), {}, "counts on the noise of 7 clients"),
+    "noise of clients that may tell it": (noised(4.0, contributors=6), {}, "of whom 1 may tell theirs"),
+    "no delta": (noised(4.0), {"delta": 0.0}, "a delta above 0"),
+}
+
+
+@pytest.mark.parametrize("case", UNKEPT)
+def test_a_promise_that_the_tasks_own_noise_cannot_keep_is_refused(case: str) -> None:
+    changes, claim, says = UNKEPT[case]
+    wanted = asked(promise={**PROMISE, "epsilon": 2.0, "trusts": "cohort", **claim}, **changes)
+    with pytest.raises(PolicyRefused, match=says) as caught:
+        DevicePolicy(max_epsilon=2.0).check_task(wanted, frozenset((SIGNER,)))
+    assert caught.value.reason == "privacy_unkept"
+    # Who asks for no privacy is not told that there is too little.
+    assert code_of(DevicePolicy(), wanted) is None
+
+
+def test_a_promise_that_the_noise_can_keep_is_taken() -> None:
+    wanted = asked(promise={**PROMISE, "epsilon": 2.0, "trusts": "cohort"}, **noised(4.0))
+    assert code_of(DevicePolicy(max_epsilon=2.0), wanted) is None

@@ -1,0 +1,77 @@
+"""What a run says of itself: unit, both neighbouring relations, adversary, assumptions; nothing that is not so."""
+
+import json
+from typing import Any
+
+import pytest
+
+from coterie.errors import ExperimentError
+from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.events import Concentrated
+from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.privacy.dp.rounds import Draws, Measured, whole_cost
+from coterie.privacy.dp.statement import statement
+
+
+def user(**given: Any) -> UserLevel:
+    asked: dict[str, Any] = {"clip": 1.0, "delta": 1e-5, "epsilon": 8.0, **given}
+    return UserLevel(**asked)
+
+
+CASES: dict[str, tuple[Privacy, str, str]] = {
+    "central": (user(), "one device", "coordinator"),
+    "adaptive": (user(adaptive=AdaptiveClip()), "one device", "coordinator"),
+    "correlated": (user(mechanism="blt", min_separation=5), "one device", "coordinator"),
+    "distributed": (user(mechanism="skellam"), "one device", "cohort"),
+    "rows": (ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0), "one row", "device"),
+    "local": (LocalLevel(mechanism="gaussian", epsilon=2.0, delta=1e-6), "a device's update", "device"),
+    "pure": (LocalLevel(mechanism="sign_ds", epsilon=2.0), "a device's update", "device"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_statement_has_everything_that_a_claim_needs(name: str) -> None:
+    privacy, unit, trusts = CASES[name]
+    said = statement(privacy, 20, cohort=200, secure=trusts == "cohort", draws=Draws(0.1, 4))
+    added, replaced = said.neighbours
+    assert unit in said.unit and said.trusts == trusts
+    assert 0 < added.epsilon <= replaced.epsilon < float("inf")
+    assert said.claim is added
+    assert said.adversary and said.released and said.assumptions and said.caveats
+    text = "\n".join(said.lines())
+    assert f"epsilon {added.epsilon:.4g} at delta {added.delta:g}" in text
+    assert json.loads(json.dumps(said.to_json(), allow_nan=False))["neighbours"][0]["epsilon"] == added.epsilon
+
+
+def test_no_amplification_is_claimed_for_devices_that_check_in() -> None:
+    """Two of a million devices a round cost what two of two would."""
+    privacy = user(noise_multiplier=1.0, epsilon=None)
+    few, many = (statement(privacy, 5, cohort=cohort, secure=False) for cohort in (2, 10**6))
+    assert few.claim.epsilon == many.claim.epsilon == spent(whole_cost(privacy, 5, cohort=2), 1e-5).epsilon
+    assert "no amplification by sampling: devices check in when they like" in few.assumptions
+
+
+def test_what_the_coordinator_sees_is_said() -> None:
+    central, distributed = (
+        statement(user(mechanism=name), 3, cohort=100, secure=name == "skellam") for name in ("gaussian", "skellam")
+    )
+    assert "but not the coordinator" in central.adversary and "the coordinator included" in distributed.adversary
+    assert "the coordinator adds the noise" in central.assumptions[0]
+    assert "at least min_updates devices" in distributed.assumptions[0]
+
+
+def test_every_release_is_named() -> None:
+    assert not any("needed no clipping" in text for text in statement(user(), 3, cohort=100, secure=False).released)
+    adaptive = statement(user(adaptive=AdaptiveClip()), 3, cohort=100, secure=False)
+    assert any("needed no clipping: noised, in the price" in text for text in adaptive.released)
+
+
+def test_what_noise_really_costs_is_what_is_stated() -> None:
+    privacy = user(mechanism="discrete_gaussian", max_participations=3)
+    dear = statement(privacy, 10, cohort=100, secure=True, measured=Measured(Concentrated(1.0)))
+    assert dear.claim.epsilon == spent([Concentrated(3.0)], 1e-5).epsilon > 8.0
+
+
+def test_rows_need_their_draws() -> None:
+    with pytest.raises(ExperimentError, match="Draws"):
+        statement(CASES["rows"][0], 3, cohort=10, secure=False)
