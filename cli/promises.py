@@ -16,7 +16,10 @@ _HOW = {
 
 
 def promise(output: Output, experiment: "Experiment") -> None:
-    """How updates are aggregated, what that promises, and the first thing that it does not."""
+    """How updates are aggregated, what that promises, and the first thing that it does not. Programs find it whole in
+    the command's last event (`promised`)."""
+    if output.json:
+        return
     from coterie.aggregation.private.promises import PROMISES, mode_of
 
     mode = mode_of(experiment)

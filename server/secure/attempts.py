@@ -54,7 +54,9 @@ class Attempts:
         async with self._parts.database.read() as session:
             standings = await attempts.under_way(session)
         self._wake(standings)
-        now = now_ms()
+        # By the clock as it was compared above: one that is set from here on is seen at the next look, before it can
+        # end a phase.
+        now = int(offset + time.monotonic() * 1000)
         by_round: dict[tuple[str, int, str], list[Standing]] = {}
         for standing in standings:
             by_round.setdefault((standing.experiment, standing.round, standing.kind), []).append(standing)
