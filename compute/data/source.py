@@ -11,8 +11,8 @@ Row: TypeAlias = Mapping[str, Any]
 """One row: column name → NumPy array or scalar, str or bytes."""
 
 Rows: TypeAlias = Mapping[str, "NDArray | Sequence[Any]"]
-"""K rows, column by column: an array ``[K, *shape]`` where every row has one shape and a NumPy dtype, else a sequence of
-K values.
+"""K rows, column by column: an array ``[K, *shape]`` where every row has one shape and a NumPy dtype, else a sequence
+of K values.
 """
 
 
