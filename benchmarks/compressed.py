@@ -22,7 +22,7 @@ import numpy as np
 from coterie.aggregation.experiment import Experiment
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import fedavg_cnn, mlp
+from coterie.compute.nn.zoo import fedavg_cnn, mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label

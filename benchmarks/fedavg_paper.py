@@ -30,7 +30,7 @@ from coterie.aggregation.history import History
 from coterie.aggregation.report.files import write_run
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import fedavg_cnn
+from coterie.compute.nn.zoo import fedavg_cnn
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy, Target
 from coterie.protocol.schema import DataSchema, Feature, Label

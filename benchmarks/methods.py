@@ -44,7 +44,7 @@ from coterie.aggregation.horizontal import (
 from coterie.aggregation.server_optimizers import server_adagrad, server_adam, server_sgd, server_yogi
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label

@@ -37,7 +37,7 @@ from coterie.aggregation.private.shared_noise import measured, shared_noise
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.privacy import UserLevel

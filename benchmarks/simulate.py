@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label

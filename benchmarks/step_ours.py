@@ -28,15 +28,15 @@ def model(workload: Workload) -> nn.Sequential:
     """The model of a workload."""
     match workload.kind:
         case "mlp":
-            return nn.models.mlp(workload.sizes)
+            return nn.zoo.mlp(workload.sizes)
         case "lenet":
-            return nn.models.lenet()
+            return nn.zoo.lenet()
         case "cnn":
-            return nn.models.fedavg_cnn()
+            return nn.zoo.fedavg_cnn()
         case "transformer":
-            return nn.models.transformer(VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH)
+            return nn.zoo.transformer(VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH)
         case _:
-            return nn.models.gru(VOCABULARY, WIDTH)
+            return nn.zoo.gru(VOCABULARY, WIDTH)
 
 
 def optimizer(workload: Workload) -> optim.Optimizer:

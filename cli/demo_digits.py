@@ -67,7 +67,7 @@ def experiment(digits: Digits, *, rounds: int, seed: int) -> "Experiment":
     clients = len(digits.clients)
     return Experiment(
         name="digits",
-        model=nn.models.mlp((PIXELS, 64, 10)),
+        model=nn.zoo.mlp((PIXELS, 64, 10)),
         loss=nn.losses.softmax_cross_entropy,
         metrics={"accuracy": nn.metrics.accuracy},
         schema=DataSchema(

@@ -16,7 +16,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.graph import GraphManifest
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.rounds import RoundPolicy

@@ -24,8 +24,8 @@ from coterie.compute.nn import Dropout, Embedding, Flatten, Linear, MeanPool, Re
 from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.losses import mean_squared_error
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.models import mlp
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.onnx.weights import embed_weights
 from coterie.compute.optim import adam, sgd
 from coterie.compute.runtime.executable import Executable
@@ -383,7 +383,7 @@ from coterie.aggregation.horizontal import FedProx
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import adamw
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label

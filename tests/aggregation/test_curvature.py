@@ -7,7 +7,7 @@ import pytest
 
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.nn import Conv2d, Flatten, Linear, ReLU, Sequential
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import Optimizer, lbfgs, shampoo
 from coterie.compute.optim.sgd import sgd
 from coterie.compute.training.precision import Precision, loss_scaled

@@ -16,7 +16,7 @@ from coterie.aggregation.private.central import CentralNoise, noised_groups
 from coterie.aggregation.private.claims import claim_of
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.noise import gaussian

@@ -11,7 +11,7 @@ from coterie.aggregation.private.combinations import EXAMPLE, LOCAL, SECURE, USE
 from coterie.aggregation.private.promises import PROMISES, lines, mode_of
 from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel

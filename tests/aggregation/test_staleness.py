@@ -16,7 +16,7 @@ from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Tra
 from coterie.aggregation.server_optimizers import server_optimizer, server_sgd
 from coterie.aggregation.staleness import Lags, freshness
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout

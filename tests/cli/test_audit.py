@@ -16,7 +16,7 @@ import numpy as np
 from coterie import DataSchema, Experiment, Feature, Label, RoundPolicy
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.privacy.dp.privacy import UserLevel
 

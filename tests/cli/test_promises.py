@@ -11,7 +11,7 @@ from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.cli.output import Output
 from coterie.cli.promises import promise, promised
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label

@@ -25,7 +25,7 @@ from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentView
 from coterie.protocol.rounds import RoundPolicy

@@ -14,7 +14,7 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.errors import ConfigurationError, InputError, StorageError, Unreachable
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.update import read_update

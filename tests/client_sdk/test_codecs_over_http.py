@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sdk_kit import Lab, experiment, run
 
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 

@@ -12,7 +12,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk import Control, Device
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import adam
 from coterie.errors import DataError
 from coterie.protocol.rounds import RoundPolicy

@@ -14,7 +14,7 @@ from sdk_kit import Lab, experiment, run
 from coterie.aggregation.plan.manifest import Broadcast
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.http import Link
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.errors import RemoteError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.delta import ASKED, coarse, encode_delta

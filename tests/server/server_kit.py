@@ -26,7 +26,7 @@ from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import BlobRef, PlanRef, Task

@@ -8,7 +8,7 @@ import pytest
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.privacy import ExampleLevel

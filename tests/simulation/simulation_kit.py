@@ -13,7 +13,7 @@ from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label

@@ -14,7 +14,7 @@ from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.aggregation.version import next_version
 from coterie.compute.nn import BatchNorm2d, Conv2d, Flatten, Linear, Sequential
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError
 from coterie.protocol.delta import encode_delta
 from coterie.protocol.rounds import RoundPolicy

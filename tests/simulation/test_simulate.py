@@ -20,7 +20,7 @@ from coterie.aggregation.server_optimizers import server_sgd
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.nn import AvgPool2d, BatchNorm2d, Conv2d, Flatten, Linear, ReLU, Sequential
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.errors import DataError, ExperimentError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout

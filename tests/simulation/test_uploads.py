@@ -12,7 +12,7 @@ from coterie.aggregation.horizontal import IFCA, FedProx, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError, UpdateRefused
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import read_file

@@ -142,11 +142,11 @@ def matrix(name: str, fn: Losses, **params: tuple[int, ...]) -> Model:
 
 
 MODELS = (
-    of_module("mlp", nn.models.mlp([5, 8, 3]), floats(B, 5), ids(3, B)),
+    of_module("mlp", nn.zoo.mlp([5, 8, 3]), floats(B, 5), ids(3, B)),
     of_module("linear on sequences", nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), floats(B, 7, 5)),
     of_module("long sequences", nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)), floats(B, 40, 2)),
-    of_module("cnn", nn.models.lenet(), floats(2, 1, 28, 28), ids(10, 2)),
-    of_module("embedding", nn.models.embedding_classifier(9, 4, 3, hidden=5), ids(9, B, 7), ids(3, B)),
+    of_module("cnn", nn.zoo.lenet(), floats(2, 1, 28, 28), ids(10, 2)),
+    of_module("embedding", nn.zoo.embedding_classifier(9, 4, 3, hidden=5), ids(9, B, 7), ids(3, B)),
     of_module("layer norm", nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.Linear(6, 2)), floats(B, 4, 5)),
     of_module("group norm", nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Flatten()), floats(B, 2, 5, 5)),
     of_module("attention", nn.MultiHeadAttention(8, 2), floats(B, 5, 8)),

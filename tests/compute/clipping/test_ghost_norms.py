@@ -67,7 +67,7 @@ def largest(graph: Graph) -> int:
 @pytest.mark.parametrize(
     ("module", "x"),
     [
-        (nn.models.mlp([50, 40, 30]), floats(16, 50)),
+        (nn.zoo.mlp([50, 40, 30]), floats(16, 50)),
         (nn.Sequential(nn.Linear(60, 50), nn.Tanh(), nn.Linear(50, 60)), floats(16, 3, 60)),
         (nn.Embedding(300, 40), ids(300, 16, 4)),
         (nn.MultiHeadAttention(64, 2), floats(16, 2, 64)),
@@ -124,7 +124,7 @@ def test_squares_of_float16_do_not_overflow() -> None:
 
 
 def test_the_clipped_sum_melts_into_the_update_of_the_weights() -> None:
-    graph = step_graph(of_module("", nn.models.mlp([50, 40, 30]), floats(16, 50), ids(30, 16)))
+    graph = step_graph(of_module("", nn.zoo.mlp([50, 40, 30]), floats(16, 50), ids(30, 16)))
     for layer, shape in (("0", (40, 50)), ("2", (30, 40))):
         update = graph.producers()[graph.outputs[f"next/{layer}.weight"]]
         assert update.primitive == "gemm"
@@ -134,7 +134,7 @@ def test_the_clipped_sum_melts_into_the_update_of_the_weights() -> None:
 
 
 def test_a_step_costs_few_nodes_more_than_the_plain_one() -> None:
-    model = of_module("", nn.models.mlp([50, 40, 30]), floats(16, 50), ids(30, 16))
+    model = of_module("", nn.zoo.mlp([50, 40, 30]), floats(16, 50), ids(30, 16))
     specs = {f"p/{name}": TensorSpec(value.shape) for name, value in model.weights().items()}
     specs |= {"x": TensorSpec((16, 50)), "y": TensorSpec((16,), "int32"), "w": TensorSpec((16,))}
 

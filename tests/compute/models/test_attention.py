@@ -121,7 +121,7 @@ def test_the_block_drops_the_results_of_both_parts():
 
 
 def test_a_causal_model_does_not_see_the_future():
-    model = nn.models.transformer(vocabulary=11, width=8, heads=2, layers=2, length=6)
+    model = nn.zoo.transformer(vocabulary=11, width=8, heads=2, layers=2, length=6)
     params = arrays(random_parameters(model))
     ids = np.random.default_rng(0).integers(0, 11, (3, 6)).astype(np.int32)
     logits = model(params, Array(ids)).numpy()
@@ -135,7 +135,7 @@ def test_a_causal_model_does_not_see_the_future():
 
 
 def test_the_transformer_has_the_stated_size():
-    model = nn.models.transformer()
+    model = nn.zoo.transformer()
     assert model.count() == 118_656
     assert model(arrays(model.init(0)), Array(np.zeros((2, 32), np.int32))).shape == (2, 32, 128)
 

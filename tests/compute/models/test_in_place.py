@@ -13,7 +13,7 @@ from coterie.compute import optim
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.ir import NDArray
-from coterie.compute.nn import models, train
+from coterie.compute.nn import train, zoo
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
@@ -103,7 +103,7 @@ def test_only_what_is_proven_is_shared(nodes: Sequence[NodeProto], shared: Seque
 
 
 def training(rule: optim.Optimizer, seed: int, width: int) -> tuple[bytes, dict[str, NDArray]]:
-    model = models.mlp([6, width, 3])
+    model = zoo.mlp([6, width, 3])
     params = {f"shared/{name}": array for name, array in model.init(seed).items()}
     first = rule.init({name.removeprefix("shared/"): Array(array) for name, array in params.items()})
     state = params | {f"optimizer/{name}": array.numpy() for name, array in first.items()}

@@ -327,7 +327,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
         ShapeError,
         r"output_padding \(1, 1\) is not below the stride",
     ),
-    (lambda: nn.models.mlp([3]), InputError, "sizes of its input and its output"),
+    (lambda: nn.zoo.mlp([3]), InputError, "sizes of its input and its output"),
 ]
 
 
@@ -386,7 +386,7 @@ def test_a_wrong_call_of_a_model_names_the_line_the_layer_and_a_fix(call: Callab
 
 def test_layers_are_values():
     assert nn.Linear(2, 3) == nn.Linear(2, 3) != nn.Linear(2, 4)
-    assert len({nn.models.lenet(), nn.models.lenet()}) == 1
+    assert len({nn.zoo.lenet(), nn.zoo.lenet()}) == 1
     with pytest.raises(FrozenInstanceError):
         nn.Linear(2, 3).inputs = 4  # type: ignore[misc]
 
@@ -394,11 +394,11 @@ def test_layers_are_values():
 @pytest.mark.parametrize(
     ("model", "parameters", "inputs", "classes"),
     [
-        (nn.models.mlp([784, 200, 200, 10]), 199_210, (2, 784), 10),
-        (nn.models.lenet(), 61_706, (2, 1, 28, 28), 10),
-        (nn.models.fedavg_cnn(), 1_663_370, (2, 1, 28, 28), 10),
-        (nn.models.embedding_classifier(50, 8, 3, hidden=4), 50 * 8 + 8 * 4 + 4 + 4 * 3 + 3, (2, 7), 3),
-        (nn.models.embedding_classifier(50, 8, 3), 50 * 8 + 8 * 3 + 3, (2, 7), 3),
+        (nn.zoo.mlp([784, 200, 200, 10]), 199_210, (2, 784), 10),
+        (nn.zoo.lenet(), 61_706, (2, 1, 28, 28), 10),
+        (nn.zoo.fedavg_cnn(), 1_663_370, (2, 1, 28, 28), 10),
+        (nn.zoo.embedding_classifier(50, 8, 3, hidden=4), 50 * 8 + 8 * 4 + 4 + 4 * 3 + 3, (2, 7), 3),
+        (nn.zoo.embedding_classifier(50, 8, 3), 50 * 8 + 8 * 3 + 3, (2, 7), 3),
     ],
 )
 def test_models_have_the_stated_size(model: nn.Module, parameters: int, inputs: tuple[int, ...], classes: int):

@@ -175,7 +175,7 @@ def test_the_scan_does_not_grow_with_the_steps():
 
 def test_models_have_the_stated_size():
     for unroll in (True, False):
-        model = nn.models.gru(unroll=unroll)
+        model = nn.zoo.gru(unroll=unroll)
         assert model.count() == 41_472
         assert model(arrays(model.init(0)), Array(np.zeros((2, 5), np.int32))).shape == (2, 5, 128)
 

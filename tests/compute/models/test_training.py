@@ -45,11 +45,11 @@ ROWS = rng.normal(size=(18, 20)).astype(np.float32)
 DROPPED = nn.Sequential(nn.Linear(20, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(0.2), nn.Linear(16, 1))
 
 CASES = {
-    "mlp": Case(nn.models.mlp([20, 16, 8, 3]), optim.sgd(0.2, momentum=0.9), ROWS, (ROWS[:, 0] > 0).astype(np.int32)),
-    "lenet": Case(nn.models.lenet(), optim.adam(2e-3), PICTURES, CLASSES),
-    "fedavg_cnn": Case(nn.models.fedavg_cnn(), optim.sgd(0.02), PICTURES, CLASSES),
+    "mlp": Case(nn.zoo.mlp([20, 16, 8, 3]), optim.sgd(0.2, momentum=0.9), ROWS, (ROWS[:, 0] > 0).astype(np.int32)),
+    "lenet": Case(nn.zoo.lenet(), optim.adam(2e-3), PICTURES, CLASSES),
+    "fedavg_cnn": Case(nn.zoo.fedavg_cnn(), optim.sgd(0.02), PICTURES, CLASSES),
     "embedding": Case(
-        nn.models.embedding_classifier(20, 8, 2, hidden=8), optim.adamw(0.02), IDS, (IDS[:, 0] > 9).astype(np.int32)
+        nn.zoo.embedding_classifier(20, 8, 2, hidden=8), optim.adamw(0.02), IDS, (IDS[:, 0] > 9).astype(np.int32)
     ),
     "regression with dropout": Case(DROPPED, optim.adam(0.01), ROWS, ROWS[:, 1].copy(), loss=mean_squared_error),
 }

@@ -15,8 +15,8 @@ from tests.compute.passes.steps import adam_step
 @pytest.mark.parametrize(
     ("model", "x", "labels", "classes", "seconds"),
     [
-        (nn.models.fedavg_cnn(), TensorSpec((32, 1, 28, 28)), (32,), 10, 0.5),
-        (nn.models.transformer(), TensorSpec((16, 32), "int32"), (16, 32), 128, 2.0),
+        (nn.zoo.fedavg_cnn(), TensorSpec((32, 1, 28, 28)), (32,), 10, 0.5),
+        (nn.zoo.transformer(), TensorSpec((16, 32), "int32"), (16, 32), 128, 2.0),
     ],
     ids=["fedavg_cnn", "transformer"],
 )

@@ -158,10 +158,10 @@ def private_step() -> Graph:
 
 WHOLE: dict[str, Callable[[], Graph]] = {
     "private": private_step,
-    "mlp": lambda: adam_step(nn.models.mlp((12, 8, 4)), TensorSpec((6, 12)), (6,), 4),
-    "lenet": lambda: adam_step(nn.models.lenet(), TensorSpec((2, 1, 28, 28)), (2,), 10),
-    "transformer": lambda: adam_step(nn.models.transformer(11, 8, 2, 1, 5), TensorSpec((3, 5), "int32"), (3, 5), 11),
-    "gru": lambda: adam_step(nn.models.gru(11, 8), TensorSpec((3, 5), "int32"), (3, 5), 11),
+    "mlp": lambda: adam_step(nn.zoo.mlp((12, 8, 4)), TensorSpec((6, 12)), (6,), 4),
+    "lenet": lambda: adam_step(nn.zoo.lenet(), TensorSpec((2, 1, 28, 28)), (2,), 10),
+    "transformer": lambda: adam_step(nn.zoo.transformer(11, 8, 2, 1, 5), TensorSpec((3, 5), "int32"), (3, 5), 11),
+    "gru": lambda: adam_step(nn.zoo.gru(11, 8), TensorSpec((3, 5), "int32"), (3, 5), 11),
 }
 
 

@@ -148,7 +148,7 @@ def _experiment(**changes: Any) -> Any:
 
 
 def _runs(privacy: Any, *, secure: bool, rounds: int = 2) -> Any:
-    from coterie.compute.nn.models import mlp
+    from coterie.compute.nn.zoo import mlp
     from coterie.protocol.rounds import RoundPolicy
 
     policy = RoundPolicy(rounds=rounds, cohort=40, min_updates=20, weight_cap=1, evaluate_every=0, deadline_s=60.0)
@@ -190,7 +190,7 @@ def test_no_claim_of_a_noised_run_is_refuted(mechanism: Any) -> None:
 
 
 def test_members_of_an_overfit_model_are_told_and_those_of_a_private_one_are_not() -> None:
-    from coterie.compute.nn.models import mlp
+    from coterie.compute.nn.zoo import mlp
     from coterie.compute.optim import sgd
     from coterie.privacy.dp.privacy import UserLevel
     from coterie.protocol.rounds import RoundPolicy

@@ -14,7 +14,7 @@ from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.secure import SecureResult, Summed, secure_aggregate, secure_evaluation, secure_terms
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.models import mlp
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import UpdateRefused
 from coterie.privacy.dp.privacy import Privacy, UserLevel
