@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.protocol.texts import as_bytes, as_places, texts_of
 
 Array = npt.NDArray[Any]
 
@@ -41,6 +42,10 @@ class FeatureLike(Protocol):
     def low(self) -> float | None: ...
     @property
     def high(self) -> float | None: ...
+    @property
+    def encoding(self) -> str | None: ...
+    @property
+    def vocabulary(self) -> tuple[str, ...] | None: ...
 
 
 class LabelLike(Protocol):
@@ -56,6 +61,8 @@ class LabelLike(Protocol):
     def low(self) -> float | None: ...
     @property
     def high(self) -> float | None: ...
+    @property
+    def others(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,12 @@ def check_lengths(arrays: Mapping[str, Array], source: str) -> None:
 
 
 def check_feature(feature: FeatureLike, arrays: Mapping[str, Array], source: str) -> Array:
-    """The feature as `[N, *shape]` in its dtype, from one array of that shape or from one `[N]` array per column."""
+    """The feature as `[N, *shape]` in its dtype, from one array of that shape or from one `[N]` array per column; one
+    of text from one `[N]` array, or from the bytes themselves.
+    """
+    if feature.encoding is not None or feature.vocabulary is not None:
+        ((column, array),) = arrays.items()
+        return _from_text(feature, _Cells(array, column, "text", source))
     expected = _expected(feature.dtype, feature.low, feature.high)
     columns = tuple(arrays)
     if columns == (feature.name,) and not (feature.columns == columns and arrays[feature.name].ndim == 1):
@@ -132,13 +144,45 @@ def check_feature(feature: FeatureLike, arrays: Mapping[str, Array], source: str
     return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *feature.shape)))
 
 
+def _from_text(feature: FeatureLike, cells: _Cells) -> Array:
+    held_as_bytes = feature.encoding is not None and cells.array.dtype == np.uint8
+    if held_as_bytes and cells.array.shape[1:] == feature.shape:
+        return np.ascontiguousarray(cells.array)
+    texts = texts_of(_flat(cells).array)
+    if texts is None:
+        hint = "Convert it to text before it is loaded."
+        raise cells.refuse_whole(f"has the dtype {cells.array.dtype}, which holds no text", hint, "data_dtype")
+    return as_bytes(texts, feature.shape[0]) if feature.vocabulary is None else as_places(texts, feature.vocabulary)
+
+
+def with_classes(rows: Mapping[str, Array], label: LabelLike, source: str) -> dict[str, Array]:
+    """The rows whose label is one of the classes. rows: checked, with -1 for any other label."""
+    kept = rows[label.name] >= 0
+    if not kept.any():
+        shown = ", ".join(repr(raw) for raw in (label.classes or ())[:10])
+        raise errors.DataError(
+            f"{source}: no row of {len(kept)} has one of the classes {shown} as its {label.name!r}.",
+            hint="Check the column; rows of other classes are dropped, and none is left.",
+            code="data_empty",
+            column=label.name,
+        )
+    return dict(rows) if kept.all() else {name: array[kept] for name, array in rows.items()}
+
+
 def check_label(label: LabelLike, arrays: Mapping[str, Array], source: str) -> Array:
-    """The label as `[N]` in its dtype: class indices where the schema has classes. `[N, 1]` is taken for `[N]`."""
+    """The label as `[N]` in its dtype: class indices where the schema has classes (-1 for others that are to be
+    dropped). `[N, 1]` is taken for `[N]`.
+    """
     ((column, array),) = arrays.items()
     flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if label.classes is not None:
         shown = ", ".join(repr(raw) for raw in label.classes[:10]) + (" …" if len(label.classes) > 10 else "")
-        return _class_indices(_flat(_Cells(flat, column, f"one of {shown}", source)), label.classes)
+        cells = _flat(_Cells(flat, column, f"one of {shown}", source))
+        indices = _class_indices(cells, label.classes)
+        if label.others == "refused" and (unknown := indices < 0).any():
+            hint = "Mend or drop such rows, or add the class to the schema."
+            raise cells.refuse(unknown, "is not a class", hint)
+        return indices
     cells = _flat(_Cells(flat, column, _expected(label.dtype, label.low, label.high), source))
     return np.ascontiguousarray(_values(cells, label.dtype, label.low, label.high))
 
@@ -224,7 +268,9 @@ def _parse(cell: object) -> float:
 
 
 def _class_indices(cells: _Cells, classes: Sequence[str | int | float]) -> Array:
-    """A cell is the class of the same text; a number, or text that is one, is also the class of equal value."""
+    """A cell is the class of the same text; a number, or text that is one, is also the class of equal value; -1 for a
+    cell that is none.
+    """
     if cells.array.dtype.kind not in "biufUSO":
         hint = "Convert it to text or whole numbers before it is loaded."
         raise cells.refuse_whole(f"has the dtype {cells.array.dtype}, which holds no labels", hint, "data_dtype")
@@ -239,8 +285,6 @@ def _class_indices(cells: _Cells, classes: Sequence[str | int | float]) -> Array
             text = by_text.get(key.strip()) if isinstance(key, str) else None
             known[key] = by_number.get(_parse(key), -1) if text is None else text
         indices[row] = known[key]
-    if (unknown := indices < 0).any():
-        raise cells.refuse(unknown, "is not a class", "Mend or drop such rows, or add the class to the schema.")
     return indices
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,10 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from coterie import errors
 from coterie.protocol.canonical import digest_of
-from coterie.protocol.rows import check_feature, check_label, check_lengths
+from coterie.protocol.rows import check_feature, check_label, check_lengths, with_classes
+from coterie.protocol.schema_rules import DType, Encoding, Others, RawLabel, rules_of_feature, rules_of_label
 
-DType = Literal["float32", "int32", "uint8"]
-RawLabel = str | int | float
-
-LONGEST_NAME = 128
 MOST_FEATURES = 1_000
-MOST_ELEMENTS = 1 << 24
-HIGHEST_RANK = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +29,11 @@ class Feature:
     shape: of one example (batches prepend B); () is a single number. columns: names of the CSV columns that make up
     the flattened example, in row-major order, or () for an array feature. low, high: inclusive bounds of the raw
     values. offset, scale: normalisation ``(x - offset) * scale``, one number or one per element of the flattened
-    example. Raises errors.ConfigurationError (``schema_invalid``).
+    example.
+    A column of text is read in one of two ways. encoding ``utf-8``: its bytes, uint8 of shape (L,), zeros after them;
+    a text that is empty or takes more than L bytes is all zeros. vocabulary: the text's place in it, from 1, as int32;
+    0 for any other text. A cell that is a number counts as its shortest text.
+    Raises errors.ConfigurationError (``schema_invalid``).
     """
 
     name: str
@@ -45,14 +44,21 @@ class Feature:
     high: float | None = None
     offset: float | tuple[float, ...] = 0.0
     scale: float | tuple[float, ...] = 1.0
+    encoding: Encoding | None = None
+    vocabulary: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        _require(self.name, _rules_of_feature(self))
+        _require(self.name, rules_of_feature(self))
 
     @property
     def size(self) -> int:
         """Number of elements of one example."""
         return math.prod(self.shape)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is read from cells of text."""
+        return self.encoding is not None or self.vocabulary is not None
 
     @property
     def is_normalised(self) -> bool:
@@ -69,8 +75,9 @@ class Feature:
         return array.reshape(self.shape) if array.ndim else array
 
     def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
+        """Every field by name, as JSON values; those of text only where they are set."""
+        text = {"encoding": self.encoding, "vocabulary": None if self.vocabulary is None else list(self.vocabulary)}
+        return _set(text) | {
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
@@ -88,7 +95,9 @@ class Label:
 
     classes: the raw labels (text or numbers) in class order, mapped to 0 … n-1 (dtype int32 then); None when the data
     holds the number itself: a class index (int32) or a value (float32), within the inclusive bounds low, high.
-    column: the CSV column, `name` when None.
+    column: the CSV column, `name` when None. others: what becomes of rows whose label is none of the classes: they are
+    refused, or dropped before anything sees them. constant: of rows that have no label: each has this number, and no
+    column is read.
     """
 
     name: str
@@ -97,13 +106,16 @@ class Label:
     column: str | None = None
     low: float | None = None
     high: float | None = None
+    others: Others = "refused"
+    constant: int | None = None
 
     def __post_init__(self) -> None:
-        _require(self.name, _rules_of_label(self))
+        _require(self.name, rules_of_label(self))
 
     def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
+        """Every field by name, as JSON values; ``others`` and ``constant`` only where they are set."""
+        rare = {"others": None if self.others == "refused" else self.others, "constant": self.constant}
+        return _set(rare) | {
             "name": self.name,
             "dtype": self.dtype,
             "classes": None if self.classes is None else list(self.classes),
@@ -142,10 +154,17 @@ class DataSchema:
     def sources(self) -> tuple[str, ...]:
         """Names to read from a table, in order.
 
-        Each feature's columns (its name when it has none), then the label's column.
+        Each feature's columns (its name when it has none), then the label's column unless the label is constant.
         """
         found = [name for feature in self.features for name in (feature.columns or (feature.name,))]
-        return (*found, self.label.column or self.label.name)
+        return tuple(found) if self.label.constant is not None else (*found, self.label.column or self.label.name)
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        """Those of `sources` whose cells are text, whatever they look like: 007 is not 7."""
+        return frozenset(
+            name for feature in self.features if feature.is_text for name in (feature.columns or (feature.name,))
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -164,13 +183,17 @@ class DataSchema:
         given = self._assign(arrays, source)
         check_lengths({name: array for group in given.values() for name, array in group.items()}, source)
         result = {feature.name: check_feature(feature, given[feature.name], source) for feature in self.features}
+        if self.label.constant is not None:
+            rows = len(result[self.features[0].name])
+            return result | {self.label.name: np.full(rows, self.label.constant, self.label.dtype)}
         result[self.label.name] = check_label(self.label, given[self.label.name], source)
-        return result
+        return with_classes(result, self.label, source) if self.label.others == "dropped" else result
 
     def _assign(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Feature or label name → the arrays that it is made of."""
         wanted = {feature.name: feature.columns for feature in self.features}
-        wanted[self.label.name] = (self.label.column,) if self.label.column else ()
+        if self.label.constant is None:
+            wanted[self.label.name] = (self.label.column,) if self.label.column else ()
         given: dict[str, dict[str, npt.NDArray[Any]]] = {}
         for name, columns in wanted.items():
             whole = name in arrays and not (columns and all(column in arrays for column in columns))
@@ -225,13 +248,15 @@ class DataSchema:
 
 
 def _feature(value: object) -> Feature:
-    fields = _object(value, {"name", "dtype", "shape", "columns", "low", "high", "offset", "scale"}, "A feature")
+    needed = {"name", "dtype", "shape", "columns", "low", "high", "offset", "scale"}
+    fields = _object(value, needed, "A feature", beside={"encoding", "vocabulary"})
     values: dict[str, Any] = {name: _frozen(item) for name, item in fields.items()}
     return Feature(**values)
 
 
 def _label(value: object) -> Label:
-    fields = _object(value, {"name", "dtype", "classes", "column", "low", "high"}, "A label")
+    needed = {"name", "dtype", "classes", "column", "low", "high"}
+    fields = _object(value, needed, "A label", beside={"others", "constant"})
     values: dict[str, Any] = {name: _frozen(item) for name, item in fields.items()}
     return Label(**values)
 
@@ -240,85 +265,21 @@ def _frozen(value: object) -> object:
     return tuple(cast(list[object], value)) if isinstance(value, list) else value
 
 
-def _rules_of_feature(feature: Feature) -> list[tuple[bool, str]]:
-    shape, columns = cast(object, feature.shape), cast(object, feature.columns)
-    whole = isinstance(shape, tuple) and all(_is_whole(n) for n in cast(tuple[object, ...], shape))
-    texts = isinstance(columns, tuple) and all(_is_name(c) for c in cast(tuple[object, ...], columns))
-    rules = [
-        (_is_name(feature.name), f"its name needs 1 to {LONGEST_NAME} characters"),
-        (feature.dtype in get_args(DType), f"its dtype must be one of {', '.join(get_args(DType))}"),
-        (whole and len(feature.shape) <= HIGHEST_RANK, f"its shape must be at most {HIGHEST_RANK} whole numbers ≥ 1"),
-        (texts, f"its columns must be names of 1 to {LONGEST_NAME} characters"),
-        (_is_range(feature.low, feature.high), "low and high must be finite numbers (or None) with low ≤ high"),
-    ]
-    if not all(good for good, _ in rules):
-        return rules
-    size = feature.size
-    return [
-        *rules,
-        (size <= MOST_ELEMENTS, f"an example has at most {MOST_ELEMENTS} elements, not {size}"),
-        (
-            len(feature.columns) in (0, size),
-            f"its shape has {size} elements but it names {len(feature.columns)} columns",
-        ),
-        (len(set(feature.columns)) == len(feature.columns), "it names a column twice"),
-        (_is_normalisation(feature.offset, size), f"its offset must be one finite number or {size} of them"),
-        (_is_normalisation(feature.scale, size), f"its scale must be one finite number or {size} of them"),
-    ]
+def _set(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _rules_of_label(label: Label) -> list[tuple[bool, str]]:
-    classes = cast(object, label.classes)
-    listed = cast(tuple[object, ...], classes) if isinstance(classes, tuple) else ()
-    return [
-        (_is_name(label.name), f"its name needs 1 to {LONGEST_NAME} characters"),
-        (label.dtype in ("int32", "float32"), "its dtype must be int32 or float32"),
-        (label.column is None or _is_name(label.column), f"its column needs 1 to {LONGEST_NAME} characters"),
-        (_is_range(label.low, label.high), "low and high must be finite numbers (or None) with low ≤ high"),
-        (classes is None or isinstance(classes, tuple), "its classes must be a list or None"),
-        (classes is None or label.dtype == "int32", "classes need the dtype int32"),
-        (classes is None or (label.low is None and label.high is None), "give classes or a range, not both"),
-        (classes is None or 2 <= len(listed) <= 1_000_000, "it needs at least two classes"),
-        (all(_is_number(c) or _is_name(c) for c in listed), "its classes must be texts or finite numbers"),
-        (_are_distinct(listed), "it names a class twice"),
-    ]
-
-
-def _are_distinct(classes: tuple[object, ...]) -> bool:
-    texts = {str(raw) for raw in classes}
-    numbers = [raw for raw in classes if isinstance(raw, int | float)]
-    return len(texts) == len(classes) and len(set(numbers)) == len(numbers)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_ELEMENTS
-
-
-def _is_number(value: object) -> bool:
-    # Neither NaN nor an infinity is below the bound; asking isfinite of a huge whole number would overflow.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
-
-
-def _is_range(low: object, high: object) -> bool:
-    edges = [edge for edge in (low, high) if edge is not None]
-    return all(_is_number(edge) for edge in edges) and cast(list[float], edges) == sorted(cast(list[float], edges))
-
-
-def _is_normalisation(value: object, size: int) -> bool:
-    if isinstance(value, tuple):
-        items = cast(tuple[object, ...], value)
-        return len(items) == size and all(_is_number(item) for item in items)
-    return _is_number(value)
-
-
-def _object(value: object, names: set[str], what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or set(cast(dict[str, Any], value)) != names:
+def _object(
+    value: object, names: set[str], what: str, *, beside: frozenset[str] | set[str] = frozenset()
+) -> dict[str, Any]:
+    """A JSON object with all of these names, and of those beside them any that are not null: what is not set is left
+    out, so that equal schemas have equal bytes.
+    """
+    given = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+    extra = set(given) - names
+    if not names <= set(given) or not extra <= beside or any(given[name] is None for name in extra):
         raise _invalid(f"{what} is an object with exactly the fields {', '.join(sorted(names))}.")
-    return cast(dict[str, Any], value)
+    return given
 
 
 def _require(name: object, rules: list[tuple[bool, str]]) -> None:

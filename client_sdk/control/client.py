@@ -33,6 +33,7 @@ from coterie.protocol.control import (
     TokenCreate,
     TokenCreated,
 )
+from coterie.protocol.refinement import departure
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.spread import Spread
 from coterie.protocol.wire import BlobRef, read_message
@@ -79,8 +80,9 @@ class ControlClient:
 
         client_state: of a population that is made; ``none`` where devices do not come back, so that what needs their
         state is refused.
-        Raises ExperimentError (``population_schema``) when it exists with another schema: a schema never changes,
-        because devices have checked their data against it.
+        Raises ExperimentError (``population_schema``) when it exists with another schema, of which this is no finer
+        reading (`coterie.protocol.refinement`): a schema never changes, because devices have checked their data against
+        it.
         """
         try:
             found = read_message(PopulationView, await self.link.json("GET", f"/v1/populations/{name}"))
@@ -89,9 +91,10 @@ class ControlClient:
                 raise
             request = PopulationCreate(name=name, data_schema=schema, signers=tuple(signers), client_state=client_state)
             found = read_message(PopulationView, await self._post("/v1/populations", request))
-        if found.schema_digest != schema.digest:
+        if (why := departure(schema, found.data_schema)) is not None:
             raise ExperimentError(
-                f"Population {name!r} has another data schema than this experiment.",
+                f"Population {name!r} has another data schema than this experiment, whose schema is no finer reading "
+                f"of it: it {why}.",
                 hint="Name another population, or give the experiment the population's schema.",
                 code="population_schema",
             )

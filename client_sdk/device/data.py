@@ -54,7 +54,7 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
         return schema.check(_called(_imported(source), schema), source)
     path = Path(source)
     if path.is_dir():
-        return schema.check(_folder(path, schema), str(path))
+        return _folder(path, schema)
     return schema.check(_file(path, schema), path.name)
 
 
@@ -105,27 +105,20 @@ def _named(function: Callable[..., Arrays]) -> str:
     return f"function {getattr(function, '__qualname__', repr(function))}"
 
 
-def _folder(path: Path, schema: DataSchema) -> Arrays:
-    names = [feature.name for feature in schema.features] + [schema.label.name]
+def _folder(path: Path, schema: DataSchema) -> dict[str, NDArray[Any]]:
+    names = [feature.name for feature in schema.features]
+    names += [] if schema.label.constant is not None else [schema.label.name]
     if all((path / f"{name}.npy").is_file() for name in names):
-        return {name: _npy(path / f"{name}.npy") for name in names}
+        return schema.check({name: _npy(path / f"{name}.npy") for name in names}, str(path))
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
     if not files:
         raise DataError(
             f"{path}: the folder has no .csv, .csv.gz or .npz file, nor .npy files of {', '.join(names[:10])}.",
             code="data_missing",
         )
-    # Each file is checked on its own first, so that an error names the file and its row.
+    # Each file is checked on its own, so that an error names the file and its row.
     parts = [schema.check(_file(file, schema), file.name) for file in files]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return {**joined, schema.label.name: _raw_label(schema, joined[schema.label.name])}
-
-
-def _raw_label(schema: DataSchema, label: NDArray[Any]) -> NDArray[Any]:
-    """Labels as the schema's raw classes again, since the whole is checked once more."""
-    if schema.label.classes is None:
-        return label
-    return np.array([str(raw) for raw in schema.label.classes])[label]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _file(path: Path, schema: DataSchema) -> Arrays:
@@ -157,7 +150,8 @@ def _npy(path: Path) -> NDArray[Any]:
 
 
 def _npz(path: Path, schema: DataSchema) -> Arrays:
-    wanted = {feature.name for feature in schema.features} | {schema.label.name, *schema.sources}
+    label = () if schema.label.constant is not None else (schema.label.name,)
+    wanted = {feature.name for feature in schema.features} | {*label, *schema.sources}
     try:
         # NumPy leaves a file open that it opened itself and cannot read.
         with path.open("rb") as source:
@@ -175,7 +169,7 @@ def _csv(path: Path, schema: DataSchema) -> Arrays:
             reader = csv.reader(file)
             header = [name.strip() for name in next(reader, list[str]())]
             columns = _columns(path, header, schema.sources)
-            return _read_columns(path, reader, header, columns)
+            return _read_columns(path, reader, header, columns, schema.texts)
     except _DAMAGE as error:
         raise _unreadable(path, error) from error
 
@@ -206,7 +200,9 @@ def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[s
     return {name: header.index(name) for name in wanted}
 
 
-def _read_columns(path: Path, rows: Iterator[list[str]], header: Sequence[str], columns: Mapping[str, int]) -> Arrays:
+def _read_columns(
+    path: Path, rows: Iterator[list[str]], header: Sequence[str], columns: Mapping[str, int], texts: frozenset[str]
+) -> Arrays:
     chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
     width, count = len(header), 0
     filled = (row for row in rows if row)
@@ -221,7 +217,7 @@ def _read_columns(path: Path, rows: Iterator[list[str]], header: Sequence[str], 
                 )
         turned = list(zip(*block, strict=True))
         for name, index in columns.items():
-            chunks[name].append(_numbers_or_text(turned[index]))
+            chunks[name].append(np.array(turned[index]) if name in texts else _numbers_or_text(turned[index]))
         count += len(block)
     return {name: _join(parts) for name, parts in chunks.items()}
 

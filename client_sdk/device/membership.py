@@ -1,7 +1,7 @@
 """Joining a population: learn its schema, check the data against it, enrol once, pin the keys."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -39,7 +39,8 @@ EDGE_TOKEN: Final = "coterie_edge_"
 class Membership:
     """A device that has joined.
 
-    rows: its checked data, which stays here. nonce: of the first signed request after enrolling.
+    rows: its checked data, which stays here; source: where it comes from. nonce: of the first signed request after
+    enrolling.
     """
 
     device_id: str
@@ -49,12 +50,28 @@ class Membership:
     signers: frozenset[str]
     schema: DataSchema
     rows: Mapping[str, NDArray[Any]]
+    source: DataSource
     nonce: str | None = None
+    finer: dict[str, Mapping[str, NDArray[Any]]] = field(
+        default_factory=dict[str, Mapping[str, NDArray[Any]]], repr=False, compare=False
+    )
 
     @property
     def examples(self) -> int:
         """Number of rows."""
         return len(next(iter(self.rows.values())))
+
+    def read(self, schema: DataSchema) -> Mapping[str, NDArray[Any]]:
+        """The rows as a plan's schema reads them, which is the population's or a finer one. The last finer reading is
+        kept in memory, so that the rounds of an experiment read the source once. Raises DataError.
+        """
+        if schema.digest == self.schema.digest:
+            return self.rows
+        if schema.digest not in self.finer:
+            read = load_data(self.source, schema)
+            self.finer.clear()
+            self.finer[schema.digest] = read
+        return self.finer[schema.digest]
 
 
 async def join(
@@ -89,7 +106,7 @@ async def join(
         stored = replace(stored, signers=info.signers, url=link.url)
         store.join(stored)
     schema = DataSchema.from_json(parse_json(stored.schema.encode()))
-    return _membership(stored, schema, load_data(data, schema), None)
+    return _membership(stored, schema, load_data(data, schema), data, None)
 
 
 async def _enrol(
@@ -122,7 +139,7 @@ async def _enrol(
     )
     store.join(stored)
     faults.reach("joined")
-    return _membership(stored, info.data_schema, rows, enrolled.nonce)
+    return _membership(stored, info.data_schema, rows, data, enrolled.nonce)
 
 
 async def _population(link: Link, token: str | None, *, expected: bool = False) -> PopulationInfo | None:
@@ -137,7 +154,11 @@ async def _population(link: Link, token: str | None, *, expected: bool = False) 
 
 
 def _membership(
-    stored: StoredMembership, schema: DataSchema, rows: Mapping[str, NDArray[Any]], nonce: str | None
+    stored: StoredMembership,
+    schema: DataSchema,
+    rows: Mapping[str, NDArray[Any]],
+    source: DataSource,
+    nonce: str | None,
 ) -> Membership:
     return Membership(
         device_id=stored.device_id,
@@ -147,6 +168,7 @@ def _membership(
         signers=frozenset(stored.signers),
         schema=schema,
         rows=rows,
+        source=source,
         nonce=nonce,
     )
 
@@ -174,7 +196,8 @@ def _bearer(token: str) -> dict[str, str]:
 def data_report(membership: Membership) -> DataReport:
     """What check-ins say of the data when the device's policy lets them: rows, and up to 1000 classes of labels."""
     label = membership.schema.label
-    found = np.unique(membership.rows[label.name]) if label.dtype == "int32" else np.empty(0, np.int32)
+    told = label.dtype == "int32" and label.constant is None
+    found = np.unique(membership.rows[label.name]) if told else np.empty(0, np.int32)
     return DataReport(examples=membership.examples, labels=tuple(found[:1000].tolist()))
 
 

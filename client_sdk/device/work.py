@@ -29,6 +29,7 @@ from coterie.privacy.secagg.ring import RingVector
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.refinement import departure
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, decode_tensors
@@ -135,11 +136,11 @@ def work(
     """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes,
     but for secure aggregation and local noise, which draw afresh.
 
-    Raises what the trainer raises; PolicyRefused (``no_held_out_rows``) for an evaluation without rows or without
-    metrics.
+    Raises what the trainer raises; DataError for rows that cannot be read as the plan's schema says; PolicyRefused
+    (``no_held_out_rows``) for an evaluation without rows or without metrics.
     """
     task, plan = prepared.task, prepared.plan
-    training_rows, held_out = split(membership.rows, plan.manifest.training.holdout)
+    training_rows, held_out = split(membership.read(plan.manifest.schema), plan.manifest.training.holdout)
     local = LocalTask(
         experiment=task.experiment,
         round=task.round,
@@ -260,8 +261,9 @@ async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layo
 
 
 def _check_schema(plan: Plan, membership: Membership) -> None:
-    if plan.manifest.schema.digest != membership.schema.digest:
+    if (why := departure(plan.manifest.schema, membership.schema)) is not None:
         raise PlanRefused(
-            f"Plan {plan.manifest.name!r} is for another schema than that of population {membership.population!r}.",
+            f"Plan {plan.manifest.name!r} is for another schema than that of population {membership.population!r}, and "
+            f"for no finer reading of it: it {why}.",
             code="schema_mismatch",
         )

@@ -3,6 +3,7 @@ now.
 """
 
 import asyncio
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,9 @@ from coterie.protocol.control import BlobRef, ExperimentCreate, PopulationPolicy
 from coterie.protocol.device import TaskKind
 from coterie.protocol.ids import ATTEMPT, new_id
 from coterie.protocol.layout import Layout
+from coterie.protocol.refinement import departure
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.control.asked import check_combination
 from coterie.server.control.floor import check_signer, policy_of
@@ -41,7 +44,7 @@ from coterie.server.store.blobs import BlobStore
 class Ground:
     """What of the population an experiment must fit."""
 
-    schema_digest: str
+    schema: DataSchema
     signers: tuple[str, ...]
     client_state: str
     policy: PopulationPolicy
@@ -50,7 +53,8 @@ class Ground:
 async def ground(session: AsyncSession, population: str) -> Ground:
     """The population's schema and the keys it accepts. Raises NotFound."""
     row = await named(session, population)
-    return Ground(row.schema_digest, await populations.signers(session, row.name), row.client_state, policy_of(row))
+    schema = DataSchema.from_json(json.loads(row.schema_json))
+    return Ground(schema, await populations.signers(session, row.name), row.client_state, policy_of(row))
 
 
 async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
@@ -127,11 +131,11 @@ def _checked_plan(blobs: BlobStore, request: ExperimentCreate, manifest: Manifes
 
 def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> None:
     """What the request, the plan and the population must agree about."""
-    if manifest.schema.digest != base.schema_digest:
+    if (why := departure(manifest.schema, base.schema)) is not None:
         raise Conflict(
             f"The plan is for data schema {manifest.schema.digest[:12]}…; population {request.population!r} has "
-            f"{base.schema_digest[:12]}….",
-            hint="Compile the experiment with the population's schema.",
+            f"{base.schema.digest[:12]}…, of which the plan's is no finer reading: it {why}.",
+            hint="Compile the experiment with the population's schema, or with one that was prepared from it.",
             code="schema_mismatch",
         )
     unfit_codecs = unfit(request.codecs)

@@ -1,0 +1,42 @@
+"""Cells of text as numbers: their bytes, or their places in a vocabulary."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def texts_of(cells: Array) -> list[str] | None:
+    """Each cell's text, without spaces at its ends. A number has its shortest text: 7.0 is ``7``. None for a missing
+    one is the empty text; None for an array that holds neither text nor numbers.
+    """
+    kind = cells.dtype.kind
+    if kind not in "biufUSO":
+        return None
+    return [_text(cell) for cell in cast(list[object], cells.tolist())]
+
+
+def as_bytes(texts: Sequence[str], length: int) -> npt.NDArray[np.uint8]:
+    """``[N, length]``: the UTF-8 bytes of each text and zeros after them; zeros alone for one that is longer."""
+    encoded = (text.encode() for text in texts)
+    joined = b"".join(data.ljust(length, b"\0") if len(data) <= length else bytes(length) for data in encoded)
+    return np.frombuffer(joined, np.uint8).reshape(len(texts), length).copy()
+
+
+def as_places(texts: Sequence[str], vocabulary: Sequence[str]) -> npt.NDArray[np.int32]:
+    """``[N]``: the place of each text in the vocabulary, from 1; 0 for a text that is not in it."""
+    places = {text: place for place, text in enumerate(vocabulary, start=1)}
+    return np.array([places.get(text, 0) for text in texts], np.int32)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", "replace").strip()
+    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
+        return str(int(cell))
+    return str(cell).strip()
