@@ -1,90 +1,62 @@
-"""Which execution providers there are, and whether each computes what NumPy computes."""
+"""Which execution providers there are: those of ONNX Runtime, those of its plug-ins, and those of other packages."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import inf
-from typing import TypeAlias
 
-import numpy as np
-
-from coterie.compute.ir import NDArray
-from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.runtime.drivers import driver_of
 from coterie.compute.runtime.executable import Executable
-from coterie.compute.runtime.recipes import RECIPES, Recipe
-from coterie.compute.runtime.reference import distance, evaluate
-from coterie.compute.runtime.session import available_providers, runtime_version
-from coterie.errors import ConfigurationError, CoterieError
+from coterie.compute.runtime.libraries import library_versions
+from coterie.compute.runtime.plugin_session import PluginSession, Runner
+from coterie.compute.runtime.session import CPU, available_providers, runtime_version
+from coterie.errors import ConfigurationError, CoterieError, GraphRefused
 
-# Float32 results of a few hundred products; a provider that computes in half or tf32 precision misses it by far.
-TOLERANCE = 1e-4
-
-
-Runner: TypeAlias = Callable[[Mapping[str, NDArray]], Mapping[str, NDArray]]
-"""A loaded graph: feeds by name to results by name."""
+__all__ = ["CPU", "Provider", "Runner", "discover", "provider_named"]
 
 
 @dataclass(frozen=True)
 class Provider:
-    """An execution provider: one of the installed ONNX Runtime, or one that a plug-in brings.
+    """An execution provider, as it is on this machine.
 
+    runtime: the version of what brings it: ONNX Runtime, with a plug-in's own before it, or another package.
     open: what loads the bytes of an ONNX file and gives back what runs it; None for those of ONNX Runtime.
+    driver: what lies under it (`coterie.compute.runtime.drivers`); "" where nobody says.
     """
 
     name: str
     runtime: str
     open: Callable[[bytes], Runner] | None = field(default=None, compare=False)
+    driver: str = ""
+
+    def executable(self, data: bytes, *, threads: int = 1, fallback: bool = True) -> Executable:
+        """Load a graph. fallback: let nodes that this provider lacks run on the CPU; a package's provider takes all
+        nodes or none.
+
+        Raises GraphRefused when it does not load, ConfigurationError when the provider is absent.
+        """
+        if self.open is None:
+            return Executable(data, provider=self.name, threads=threads, fallback=fallback)
+        try:
+            run = self.open(data)
+        except CoterieError:
+            raise
+        except Exception as error:  # foreign code: whatever it raises is its refusal
+            raise GraphRefused(f"{self.name} cannot load the graph: {type(error).__name__}: {error}") from error
+        session = PluginSession(data, self.name, run)
+        return Executable(data, provider=self.name, threads=threads, session=session)
 
     def load(self, data: bytes) -> Runner:
         """Load a graph for this provider alone, without help from the CPU."""
-        return Executable(data, provider=self.name, fallback=False).run if self.open is None else self.open(data)
-
-
-@dataclass(frozen=True)
-class CaseResult:
-    """How one recipe went. distance: the largest |provider - NumPy| / (1 + |NumPy|) of all its outputs; error: why it
-    did not run, if it did not; required: whether it must.
-    """
-
-    name: str
-    distance: float
-    error: str | None = None
-    required: bool = True
-
-    @property
-    def passed(self) -> bool:
-        """Whether the provider may be trusted with this recipe: it computes what NumPy computes, or lacks operators
-        that not every provider has to have. A graph that needs those does not load there.
-        """
-        return self.distance <= TOLERANCE if self.error is None else not self.required
-
-
-@dataclass(frozen=True)
-class ConformanceReport:
-    """What a provider made of all recipes. One that failed any is not to be used for training: wrong numbers come
-    without an error.
-    """
-
-    provider: Provider
-    cases: tuple[CaseResult, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every recipe passed."""
-        return all(case.passed for case in self.cases)
-
-    @property
-    def failures(self) -> tuple[CaseResult, ...]:
-        """The recipes that differ from NumPy or do not run."""
-        return tuple(case for case in self.cases if not case.passed)
+        return self.executable(data, fallback=False).run
 
 
 def discover(plugins: Iterable[Provider] = ()) -> list[Provider]:
-    """The providers that run graphs on this machine, in ONNX Runtime's order of preference, and those of plug-ins
-    (``coterie.compute.extension.providers.load_providers`` finds the installed ones). Trust none before it conforms.
+    """The providers that run graphs on this machine: ONNX Runtime's in its order of preference, those of its installed
+    plug-ins, and those of other packages (``coterie.compute.extension.providers.load_providers`` finds the installed
+    ones). Trust none before it conforms.
 
     Raises ConfigurationError for two of one name.
     """
-    found = [*(Provider(name, runtime_version()) for name in available_providers()), *plugins]
+    found = [*map(provider_named, available_providers()), *plugins]
     names = [provider.name for provider in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(
@@ -93,35 +65,7 @@ def discover(plugins: Iterable[Provider] = ()) -> list[Provider]:
     return found
 
 
-def quarantined(providers: Sequence[Provider]) -> tuple[list[Provider], list[ConformanceReport]]:
-    """The providers that conform, and the reports of those that do not and must stay unused."""
-    reports = [conformance(provider) for provider in providers]
-    return [r.provider for r in reports if r.passed], [r for r in reports if not r.passed]
-
-
-def conformance(provider: Provider | str, *, recipes: tuple[Recipe, ...] = RECIPES) -> ConformanceReport:
-    """Run every recipe on a provider, without help from the CPU, and compare with NumPy. A recipe that fails is a
-    result, never an exception.
-    """
-    chosen = provider if isinstance(provider, Provider) else Provider(provider, runtime_version())
-    return ConformanceReport(chosen, tuple(run_recipe(recipe, chosen) for recipe in recipes))
-
-
-def run_recipe(recipe: Recipe, provider: Provider) -> CaseResult:
-    """One recipe on one provider."""
-    graph = recipe.graph()
-    feeds = recipe.feeds(graph)
-    expected = evaluate(graph, feeds)
-    try:
-        actual = provider.load(to_onnx(graph, name="recipe"))(feeds)
-    except CoterieError as error:
-        return CaseResult(recipe.name, inf, str(error), required=recipe.portable)
-    except Exception as error:
-        if provider.open is None:
-            raise
-        # A plug-in is foreign code: whatever it raises is its result.
-        return CaseResult(recipe.name, inf, f"{type(error).__name__}: {error}", required=recipe.portable)
-    if absent := sorted(set(expected) - set(actual)):
-        return CaseResult(recipe.name, inf, f"The results {absent} are missing.")
-    furthest = max(distance(np.asarray(actual[name]), value) for name, value in expected.items())
-    return CaseResult(recipe.name, furthest, required=recipe.portable)
+def provider_named(name: str) -> Provider:
+    """A provider of ONNX Runtime, or of a plug-in of it, with its version and driver. It need not be there."""
+    own = library_versions().get(name) if name != CPU else None
+    return Provider(name, f"{own} on {runtime_version()}" if own else runtime_version(), driver=driver_of(name))

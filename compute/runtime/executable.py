@@ -9,7 +9,7 @@ import numpy as np
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.session import CPU, Session, describe, first_line, open_session
 from coterie.compute.runtime.tensors import TensorInfo, check_names
-from coterie.errors import ArgumentTypeError, InputError, InternalError
+from coterie.errors import ArgumentTypeError, CoterieError, InputError, InternalError, ProviderFailed
 
 # What ONNX Runtime says of Gather and its kind. No other mistake in the inputs is left for it to find.
 _INDEX_OUTSIDE = ("out of data bounds", "Out of range value in index")
@@ -21,7 +21,8 @@ class Executable:
     threads: how many threads one run may use. provider: the execution provider's name.
     spinning: let waiting threads spin, which is faster and costs battery; it matters only for more than one thread.
     arena: keep freed memory for the next run; without it peak memory is lower and runs are slower.
-    fallback: let nodes that another provider lacks run on the CPU.
+    fallback: let nodes that another provider lacks run on the CPU. session: what runs the graph in place of a session
+    of ONNX Runtime, for providers of other packages; the options above but ``provider`` are then the package's affair.
 
     Guarantees: a run on the CPU provider with the same feeds and the same number of threads gives the same bits;
     ``run`` may be called from several threads. Raises GraphRefused when the graph does not load, ConfigurationError for
@@ -38,20 +39,25 @@ class Executable:
         arena: bool = True,
         fallback: bool = True,
         profile_prefix: str | None = None,
+        session: Session | None = None,
     ) -> None:
         if not isinstance(cast(object, data), bytes):
             raise ArgumentTypeError(
                 f"An executable is made of the bytes of an ONNX file, not of a {type(data).__name__}.",
                 hint="to_onnx(graph, name=...) gives them, and Path(file).read_bytes().",
             )
-        self.session: Session = open_session(
-            data,
-            threads=threads,
-            provider=provider,
-            spinning=spinning,
-            arena=arena,
-            fallback=fallback,
-            profile_prefix=profile_prefix,
+        self.session: Session = (
+            session
+            if session is not None
+            else open_session(
+                data,
+                threads=threads,
+                provider=provider,
+                spinning=spinning,
+                arena=arena,
+                fallback=fallback,
+                profile_prefix=profile_prefix,
+            )
         )
         self.provider = provider
         self.threads = threads
@@ -73,7 +79,7 @@ class Executable:
         """All outputs for these feeds, each an array of its own.
 
         feeds: every input by name, each of exactly the graph's dtype and shape. Raises InputError naming the tensor
-        otherwise.
+        otherwise, ProviderFailed when another provider than the CPU fails.
         """
         check_names(self.input, feeds, where="run")
         checked = {
@@ -88,7 +94,16 @@ class Executable:
                     f"An index among the inputs leaves the axis that it picks from: {first_line(error)}",
                     hint="Check the ids against the size of the table.",
                 ) from error
-            raise InternalError(
-                f"ONNX Runtime failed on {self.provider} in a graph that it had accepted: {first_line(error)}"
-            ) from error
+            raise failed(self.provider, error, "a graph that it had accepted") from error
         return {tensor.name: value for tensor, value in zip(self.outputs, values, strict=True)}
+
+
+def failed(provider: str, error: Exception, where: str) -> CoterieError:
+    """What a failure in a run is: of another provider, which the CPU can stand in for; of the CPU, coterie's own."""
+    if provider == CPU:
+        return InternalError(f"ONNX Runtime failed on {provider} in {where}: {first_line(error)}")
+    return ProviderFailed(
+        f"The provider {provider} failed in {where}: {first_line(error)}",
+        hint="Train on the CPU, or update the provider's driver and try it anew with `coterie doctor`.",
+        provider=provider,
+    )

@@ -27,7 +27,6 @@ class Recipe:
     """A function and the inputs to try it on. A float input is filled with numbers in ``[low, high)``, an integer one
     with 0 .. ids - 1.
 
-    portable: whether every provider must have its operators. One that is not may be absent, but never wrong.
     graph() computes the function and, with differentiable, also its gradient for a random cotangent.
     """
 
@@ -39,7 +38,6 @@ class Recipe:
     ids: int = 5
     differentiable: bool = True
     optimised: bool = False
-    portable: bool = True
 
     def graph(self) -> Graph:
         """The graph: inputs "0", "1", ... and "cotangent"; outputs "value" and "gradient/0", ..."""
@@ -128,18 +126,18 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("pad", lambda a: xp.pad(a, ((1, 0), (0, 2))), (_f(3, 4),)),
     Recipe("concat", lambda a, b: xp.concat([a, b], axis=1), (_f(3, 4), _f(3, 2))),
     Recipe("embedding", ops.embedding, (_f(5, 3), _i(2, 4))),
-    Recipe("sin", xp.sin, (_f(3, 4),), portable=False),
-    Recipe("cos", xp.cos, (_f(3, 4),), portable=False),
-    Recipe("atan", xp.atan, (_f(3, 4),), portable=False),
-    Recipe("erf", ops.erf, (_f(3, 4),), portable=False),
-    Recipe("floor", xp.floor, (_f(3, 4),), differentiable=False, portable=False),
+    Recipe("sin", xp.sin, (_f(3, 4),)),
+    Recipe("cos", xp.cos, (_f(3, 4),)),
+    Recipe("atan", xp.atan, (_f(3, 4),)),
+    Recipe("erf", ops.erf, (_f(3, 4),)),
+    Recipe("floor", xp.floor, (_f(3, 4),), differentiable=False),
     Recipe("log1p", xp.log1p, (_f(3, 4),), low=-0.9),
-    Recipe("power", xp.pow, (_f(3, 4), _f(4)), low=0.2, portable=False),
+    Recipe("power", xp.pow, (_f(3, 4), _f(4)), low=0.2),
     Recipe("floor_divide", lambda a, b: xp.floor_divide(a - 2, b - 2), (_i(20), _i(20)), differentiable=False),
-    Recipe("cumsum", lambda a: xp.cumulative_sum(a, axis=1), (_f(3, 4),), portable=False),
-    Recipe("sort", lambda a: xp.sort(a, axis=0), (_f(5, 3),), portable=False),
-    Recipe("top_k", lambda a: ops.top_k(a, 3)[0], (_f(3, 5),), portable=False),
-    Recipe("scatter_add", lambda x, i, u: ops.scatter_add(x, i, u), (_f(5, 3), _i(8), _f(8, 3)), portable=False),
+    Recipe("cumsum", lambda a: xp.cumulative_sum(a, axis=1), (_f(3, 4),)),
+    Recipe("sort", lambda a: xp.sort(a, axis=0), (_f(5, 3),)),
+    Recipe("top_k", lambda a: ops.top_k(a, 3)[0], (_f(3, 5),)),
+    Recipe("scatter_add", lambda x, i, u: ops.scatter_add(x, i, u), (_f(5, 3), _i(8), _f(8, 3))),
     Recipe("conv", lambda x, w, b: ops.conv2d(x, w, b, padding=1), (IMAGE, _f(6, 4, 3, 3), _f(6))),
     Recipe("conv with stride", lambda x, w: ops.conv2d(x, w, stride=2, padding=1), (IMAGE, _f(6, 4, 3, 3))),
     Recipe("conv with dilation", lambda x, w: ops.conv2d(x, w, dilation=2), (IMAGE, _f(6, 4, 2, 2))),

@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 
 from coterie.compute.ir import NDArray
+from coterie.compute.runtime.libraries import library_versions, plugin_devices
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.errors import ConfigurationError, GraphRefused
 
@@ -66,6 +67,21 @@ class Session(Protocol):
     def end_profiling(self) -> str: ...
 
 
+class AssignedNode(Protocol):
+    """A node of the graph as ONNX Runtime runs it, after its own fusions."""
+
+    name: str
+    op_type: str
+
+
+class Assigned(Protocol):
+    """Nodes that one provider runs."""
+
+    ep_name: str
+
+    def get_nodes(self) -> Sequence[AssignedNode]: ...
+
+
 # Blocked channels are for convolutions with constant weights. Here weights are inputs, so only the pooling around them
 # would be blocked, at the cost of reordering its images there and back.
 _DISABLED = ["NchwcTransformer"]
@@ -82,8 +98,10 @@ def open_session(
     arena: bool,
     fallback: bool,
     profile_prefix: str | None = None,
+    record: bool = False,
 ) -> Session:
-    """A session over a serialised graph. ``Executable`` documents the options.
+    """A session over a serialised graph. ``Executable`` documents the options. record: keep which provider got which
+    node, for ``assignment``.
 
     Raises ConfigurationError for an absent provider or a thread count below one, GraphRefused when ONNX Runtime does
     not load the graph.
@@ -91,43 +109,71 @@ def open_session(
     runtime = cast(Any, onnxruntime)
     if not isinstance(cast(object, threads), int) or threads < 1:
         raise ConfigurationError(f"threads must be a whole number of at least 1, got {threads!r}.")
-    available = available_providers()
-    if provider not in available:
-        raise ConfigurationError(f"ONNX Runtime has no provider {provider!r} here; it has {', '.join(available)}.")
+    # Nobody who wants the CPU loads a plug-in.
+    devices = [] if provider == CPU else plugin_devices(provider)
+    if not devices and provider not in _registered():
+        raise ConfigurationError(
+            f"ONNX Runtime has no provider {provider!r} here; it has {', '.join(available_providers())}."
+        )
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
     options.enable_cpu_mem_arena = arena
-    options.log_severity_level = 3
+    # A refusal to do without the CPU is an answer; ONNX Runtime would also print it as an error.
+    options.log_severity_level = 3 if fallback or provider == CPU else 4
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if spinning else "0")
     if provider != CPU and not fallback:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if profile_prefix is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix
+    if record:
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     providers = [provider] if provider == CPU or not fallback else [provider, CPU]
+    # Otherwise a provider that fails, now or in a run, is replaced by the CPU with a word to the terminal alone.
+    settings: dict[str, Any] = {"enable_fallback": 0}
     try:
-        session = runtime.InferenceSession(data, options, providers=providers, disabled_optimizers=_DISABLED)
+        if devices:
+            # One device, as plug-ins ask for; ONNX Runtime adds the CPU by itself, unless it may not help.
+            options.add_provider_for_devices(devices[:1], {})
+        else:
+            settings["providers"] = providers
+        session = runtime.InferenceSession(data, options, disabled_optimizers=_DISABLED, **settings)
         ends = (*session.get_inputs(), *session.get_outputs())
         # A profile is of one session, and of its times, not its numbers.
         if profile_prefix is None and any(tensor.type == "tensor(double)" for tensor in ends):
             disabled = _DISABLED + _INEXACT
-            session = runtime.InferenceSession(data, options, providers=providers, disabled_optimizers=disabled)
-        return cast(Session, session)
+            session = runtime.InferenceSession(data, options, disabled_optimizers=disabled, **settings)
     except (
         Exception
     ) as error:  # the binding raises classes of its own, one per status code, with no common base but Exception
         raise GraphRefused(
             f"ONNX Runtime cannot load the graph on {provider}: {first_line(error)}", provider=provider
         ) from error
+    if provider not in session.get_providers():
+        raise GraphRefused(f"ONNX Runtime loaded the graph without {provider}.", provider=provider)
+    return cast(Session, session)
+
+
+def assignment(session: Session) -> list[tuple[str, str, str]]:
+    """(provider, name, operator) of every node of a session that was opened with ``record``."""
+    groups = cast("Sequence[Assigned]", cast(Any, session).get_provider_graph_assignment_info())
+    return [(group.ep_name, node.name, node.op_type) for group in groups for node in group.get_nodes()]
 
 
 def available_providers() -> list[str]:
-    """Names of the execution providers of this ONNX Runtime that run graphs on this machine."""
-    runtime = cast(Any, onnxruntime)
+    """Names of the execution providers of this ONNX Runtime that run graphs on this machine, in its order of
+    preference, and of those that installed plug-ins bring.
+    """
+    plugins = list(library_versions())
+    return [*(name for name in _registered() if name not in plugins), *plugins]
+
+
+def _registered() -> list[str]:
+    """What ONNX Runtime was built with; with a plug-in that is loaded, what that one brings too."""
     # The Azure provider forwards to a web service; it is no place to compute.
-    return [str(name) for name in runtime.get_available_providers() if name != "AzureExecutionProvider"]
+    return [str(name) for name in cast(Any, onnxruntime).get_available_providers() if name != "AzureExecutionProvider"]
 
 
 def runtime_version() -> str:

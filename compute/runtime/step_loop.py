@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.compute.ir import NDArray
-from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.executable import Executable, failed
 from coterie.compute.runtime.in_place import stepped_in_place
-from coterie.compute.runtime.session import CPU, Binding, OrtValue, first_line, ortvalue_over
+from coterie.compute.runtime.session import CPU, Binding, OrtValue, ortvalue_over
 from coterie.compute.runtime.tensors import TensorInfo, check_names
-from coterie.errors import InputError, InternalError
+from coterie.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,10 @@ class StepLoop:
             _write(self._constants, constants, where="step loop constants")
 
     def step(self, feeds: Mapping[str, NDArray]) -> None:
-        """Run once. feeds: every input that is neither carried nor constant; they are copied before this returns."""
+        """Run once. feeds: every input that is neither carried nor constant; they are copied before this returns.
+
+        Raises ProviderFailed when another provider than the CPU fails; the state is then that before the step.
+        """
         _write(self._feeds, feeds, where="step")
         turn = self._turn
         if self._rebind:
@@ -105,9 +108,7 @@ class StepLoop:
         try:
             self._runs[turn]()
         except Exception as error:  # see open_session
-            raise InternalError(
-                f"ONNX Runtime failed on {self.executable.provider} in a training step: {first_line(error)}"
-            ) from error
+            raise failed(self.executable.provider, error, "a training step") from error
         self._turn = 1 - turn
 
     def read(self, names: Sequence[str]) -> dict[str, NDArray]:

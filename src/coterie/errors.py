@@ -27,6 +27,7 @@
     ├── PolicyRefused               the device's own policy says no to a task
     ├── SecureAggregationRefused    another party of secure aggregation does not keep to the protocol
     ├── StorageError                the disk is full, or a file cannot be read or written
+    ├── ProviderFailed              an execution provider failed in a run
     └── InternalError               ours: a bug in coterie; please report it
 
 The docstring of a class is its default message. Every error carries a stable ``code``, the HTTP ``status`` that suits
@@ -238,6 +239,12 @@ class StorageError(CoterieError):
 
     code = "storage_failed"
     status = 507
+
+
+class ProviderFailed(CoterieError):
+    """An execution provider failed in a run of a graph that it had accepted."""
+
+    code = "provider_failed"
 
 
 class InternalError(CoterieError):

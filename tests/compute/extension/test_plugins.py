@@ -12,7 +12,8 @@ import pytest
 from coterie.compute import Registry, load_plugins, parse, use_registry
 from coterie.compute.extension.providers import load_providers
 from coterie.compute.extension.registry import active_registry
-from coterie.compute.runtime.devices import Provider, conformance, discover, quarantined
+from coterie.compute.runtime.conformance import conformance, quarantined
+from coterie.compute.runtime.devices import Provider, discover
 from coterie.compute.runtime.session import CPU
 from coterie.errors import ConfigurationError
 

@@ -3,9 +3,9 @@ found out.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 
 from coterie.compute.control.table import STRUCTURED
@@ -13,14 +13,15 @@ from coterie.compute.ir import NDArray
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.primitives.table import PRIMITIVES
-from coterie.compute.runtime import devices
-from coterie.compute.runtime.devices import conformance, discover
+from coterie.compute.runtime import conformance as module
+from coterie.compute.runtime.conformance import ALL_RECIPES, conformance, recipes_digest
+from coterie.compute.runtime.devices import Provider, discover
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.recipes import RECIPES, Recipe
 from coterie.compute.runtime.reference import distance, evaluate
 from coterie.compute.runtime.session import CPU
 from coterie.compute.trace import TensorSpec, trace_named
-from coterie.errors import InputError
+from coterie.errors import GraphRefused, InputError
 
 
 def test_the_cpu_is_found_and_conforms():
@@ -29,7 +30,8 @@ def test_the_cpu_is_found_and_conforms():
     assert "AzureExecutionProvider" not in [provider.name for provider in providers]
     report = conformance(next(provider for provider in providers if provider.name == CPU))
     assert report.passed, report.failures
-    assert len(report.cases) == len(RECIPES)
+    assert len(report.cases) == len(ALL_RECIPES)
+    assert {case.outcome for case in report.cases} == {"agrees"}
 
 
 def test_the_recipes_use_every_primitive():
@@ -38,12 +40,12 @@ def test_the_recipes_use_every_primitive():
     assert len({recipe.name for recipe in RECIPES}) == len(RECIPES)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", ALL_RECIPES, ids=lambda recipe: recipe.name)
 def test_what_the_writer_emits_passes_the_checker(recipe: Recipe):
     check_graph(to_onnx(recipe.graph(), name="recipe"))
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", ALL_RECIPES, ids=lambda recipe: recipe.name)
 def test_a_recipe_has_something_to_say(recipe: Recipe):
     graph = recipe.graph()
     for name, value in evaluate(graph, recipe.feeds(graph)).items():
@@ -71,7 +73,7 @@ def test_a_wrong_provider_is_found_out(
     def damaged(self: Executable, feeds: dict[str, NDArray]) -> dict[str, NDArray]:
         return damage(run(self, feeds))
 
-    monkeypatch.setattr(devices.Executable, "run", damaged)
+    monkeypatch.setattr(Executable, "run", damaged)
     report = conformance(CPU)
     assert not report.passed
     assert len(report.failures) > len(RECIPES) / 2
@@ -81,24 +83,53 @@ def test_a_recipe_that_does_not_run_is_a_result():
     report = conformance("NoSuchProvider", recipes=RECIPES[:2])
     assert not report.passed
     assert all("no provider 'NoSuchProvider'" in (case.error or "") for case in report.failures)
-    assert replace(report, cases=()).passed
+    assert report.reason == "failed in 'add', failed in 'subtract'"
 
 
-def test_operators_that_not_every_provider_has_may_be_absent_but_never_wrong(monkeypatch: pytest.MonkeyPatch):
-    rare = tuple(recipe for recipe in RECIPES if not recipe.portable)
-    absent = conformance("NoSuchProvider", recipes=rare)
-    assert absent.passed and all(case.error for case in absent.cases)
-    assert not conformance("NoSuchProvider").passed
+def without(*operators: str) -> Provider:
+    """A provider that takes no graph with these operators alone, and lets the CPU help with them."""
 
+    class Narrow(Provider):
+        def executable(self, data: bytes, *, threads: int = 1, fallback: bool = True) -> Executable:
+            found = {node.op_type for node in onnx.load_from_string(data).graph.node}
+            if not fallback and found & set(operators):
+                raise GraphRefused(f"{sorted(found & set(operators))} would run on the CPU.")
+            return Executable(data)
+
+    return Narrow("NarrowExecutionProvider", "1.0")
+
+
+def test_what_a_provider_leaves_to_the_cpu_is_declined_and_no_reason_for_distrust():
+    report = conformance(without("TopK", "Cos"))
+    assert {case.name for case in report.declined} == {"sort", "top_k", "cos", "sin"} and report.passed
+    assert all("would run on the CPU" in (case.error or "") for case in report.declined)
+    nothing = conformance(without(*{node for recipe in RECIPES for node in operators_of(recipe)}), recipes=RECIPES)
+    assert not nothing.passed and nothing.reason == "computes none of the recipes itself"
+
+
+def operators_of(recipe: Recipe) -> set[str]:
+    return {str(node.op_type) for node in onnx.load_from_string(to_onnx(recipe.graph(), name="recipe")).graph.node}
+
+
+def test_wrong_numbers_count_also_where_the_cpu_helps(monkeypatch: pytest.MonkeyPatch):
     run = Executable.run
 
     def damaged(self: Executable, feeds: dict[str, NDArray]) -> dict[str, NDArray]:
         return _off_by_one_percent(run(self, feeds))
 
-    monkeypatch.setattr(devices.Executable, "run", damaged)
-    wrong = conformance(CPU, recipes=rare)
-    assert not wrong.passed
-    assert wrong.failures
+    monkeypatch.setattr(Executable, "run", damaged)
+    rare = tuple(recipe for recipe in RECIPES if recipe.name in ("sort", "top_k"))
+    report = conformance(without("TopK"), recipes=rare)
+    assert {case.outcome for case in report.cases} == {"differs"} and not report.passed
+    assert report.reason.startswith("differs in 'sort'")
+
+
+def test_other_recipes_have_another_digest(monkeypatch: pytest.MonkeyPatch):
+    before = recipes_digest()
+    recipes_digest.cache_clear()
+    monkeypatch.setattr(module, "ALL_RECIPES", ALL_RECIPES[:5])
+    assert len(before) == 16 and recipes_digest() != before
+    recipes_digest.cache_clear()
 
 
 def floats(numbers: object) -> NDArray:
