@@ -1,0 +1,70 @@
+"""Run ONNX files with ONNX Runtime and NumPy alone. A script for a process of its own (``python -I bare.py FOLDER``):
+it imports nothing of coterie, so what it shows holds for whoever has the files and no coterie.
+
+FOLDER/request.json: ``files``, their names; ``inputs``, their input names; ``repeats``, how many timed runs of one
+batch; ``threads`` of a session. FOLDER/feeds.npz: ``input_<i>``, batches of input i, [batches, *shape].
+FOLDER/outputs.npz gets ``file_<j>_output_<k>``, [batches, *shape]; standard output one line of JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+
+WARM = 3
+RUNTIME: Any = onnxruntime
+
+
+def session(path: Path, threads: int) -> Any:
+    """A session with every default but the number of threads."""
+    options = RUNTIME.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return RUNTIME.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def timed(sessions: list[Any], feeds: list[dict[str, Any]], repeats: int) -> list[list[float]]:
+    """Milliseconds of every run; the files take turns, so that what slows the machine slows all of them."""
+    spent: list[list[float]] = [[] for _ in sessions]
+    for turn in range(WARM + repeats):
+        given = feeds[turn % len(feeds)]
+        for index, one in enumerate(sessions):
+            start = time.perf_counter()
+            one.run(None, given)
+            if turn >= WARM:
+                spent[index].append((time.perf_counter() - start) * 1000.0)
+    return spent
+
+
+def main(folder: Path) -> None:
+    """Answer the request that lies in a folder."""
+    request: dict[str, Any] = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    with np.load(folder / "feeds.npz", allow_pickle=False) as held:
+        columns = [held[f"input_{index}"] for index in range(len(request["inputs"]))]
+    count = len(columns[0]) if columns else 1
+    feeds = [
+        {name: column[batch] for name, column in zip(request["inputs"], columns, strict=True)} for batch in range(count)
+    ]
+    sessions = [session(folder / name, request["threads"]) for name in request["files"]]
+    outputs: dict[str, Any] = {}
+    for index, one in enumerate(sessions):
+        results = [one.run(None, given) for given in feeds]
+        for position in range(len(results[0])):
+            outputs[f"file_{index}_output_{position}"] = np.stack([result[position] for result in results])
+    np.savez(folder / "outputs.npz", **outputs)
+    answer = {
+        "onnxruntime": str(RUNTIME.__version__),
+        "names": [[str(output.name) for output in one.get_outputs()] for one in sessions],
+        "milliseconds": timed(sessions, feeds, request["repeats"]),
+        "modules": sorted({name.partition(".")[0] for name in sys.modules}),
+    }
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,161 @@
+"""From a trained model to the file that is delivered, with proof that it is still the same model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from coterie.compute.export.bare_runs import BareRun, run_bare
+from coterie.compute.export.comparison import similarity, worst
+from coterie.compute.export.examples import Examples, Metric, answers, joined, score, synthetic
+from coterie.compute.export.names import name_weights
+from coterie.compute.export.options import ExportOptions
+from coterie.compute.export.report import ExportReport, Figures, counted
+from coterie.compute.export.source import ModelSource, Opened, open_model
+from coterie.compute.interpret import interpret
+from coterie.compute.ir import Graph, NDArray, Type
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes.cost import flops
+from coterie.compute.passes.inference import in_float16, optimise_for_inference
+from coterie.errors import GraphRefused, InputError, StorageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """data: the bytes of the ONNX file. report: what it is beside the model before."""
+
+    data: bytes
+    report: ExportReport
+
+    def save(self, path: str | Path) -> Path:
+        """Write the file, whole or not at all, and return its path. Raises StorageError."""
+        target = Path(path)
+        partial = target.with_name(f"{target.name}.part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(self.data)
+            partial.replace(target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise StorageError(f"The exported model cannot be written to {target}: {error.strerror}.") from error
+        return target
+
+
+def export(
+    source: ModelSource,
+    options: ExportOptions | None = None,
+    *,
+    examples: Examples | None = None,
+    calibration: Examples | None = None,
+) -> Exported:
+    """A model as a file for inference: all passes for inference, then the precision that the options ask for.
+
+    source: an ONNX file of operator set 13 to 21 (a path, or its bytes; what ``save_infer`` and ``coterie models
+    download`` write, and those of other exporters), or a graph whose weights are constants. examples: rows to measure
+    on; without them one batch of random numbers is compared, and there is no score. calibration: rows that int8 looks
+    at; those of ``examples`` when absent.
+
+    Guarantees: the file has the inputs and outputs of the model, of the same names, dtypes and order, and needs ONNX
+    Runtime alone. It was run so, in a process of its own, and is as much like the model's NumPy reference as
+    ``options.thresholds`` asks; otherwise GraphRefused (code ``export_differs``) is raised and there is no file.
+
+    Raises GraphRefused for a graph that trains (code ``training_graph``), that cannot be imported, or that a bare
+    runtime does not run; DataError for examples that do not fit; InputError for a size that is missing, and for int8
+    without examples (code ``calibration_missing``).
+    """
+    options = ExportOptions() if options is None else options
+    opened = open_model(source, options.sizes)
+    types = {name: value.type for name, value in opened.graph.inputs.items()}
+    graph = optimise_for_inference(opened.graph)
+    if options.precision == "float16":
+        graph = in_float16(graph)
+    data = name_weights(to_onnx(graph, name="infer", target=options.target), opened.graph, opened.weights)
+    calibrated = 0
+    if options.precision == "int8":
+        data, calibrated = _in_int8(data, types, examples if calibration is None else calibration, options)
+    report = _measured(opened, graph, data, examples, options, calibrated)
+    if missed := options.thresholds.misses(report.parity):
+        raise GraphRefused(
+            f"The exported file is another model: its {missed}.",
+            hint="For int8, calibrate on more rows or choose another calibration; else export with more digits.",
+            code="export_differs",
+        )
+    return Exported(data=data, report=report)
+
+
+def _in_int8(
+    data: bytes, types: Mapping[str, Type], rows: Examples | None, options: ExportOptions
+) -> tuple[bytes, int]:
+    from coterie.compute.quant.ptq import quantise
+
+    batches = rows.batches(types, most=options.calibration_rows) if rows is not None else []
+    if not batches and options.quantisation.activations is not None:
+        raise InputError(
+            "int8 needs rows to calibrate on: the range of every activation is measured.",
+            hint="Give examples (on the command line, --data), or export in float16.",
+            code="calibration_missing",
+        )
+    seen = 0 if rows is None else min(rows.rows, options.calibration_rows)
+    return quantise(data, batches, options.quantisation), seen
+
+
+def _measured(
+    opened: Opened, graph: Graph, data: bytes, examples: Examples | None, options: ExportOptions, calibrated: int
+) -> ExportReport:
+    """Both files on all rows in a bare runtime, and the first batch on the NumPy reference."""
+    types = {name: value.type for name, value in opened.graph.inputs.items()}
+    given = synthetic(types) if examples is None else examples
+    batches = given.batches(types) if examples is not None else [dict(given.inputs)]
+    before, after = run_bare([opened.file, data], batches, repeats=options.repeats, threads=options.threads)
+    reference = interpret(opened.graph, batches[0])
+    rows = given.rows
+    numbers = [name for name, value in opened.graph.outputs.items() if value.type.is_float] or list(reference)
+    first = next(iter(reference))
+    outputs = [joined(run.outputs[first], rows) for run in (before, after)]
+    classes = _classes(outputs[0])
+    labels = None if examples is None else examples.labels
+    metric, scores = _scores(outputs, labels)
+    return ExportReport(
+        precision=options.precision,
+        before=_figures(_bytes_of(opened), opened.bytes, flops(opened.graph), before, scores[0]),
+        after=_figures(data, len(data), None if options.precision == "int8" else flops(graph), after, scores[1]),
+        batch=next(iter(types.values())).shape[0] if next(iter(types.values())).rank else 1,
+        rows=0 if examples is None else rows,
+        metric=metric,
+        same_answers=float((answers(outputs[0]) == answers(outputs[1])).mean()) if classes else None,
+        parity=worst(
+            similarity(reference[name], after.outputs[name][0].reshape(reference[name].shape)) for name in numbers
+        ),
+        agreement=worst(similarity(before.outputs[name], after.outputs[name]) for name in numbers),
+        calibrated=calibrated,
+        runtime=f"onnxruntime {after.runtime}",
+        threads=options.threads,
+    )
+
+
+def _classes(outputs: NDArray) -> bool:
+    """Whether outputs are of a classifier: several numbers, or a whole one, for each row."""
+    return outputs.dtype.kind != "f" or (outputs.ndim > 1 and outputs.shape[-1] > 1)
+
+
+def _scores(outputs: list[NDArray], labels: NDArray | None) -> tuple[Metric | None, list[float | None]]:
+    if labels is None:
+        return None, [None, None]
+    (metric, before), (_, after) = (score(found, labels) for found in outputs)
+    return metric, [before, after]
+
+
+def _figures(data: bytes, size: int, operations: int | None, run: BareRun, found: float | None) -> Figures:
+    parameters, operators = counted(data)
+    return Figures(
+        bytes=size,
+        parameters=parameters,
+        operators=operators,
+        operations=operations,
+        milliseconds=median(run.milliseconds),
+        score=found,
+    )
+
+
+def _bytes_of(opened: Opened) -> bytes:
+    return opened.file if isinstance(opened.file, bytes) else opened.file.read_bytes()

@@ -1,0 +1,113 @@
+"""Rows to measure a model on, cut into the batches that its static graph takes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from coterie.compute.ir import NDArray, Type
+from coterie.errors import DataError
+
+Metric: TypeAlias = Literal["accuracy", "mean_squared_error"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Rows of data. inputs: by the model's input name, each [N, ...] with the same N. labels: [N, ...], for a score:
+    whole numbers are classes, anything else is a value; None for no score.
+    """
+
+    inputs: Mapping[str, NDArray]
+    labels: NDArray | None = None
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return len(next(iter(self.inputs.values()), ()))
+
+    def batches(self, types: Mapping[str, Type], *, most: int | None = None) -> list[dict[str, NDArray]]:
+        """The rows, at most ``most`` of them, in batches of the types' sizes; the last one is filled up with its last
+        row. Raises DataError for inputs that are missing, of another dtype kind or of another shape.
+        """
+        self._check(types)
+        size = next(iter(types.values())).shape[0]
+        count = self.rows if most is None else min(most, self.rows)
+        made: list[dict[str, NDArray]] = []
+        for start in range(0, count, size):
+            taken = np.minimum(np.arange(start, start + size), count - 1)
+            made.append({name: self.inputs[name][taken].astype(type_.dtype) for name, type_ in types.items()})
+        return made
+
+    def _check(self, types: Mapping[str, Type]) -> None:
+        if missing := [name for name in types if name not in self.inputs]:
+            raise DataError(
+                f"The examples have no {', '.join(missing)}; the model's inputs are {', '.join(types)}.",
+                hint="Name the arrays as the model names its inputs.",
+                code="data_missing",
+            )
+        sizes = {type_.shape[:1] for type_ in types.values()}
+        counts = {len(self.inputs[name]) for name in types} | ({len(self.labels)} if self.labels is not None else set())
+        if len(sizes) != 1 or sizes == {()} or len(counts) != 1 or counts == {0}:
+            raise DataError(
+                f"Inputs and labels must have the same number of rows, at least one; they have {sorted(counts)}.",
+                hint="The first axis of every input is the batch.",
+                code="data_shape",
+            )
+        for name, type_ in types.items():
+            given = self.inputs[name]
+            if given.shape[1:] != type_.shape[1:] or given.dtype.kind not in "biuf":
+                raise DataError(
+                    f"{name} is {given.dtype}{list(given.shape)}; the model takes {type_} with any number of rows.",
+                    hint="Give numbers of the shape that the model was traced with.",
+                    code="data_shape",
+                )
+
+
+def synthetic(types: Mapping[str, Type], *, seed: int = 0) -> Examples:
+    """One batch without meaning: normal numbers for floats, 0 and 1 for everything else, which are ids of any table."""
+    rng = np.random.default_rng(seed)
+    return Examples(
+        inputs={
+            name: (rng.standard_normal(type_.shape) if type_.is_float else rng.integers(0, 2, type_.shape)).astype(
+                type_.dtype
+            )
+            for name, type_ in types.items()
+        }
+    )
+
+
+def joined(batches: NDArray, rows: int) -> NDArray:
+    """[batches, B, ...] as the [rows, ...] that were not filled up."""
+    return batches.reshape(-1, *batches.shape[2:])[:rows]
+
+
+def answers(outputs: NDArray) -> NDArray:
+    """The class of every row of outputs [..., C]: the greatest; of one number a row, whether it is above 0; whole
+    numbers are classes already.
+    """
+    if outputs.dtype.kind != "f":
+        return outputs
+    return (outputs[..., 0] > 0).astype(np.int64) if outputs.shape[-1] == 1 else np.argmax(outputs, axis=-1)
+
+
+def score(outputs: NDArray, labels: NDArray) -> tuple[Metric, float]:
+    """How well the outputs [N, ...] answer: the share of right classes for whole numbers, else the mean squared error.
+    Raises DataError for labels of another shape.
+    """
+    if labels.dtype.kind in "biu":
+        found = answers(outputs) if outputs.shape != labels.shape else np.round(outputs)
+        _check_labels(found.shape, labels.shape)
+        return "accuracy", float(np.mean(found == labels))
+    flat = outputs.reshape(labels.shape) if outputs.size == labels.size else outputs
+    _check_labels(flat.shape, labels.shape)
+    return "mean_squared_error", float(np.mean((flat.astype(np.float64) - labels) ** 2))
+
+
+def _check_labels(found: Sequence[int], labels: Sequence[int]) -> None:
+    if tuple(found) != tuple(labels):
+        raise DataError(
+            f"The labels are {list(labels)}; the model's first output has answers {list(found)}.",
+            hint="Give one label for each row of the first output.",
+            code="data_shape",
+        )

@@ -1,0 +1,65 @@
+"""Names for the weights of an exported file: those that the model's own file had."""
+
+from collections.abc import Mapping, Sequence
+
+from onnx import GraphProto, ModelProto
+
+from coterie.compute.ir import Graph, NDArray
+
+_PRODUCTS = {"conv": "Conv", "conv_input_gradient": "ConvTranspose", "matmul": "Gemm", "gemm": "Gemm"}
+_OPERATORS = {"Conv": "Conv", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm", "MatMul": "Gemm"}
+
+
+def name_weights(data: bytes, graph: Graph, weights: Mapping[str, NDArray]) -> bytes:
+    """The file with the weights of its convolutions and matrix products named as before: ``graph`` is the model before
+    its passes, whose weights these are. Where products were added, joined or dropped, nothing is renamed.
+    """
+    before = _named_products(graph, weights)
+    model = ModelProto.FromString(data)
+    after = _products(model.graph)
+    if [kind for kind, _ in before] != [kind for kind, _ in after]:
+        return data
+    taken = {value.name for value in (*model.graph.input, *model.graph.output)}
+    renamed: dict[str, str] = {}
+    for (_, name), (_, initialiser) in zip(before, after, strict=True):
+        if name is not None and name not in taken and initialiser not in renamed:
+            renamed[initialiser] = name
+            taken.add(name)
+    for tensor in model.graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        for index, operand in enumerate(node.input):
+            node.input[index] = renamed.get(operand, operand)
+    return model.SerializeToString(deterministic=True)
+
+
+def _named_products(graph: Graph, weights: Mapping[str, NDArray]) -> Sequence[tuple[str, str | None]]:
+    """The kind and the weight's name of every product with constant weights, in order."""
+    known: dict[tuple[str, bytes], str] = {}
+    for name, array in weights.items():
+        known.setdefault((array.dtype.name, array.tobytes()), name)
+        if array.ndim == 2:
+            known.setdefault((array.dtype.name, array.T.tobytes()), name)
+    producers = graph.producers()
+    found: list[tuple[str, str | None]] = []
+    for node in graph.nodes:
+        for value in node.inputs[:2] if node.primitive in _PRODUCTS else ():
+            made = producers.get(value)
+            while made is not None and made.primitive == "transpose":
+                made = producers.get(made.inputs[0])
+            if made is not None and made.primitive == "constant":
+                held: NDArray = made.attributes["value"]
+                found.append((_PRODUCTS[node.primitive], known.get((held.dtype.name, held.tobytes()))))
+    return found
+
+
+def _products(graph: GraphProto) -> Sequence[tuple[str, str]]:
+    """The kind and the initialiser of every product with constant weights, in order."""
+    held = {tensor.name for tensor in graph.initializer}
+    return [
+        (_OPERATORS[node.op_type], name)
+        for node in graph.node
+        if node.op_type in _OPERATORS
+        for name in node.input[:2]
+        if name in held
+    ]

@@ -1,0 +1,93 @@
+"""Models to be exported, opened as graphs whose weights are constants."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from coterie.compute.export.bare_runs import ModelFile
+from coterie.compute.ir import Graph, NDArray
+from coterie.compute.onnx.importer.model import ImportedModel
+from coterie.compute.onnx.importer.reading import load
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes.inference import require_inference
+from coterie.compute.trace import TensorSpec, trace_named
+from coterie.errors import InputError
+
+ModelSource = str | PathLike[str] | bytes | Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A model that only answers. graph: with its weights as constants and static shapes. file: what a bare ONNX Runtime
+    runs of it before anything is done. bytes: of that file and of weights beside it. weights: as the file names them.
+    """
+
+    graph: Graph
+    file: ModelFile
+    bytes: int
+    weights: Mapping[str, NDArray]
+
+
+def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
+    """A model out of an ONNX file (by path, or its bytes), or a graph whose weights are constants.
+
+    sizes: those that a file leaves open, by name; every open first axis of an input is also called "batch".
+
+    Raises StorageError and GraphRefused for a file that cannot be read or imported, GraphRefused (code
+    ``training_graph``) for a graph that trains, InputError for a missing size and for a graph without inputs.
+    """
+    if isinstance(source, Graph):
+        require_inference("export", source)
+        data = to_onnx(source, name="model")
+        return Opened(graph=_with_inputs(source), file=data, bytes=len(data), weights={})
+    model = load(source)
+    specs = _specs(model, sizes)
+
+    def answered(given: Mapping[str, Any]) -> dict[str, Any]:
+        results = model(model.parameters, *(given[name] for name in specs))
+        return dict(zip(model.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+
+    graph = trace_named(answered, specs)
+    require_inference("export", graph)
+    file = source if isinstance(source, bytes) else Path(source)
+    return Opened(graph=_with_inputs(graph), file=file, bytes=_size(file), weights=dict(model.parameters))
+
+
+def _with_inputs(graph: Graph) -> Graph:
+    if not graph.inputs:
+        raise InputError("export: the graph has no inputs, so there is nothing that it answers.")
+    return graph
+
+
+def _specs(model: ImportedModel, sizes: Mapping[str, int]) -> dict[str, TensorSpec]:
+    specs: dict[str, TensorSpec] = {}
+    for given in model.inputs:
+        shape: list[int] = []
+        for axis, size in enumerate(given.sizes):
+            names = [name for name in (size, "batch" if axis == 0 else None) if isinstance(name, str)]
+            found = size if isinstance(size, int) else next((sizes[name] for name in names if name in sizes), None)
+            if found is None:
+                raise InputError(
+                    f"export: the input {given.name!r} has the sizes {list(given.sizes)}, and a static file needs all "
+                    "of them.",
+                    hint=f"Give sizes={{{(names or ['batch'])[0]!r}: 8}}; on the command line, --size NAME=8.",
+                    code="export_size",
+                )
+            shape.append(found)
+        specs[given.name] = TensorSpec(tuple(shape), given.dtype)
+    return specs
+
+
+def _size(file: ModelFile) -> int:
+    """Bytes of a file and of those beside it that hold its weights."""
+    if isinstance(file, bytes):
+        return len(file)
+    model = ModelProto.FromString(file.read_bytes())
+    beside = {
+        entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"
+    }
+    return file.stat().st_size + sum((file.parent / name).stat().st_size for name in beside)
