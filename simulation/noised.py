@@ -3,15 +3,13 @@ before anybody sees it.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie import errors
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.central import CentralNoise, State, clip_of, noised_sum
+from coterie.aggregation.private.central import CentralNoise, ClippedSum, State
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.update_sections import join, length_of, means_of, split, sums_of
 from coterie.aggregation.version import next_version
-from coterie.privacy.dp.clipping import clip
 from coterie.simulation.collect import Aggregate, Lag, checked
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Trained
@@ -26,10 +24,8 @@ class NoisedCollector:
         self._manifest = manifest
         self._base = base
         self._noise = noise
-        self._bound = clip_of(noise, state)
         self._means = means_of(manifest.sections)
-        self._total: NDArray[np.float64] = np.zeros(length_of(self._means), np.float64)
-        self._bits = 0.0
+        self._sum = ClippedSum(length_of(self._means), noise, state)
         self._refused = 0
 
     def add(self, trained: Trained, lag: Lag | None = None) -> bool:
@@ -39,9 +35,7 @@ class NoisedCollector:
         except errors.UpdateRefused:
             self._refused += 1
             return False
-        held = clip(join(self._means, sections), self._bound)
-        self._total += held.vector
-        self._bits += -0.5 if held.shortened else 0.5
+        self._sum.add(join(self._means, sections))
         return True
 
     def flush(self) -> None:
@@ -49,7 +43,7 @@ class NoisedCollector:
 
     def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
         """The next version. Raises errors.UpdateRefused where its weights are not finite."""
-        found = noised_sum(self._total, self._bits, self._noise, state)
+        found = self._sum.noised()
         sums = {spec.name: np.zeros(spec.length) for spec in sums_of(self._manifest.sections)}
         after = next_version(
             self._manifest,

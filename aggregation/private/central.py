@@ -71,29 +71,47 @@ def user_level(privacy: Privacy) -> UserLevel:
     return privacy
 
 
-def noised_mean(
-    vectors: Iterable[npt.NDArray[np.floating[Any]]], length: int, terms: CentralNoise, state: State
-) -> NoisedMean:
-    """The noised mean of the vectors (each of this length, one per device), in O(length) memory.
+class ClippedSum:
+    """The sum of a round's vectors on their way to its noised mean: one at a time, in O(length) memory.
 
     state: what the round before returned, empty at first.
     Guarantees: one device's vector moves the sum by at most the clipping norm (plus half a step of the noise's grid per
     coordinate, which the noise is scaled up for), non-finite numbers count as zeros, sums are of whole steps and
     therefore exact, and the same vectors, seed and state give the same bytes in any order of the vectors.
     """
-    bound = clip_of(terms, state)
-    step = gaussian.grid(_deviation(terms, bound, length))
-    total, bits = np.zeros(length, np.float64), 0.0
+
+    def __init__(self, length: int, terms: CentralNoise, state: State) -> None:
+        self._terms = terms
+        self._state = state
+        self._bound = clip_of(terms, state)
+        self._step = gaussian.grid(_deviation(terms, self._bound, length))
+        self._steps: Vector = np.zeros(length, np.float64)
+        self._bits = 0.0
+
+    def add(self, vector: npt.NDArray[np.floating[Any]]) -> None:
+        """Shorten one device's vector to the round's norm, and add it."""
+        held = clip(vector, self._bound)
+        self._steps += np.rint(held.vector / self._step)
+        self._bits += -0.5 if held.shortened else 0.5
+
+    def noised(self) -> NoisedMean:
+        """The mean, with the round's noise: the same however often it is asked for."""
+        return noised_sum(self._steps * self._step, self._bits, self._terms, self._state)
+
+
+def noised_mean(
+    vectors: Iterable[npt.NDArray[np.floating[Any]]], length: int, terms: CentralNoise, state: State
+) -> NoisedMean:
+    """The noised mean of the vectors (each of this length, one per device), as `ClippedSum` guarantees it."""
+    total = ClippedSum(length, terms, state)
     for vector in vectors:
-        held = clip(vector, bound)
-        total += np.rint(held.vector / step)
-        bits += -0.5 if held.shortened else 0.5
-    return noised_sum(total * step, bits, terms, state)
+        total.add(vector)
+    return total.noised()
 
 
 def noised_sum(total: Vector, bits: float, terms: CentralNoise, state: State) -> NoisedMean:
-    """As `noised_mean`, of a sum of vectors that were shortened to `clip_of` before: by whoever makes sums that the
-    coordinator may see, such as devices under masks.
+    """The noised mean of vectors that were shortened to `clip_of` before, by whoever makes sums that the coordinator may
+    see, such as devices under masks.
 
     bits: the sum of ½ for each that needed no shortening and −½ for each that did; only an adaptive clip reads it.
     """

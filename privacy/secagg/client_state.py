@@ -6,10 +6,10 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from coterie import errors
 from coterie.privacy.secagg.context import Context
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
+from coterie.privacy.secagg.stored import restored
 from coterie.protocol.secagg import RosterEntry, SecureTerms
 
 FORMAT = 1
@@ -144,14 +144,12 @@ class ClientState:
 
         Raises errors.StorageError (``secagg_state``) for anything else, without a word of what it holds.
         """
-        try:
-            return _from_json(value)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise errors.StorageError(
-                "The stored state of a client in secure aggregation cannot be read.",
-                hint="This attempt is lost for the client, which must not answer again; the next one starts afresh.",
-                code="secagg_state",
-            ) from None
+        return restored(
+            value,
+            _from_json,
+            whose="a client",
+            hint="This attempt is lost for the client, which must not answer again; the next one starts afresh.",
+        )
 
 
 def _from_json(value: Mapping[str, Any]) -> ClientState:

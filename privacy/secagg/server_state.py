@@ -10,11 +10,11 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from coterie import errors
 from coterie.privacy.secagg.context import Context
 from coterie.privacy.secagg.graph import neighbours
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
+from coterie.privacy.secagg.stored import restored
 from coterie.privacy.secagg.survivors import to_bits
 from coterie.protocol.secagg import Reveal, RosterEntry, SecureTerms
 
@@ -190,14 +190,12 @@ class ServerState:
 
         Raises errors.StorageError (``secagg_state``) for anything else, without a word of what it holds.
         """
-        try:
-            return _from_json(value)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise errors.StorageError(
-                "The stored state of an attempt of secure aggregation cannot be read.",
-                hint="The attempt is lost; its round is tried again or abandoned.",
-                code="secagg_state",
-            ) from None
+        return restored(
+            value,
+            _from_json,
+            whose="an attempt",
+            hint="The attempt is lost; its round is abandoned.",
+        )
 
 
 def _from_json(value: Mapping[str, Any]) -> ServerState:

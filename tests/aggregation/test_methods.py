@@ -83,7 +83,7 @@ def mean(data: Data, vectors: Mapping[int, Vector]) -> Vector:
     return sum((weights[client] * vector for client, vector in vectors.items()), start=np.zeros(()))
 
 
-def run(federation: Federation, data: Data, round: Callable[[Vector, Sequence[int]], Vector]) -> None:
+def assert_same_rounds(federation: Federation, data: Data, round: Callable[[Vector, Sequence[int]], Vector]) -> None:
     """All rounds of both, compared after each."""
     weights = federation.vector()
     for cohort in ROUNDS:
@@ -96,7 +96,7 @@ def test_fedavg(start: Start, data: Data) -> None:
     def round(x: Vector, cohort: Sequence[int]) -> Vector:
         return mean(data, {client: descend(x, data[client], RATE) for client in cohort})
 
-    run(start(FedAvg()), data, round)
+    assert_same_rounds(start(FedAvg()), data, round)
 
 
 def test_fedavg_with_momentum_on_the_server(start: Start, data: Data) -> None:
@@ -107,7 +107,7 @@ def test_fedavg_with_momentum_on_the_server(start: Start, data: Data) -> None:
         velocity = 0.9 * velocity + mean(data, {client: descend(x, data[client], RATE) - x for client in cohort})
         return x + 0.5 * velocity
 
-    run(start(FedAvg(), server_optimizer=server_sgd(0.5, 0.9)), data, round)
+    assert_same_rounds(start(FedAvg(), server_optimizer=server_sgd(0.5, 0.9)), data, round)
 
 
 Adaptive = Callable[[Vector, Vector], Vector]
@@ -131,7 +131,7 @@ def test_adaptive_server_optimizers(start: Start, data: Data, name: str) -> None
         m, v = beta1 * m + (1 - beta1) * change, second(v, change)
         return x + 0.3 * m / (np.sqrt(v) + TAU)
 
-    run(start(FedAvg(), server_optimizer=rule), data, round)
+    assert_same_rounds(start(FedAvg(), server_optimizer=rule), data, round)
 
 
 def test_fedsgd(start: Start, data: Data) -> None:
@@ -152,7 +152,7 @@ def test_fedsgd(start: Start, data: Data) -> None:
     def round(x: Vector, cohort: Sequence[int]) -> Vector:
         return x - RATE * mean(data, {client: whole(x, data[client]) for client in cohort})
 
-    run(start(FedSGD()), data, round)
+    assert_same_rounds(start(FedSGD()), data, round)
 
 
 def test_fedprox(start: Start, data: Data) -> None:
@@ -164,7 +164,7 @@ def test_fedprox(start: Start, data: Data) -> None:
         }
         return mean(data, pulled)
 
-    run(start(FedProx(mu)), data, round)
+    assert_same_rounds(start(FedProx(mu)), data, round)
 
 
 def test_scaffold(start: Start, data: Data) -> None:
@@ -183,7 +183,7 @@ def test_scaffold(start: Start, data: Data) -> None:
         return x + 0.8 * mean(data, moved)
 
     federation = start(Scaffold(CLIENTS), server_optimizer=server_sgd(0.8))
-    run(federation, data, round)
+    assert_same_rounds(federation, data, round)
     np.testing.assert_allclose(federation.vector("variate/"), c, rtol=0, atol=2e-5)
     for client, variate in own.items():
         np.testing.assert_allclose(federation.state(client), variate, rtol=0, atol=2e-5)
@@ -202,7 +202,7 @@ def test_fednova(start: Start, data: Data, rho: float) -> None:
         effective = sum(share * lengths[client] for client, share in shares(data, cohort).items())
         return x + effective * mean(data, directions)
 
-    run(start(FedNova(), optimizer=sgd(RATE, momentum=rho)), data, round)
+    assert_same_rounds(start(FedNova(), optimizer=sgd(RATE, momentum=rho)), data, round)
 
 
 def test_feddyn(start: Start, data: Data) -> None:
@@ -222,7 +222,7 @@ def test_feddyn(start: Start, data: Data) -> None:
         return mean(data, reached) - h / alpha
 
     federation = start(FedDyn(CLIENTS, alpha))
-    run(federation, data, round)
+    assert_same_rounds(federation, data, round)
     for client, gradients in own.items():
         np.testing.assert_allclose(federation.state(client), gradients, rtol=0, atol=1e-5)
 
@@ -237,7 +237,7 @@ def test_fedexp(start: Start, data: Data) -> None:
         lengths.append(max(1.0, float(square / (2 * (step @ step + epsilon)))))
         return x + lengths[-1] * step
 
-    run(start(FedExP(epsilon)), data, round)
+    assert_same_rounds(start(FedExP(epsilon)), data, round)
     assert max(lengths) > 1
 
 
@@ -257,7 +257,7 @@ def test_qfedavg(start: Start, data: Data, q: float) -> None:
             below[client] = np.array(q * loss ** (q - 1) * slope @ slope + loss**q / RATE)
         return x - mean(data, above) / mean(data, below)
 
-    run(start(QFedAvg(q)), data, round)
+    assert_same_rounds(start(QFedAvg(q)), data, round)
 
 
 def two_layers(weights: Vector, x: Any) -> tuple[Vector, Vector]:
@@ -290,7 +290,7 @@ def test_moon(start: Start, data: Data) -> None:
 
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     federation = start(Moon(mu, temperature), model=model)
-    run(federation, data, round)
+    assert_same_rounds(federation, data, round)
     for client, model in own.items():
         np.testing.assert_allclose(federation.state(client, "last/"), model, rtol=0, atol=1e-5)
 

@@ -131,7 +131,7 @@ def batch_of(make_batch: Callable[..., dict[str, npt.NDArray[Any]]], model: str,
     return make_batch(shape, dtype=dtype, **options)
 
 
-def same_bits(left: Arrays, right: Arrays) -> None:
+def assert_same_bits(left: Arrays, right: Arrays) -> None:
     assert left.keys() == right.keys()
     for name in left:
         assert left[name].tobytes() == right[name].tobytes(), name
@@ -151,7 +151,7 @@ def test_an_inactive_step_returns_the_whole_state_bit_for_bit(
         assert driven.steps[0][place].tobytes() == value.tobytes(), name
         if name in plan.plan.manifest.buffers:
             assert np.all(driven.steps[1][place] != value), name
-    same_bits(driven.steps[3], driven.steps[2])
+    assert_same_bits(driven.steps[3], driven.steps[2])
     assert any(np.any(driven.steps[3][name] != value) for name, value in driven.steps[0].items() if "shared/" in name)
 
 
@@ -163,10 +163,10 @@ def test_a_batch_without_weight_has_no_data_gradient(
     plan = compiled(model, algorithm, optimizer)
     empty = [batch_of(make_batch, model, seed=seed, real=0) for seed in (1, 2)]
     first, second = (drive(plan.plan, plan.initial, [batch_of(make_batch, model), rows]) for rows in empty)
-    same_bits(first.state, second.state)
+    assert_same_bits(first.state, second.state)
     assert all(np.isfinite(value).all() for value in first.state.values())
     if (algorithm, optimizer) == ("fedavg", "sgd"):
-        same_bits(first.steps[1], first.steps[0])
+        assert_same_bits(first.steps[1], first.steps[0])
     assert first.state["metric/examples"] == ROWS
 
 
@@ -190,4 +190,4 @@ def test_what_padding_rows_hold_does_not_matter(model: str, make_batch: Any, dri
     other = {**batch, "x": batch["x"].copy(), "y": batch["y"].copy()}
     other["x"][4:] = 1e4
     other["y"][4:] = 0
-    same_bits(drive(plan.plan, plan.initial, [batch]).state, drive(plan.plan, plan.initial, [other]).state)
+    assert_same_bits(drive(plan.plan, plan.initial, [batch]).state, drive(plan.plan, plan.initial, [other]).state)
