@@ -83,7 +83,14 @@ class ExportReport:
             change = after.score - before.score
             rows.append((self.metric.replace("_", " "), f"{before.score:.4f}", f"{after.score:.4f}", f"{change:+.4f}"))
         if self.same_answers is not None:
-            rows.append(("same answers", "", f"{self.same_answers:.4f}", f"of {self.rows} rows"))
+            rows.append(
+                (
+                    "same answers",
+                    "",
+                    f"{self.same_answers:.4f}",
+                    f"of {self.rows} rows" if self.rows else "of one random batch",
+                )
+            )
         rows.append(("cosine similarity", "", f"{self.parity.cosine:.6f}", "to the reference"))
         return rows
 

@@ -83,6 +83,9 @@ class _Writer:
             self.initialisers.append(numpy_helper.from_array(data.reshape(value.shape), name))
         return self._constants[key]
 
+    def fixed(self, name: str) -> bool:
+        return name in self._fixed
+
     def scalar(self, value: float, dtype: str) -> str:
         return self.constant(np.full((1,), value, dtype))
 

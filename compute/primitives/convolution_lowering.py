@@ -77,8 +77,10 @@ def _interleaved(emit: Emitter, operator: str, node: Node, names: Sequence[str],
 
 
 def lower_conv(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    """Conv, with examples beside each other where rows are short."""
-    if (beside := _beside(node, _BESIDE[1])) > 1:
+    """Conv, with examples beside each other where rows are short; not for constant weights, which runtimes lay out anew
+    for a plain Conv, and quantisers and accelerators look for there.
+    """
+    if not emit.fixed(names[1]) and (beside := _beside(node, _BESIDE[1])) > 1:
         return _interleaved(emit, "Conv", node, names, beside)
     return emit.op("Conv", *names, group=node.attributes["groups"], **_window_attributes(node.attributes))
 

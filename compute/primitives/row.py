@@ -51,6 +51,10 @@ class Emitter(Protocol):
         """The name of an initialiser of shape [1]."""
         ...
 
+    def fixed(self, name: str) -> bool:
+        """Whether a tensor is an initialiser: its values are known when the file is loaded."""
+        ...
+
     def integers(self, values: Sequence[int]) -> str:
         """The name of an int64 initialiser: the shapes, axes and pads that ONNX takes as operands."""
         ...

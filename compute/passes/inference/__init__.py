@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from coterie.compute.ir import Graph
 from coterie.compute.passes import PASSES, fixpoint
+from coterie.compute.passes.inference.examples_apart import put_examples_apart
 from coterie.compute.passes.inference.fold import fold_scales
 from coterie.compute.passes.inference.half import in_float16 as in_float16
 from coterie.compute.passes.inference.layout import move_transpositions
@@ -41,7 +42,7 @@ replace_operators = _repeated("replace_operators", turn_products, _replace)
 """Operators become cheaper ones of the same meaning."""
 reorder_operators = _repeated("reorder_operators", _reorder)
 """Operators change places where that leaves fewer operations."""
-choose_layout = _repeated("choose_layout", turn_products, move_transpositions)
+choose_layout = _repeated("choose_layout", put_examples_apart, turn_products, move_transpositions)
 """Transpositions of images cancel, or go into weights."""
 
 INFERENCE_PASSES: Mapping[str, Pass] = {
@@ -61,6 +62,6 @@ def optimise_for_inference(graph: Graph) -> Graph:
     return _moved(folded)
 
 
-_FOLDING = (turn_products, move_transpositions, _replace, fold_scales)
+_FOLDING = (put_examples_apart, turn_products, move_transpositions, _replace, fold_scales)
 _folded = _repeated("optimise_for_inference", *_FOLDING)
 _moved = _repeated("optimise_for_inference", *_FOLDING, _reorder)
