@@ -1,1 +1,52 @@
-"""Feeding graphs: deterministic, resumable batches."""
+"""Feeding graphs: sources of rows, the chain that orders and maps them, and deterministic, resumable batches.
+
+The public names are loaded on first use, so that a worker process imports no more than it runs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.compute.data.batched import Batched as Batched
+    from coterie.compute.data.batches import Batches as Batches
+    from coterie.compute.data.dataset import Dataset as Dataset
+    from coterie.compute.data.random_stream import RandomStream as RandomStream
+    from coterie.compute.data.samplers import BalancedSampler as BalancedSampler
+    from coterie.compute.data.samplers import RandomSampler as RandomSampler
+    from coterie.compute.data.samplers import ReplacementSampler as ReplacementSampler
+    from coterie.compute.data.samplers import Sampler as Sampler
+    from coterie.compute.data.samplers import SubsetSampler as SubsetSampler
+    from coterie.compute.data.samplers import WeightedSampler as WeightedSampler
+    from coterie.compute.data.source import Column as Column
+    from coterie.compute.data.source import Source as Source
+    from coterie.compute.data.sources.arrays import ArraySource as ArraySource
+    from coterie.compute.data.stream import BatchStream as BatchStream
+    from coterie.compute.data.transform import Context as Context
+    from coterie.compute.data.transform import Transform as Transform
+
+_HOMES = {
+    "ArraySource": "sources.arrays",
+    "BalancedSampler": "samplers",
+    "BatchStream": "stream",
+    "Batched": "batched",
+    "Batches": "batches",
+    "Column": "source",
+    "Context": "transform",
+    "Dataset": "dataset",
+    "RandomSampler": "samplers",
+    "RandomStream": "random_stream",
+    "ReplacementSampler": "samplers",
+    "Sampler": "samplers",
+    "Source": "source",
+    "SubsetSampler": "samplers",
+    "Transform": "transform",
+    "WeightedSampler": "samplers",
+}
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

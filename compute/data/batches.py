@@ -5,6 +5,7 @@ from typing import cast
 
 import numpy as np
 
+from coterie.compute.data.order import permutation
 from coterie.compute.ir import NDArray
 from coterie.errors import InputError
 
@@ -111,10 +112,7 @@ class Batches:
         self._epoch, self._batch = epoch, batch
 
     def _order_of(self, epoch: int) -> NDArray:
-        if not self.shuffle:
-            return np.arange(self.rows)
-        stream = np.random.Philox(key=np.array([self.seed % 2**64, epoch], np.uint64))
-        return np.argsort(stream.random_raw(self.rows), kind="stable")
+        return permutation(self.rows, self.seed, epoch) if self.shuffle else np.arange(self.rows)
 
 
 def _count_rows(arrays: Mapping[str, NDArray]) -> int:

@@ -1,0 +1,152 @@
+"""Batches of a data set: how many passes, who makes them, how far ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from coterie.compute.data.batching import Batch, Batching
+from coterie.compute.data.checks import check_name, check_whole
+from coterie.compute.data.stage import Stage
+from coterie.compute.data.stream import BatchStream
+from coterie.compute.data.sync import SyncPoint
+from coterie.compute.data.workers import Crew
+from coterie.errors import ArgumentTypeError, ArgumentValueError, DataError
+
+# Where rows are only gathered, several batches are gathered at once: about so many bytes, which stay in the caches.
+_PIECE_BYTES = 1 << 20
+_TEXT_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batched:
+    """What :meth:`Dataset.batch` gives. Every method gives a new one; ``iter`` begins a stream of its batches.
+
+    Guarantees: equal pipelines give equal batches, bit for bit, whoever makes them and however far ahead.
+    """
+
+    stage: Stage
+    batching: Batching
+    passes: int | None = 1
+    count: int = 0
+    crew: Crew = "threads"
+    ahead: int = 0
+    points: tuple[SyncPoint, ...] = ()
+
+    def epochs(self, count: int | None) -> Batched:
+        """So many passes over the rows, each in an order of its own; None for no end. No batch has rows of two passes.
+
+        Raises ArgumentValueError for a count below one.
+        """
+        if count is not None:
+            check_whole("epochs", count=count)
+        return replace(self, passes=count)
+
+    def workers(self, count: int, crew: Crew = "threads") -> Batched:
+        """Let so many threads, or processes, load and map rows; 0: whoever asks for a batch does.
+
+        Threads suit work that waits for files or runs outside of Python (decoding images, NumPy on large arrays);
+        processes suit work in Python. Processes are started anew, so functions must be found by import, and a script
+        needs ``if __name__ == "__main__":``. Raises ArgumentValueError.
+        """
+        check_whole("workers", 0, count=count)
+        if crew not in ("threads", "processes"):
+            raise ArgumentValueError(f"workers: it must be 'threads' or 'processes', got {crew!r}.")
+        return replace(self, count=count, crew=crew)
+
+    def prefetch(self, batches: int) -> Batched:
+        """Have so many batches made ahead of the consumer, by one thread if there are no workers.
+
+        Raises ArgumentValueError for less than one.
+        """
+        check_whole("prefetch", batches=batches)
+        return replace(self, ahead=batches, count=max(1, self.count))
+
+    def sync_wait(self, name: str, *, every: int, initial: Any) -> Batched:
+        """A sync point: after every ``every`` batches the stream waits for ``stream.sync_update(name, value)``.
+
+        Operations read the value as ``context.signals[name]``; until the first update it is ``initial``. No row is made
+        before the value that it is to see is known. So a curriculum can follow what the training shows. Values should
+        be JSON values, for they are part of the stream's state. Raises ArgumentValueError.
+        """
+        check_name("sync_wait", name)
+        check_whole("sync_wait", every=every)
+        if any(point.name == name for point in self.points):
+            raise ArgumentValueError(f"sync_wait: there is a sync point {name!r} already.")
+        return replace(self, points=(*self.points, SyncPoint(name, every, initial)))
+
+    def stream(self) -> BatchStream:
+        """A stream from the first batch on, which can tell its state and be restored."""
+        return BatchStream(self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.stream()
+
+    def dict_iterator(self) -> BatchStream:
+        """The stream, each batch made when it is asked for, by the caller."""
+        return replace(self, count=0, ahead=0).stream()
+
+    def device_queue(self, depth: int = 2) -> BatchStream:
+        """The same stream, at least ``depth`` batches of it ready or being made while a device works."""
+        return self.prefetch(max(depth, self.ahead)).stream()
+
+    def first(self) -> Batch:
+        """The first batch, made by the caller. Raises DataError where there is none."""
+        found = next(self.dict_iterator(), None)
+        if found is None:
+            raise DataError(f"There is no batch: no row is left of {self.stage.describe()}.", code="data_empty")
+        return found
+
+    @property
+    def size(self) -> int:
+        """B, the rows of a batch."""
+        return self.batching.size
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Batches of a pass; None where there is no end, or only filters know."""
+        length = self.stage.length
+        if length is None or self.stage.sparse:
+            return None
+        return length // self.size if self.batching.drop_remainder else -(-length // self.size)
+
+    def __len__(self) -> int:
+        """Batches of all passes. Raises ArgumentTypeError where that is not known beforehand."""
+        if self.per_epoch is None or self.passes is None:
+            raise ArgumentTypeError("The number of batches is not known before they are made.")
+        return self.per_epoch * self.passes
+
+    def describe(self) -> str:
+        """The pipeline in one line: streams of pipelines with the same line can be restored from each other."""
+        batching = self.batching
+        rest = [f"size={batching.size}"]
+        if batching.drop_remainder:
+            rest.append("drop_remainder")
+        if batching.operation is not None:
+            rest.append(f"{batching.operation}, seed={batching.seed}")
+        points = [f" → sync_wait({point.name}, every={point.every})" for point in self.points]
+        return f"{self.stage.describe()} → batch({', '.join(rest)}){''.join(points)}"
+
+    @cached_property
+    def piece(self) -> int:
+        """Rows that a worker makes at a time: a batch, or several where that only means to gather them."""
+        columns = self.stage.columns
+        if columns is None or self.batching.operation is not None:
+            return self.size
+        sizes = [
+            np.dtype(column.dtype).itemsize * prod(extent or 1 for extent in column.shape)
+            if column.fixed
+            else _TEXT_BYTES
+            for column in columns.values()
+        ]
+        return max(1, _PIECE_BYTES // (max(1, sum(sizes)) * self.size)) * self.size
+
+    @property
+    def pieces_ahead(self) -> int:
+        """Pieces that are begun before they are needed."""
+        return max(1, 2 * self.count, -(-self.ahead * self.size // self.piece))

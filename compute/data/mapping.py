@@ -1,0 +1,135 @@
+"""Stages that work on rows: mapping and filtering."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from coterie.compute.data.block import Block
+from coterie.compute.data.random_stream import RandomStream
+from coterie.compute.data.source import Column, Row
+from coterie.compute.data.stage import Address, Job, Located, Memory, Stage
+from coterie.compute.data.transform import Context, Transform
+from coterie.errors import CoterieError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Step(Stage):
+    """Operations on every row, in turn; or, of a filter, the one that decides which rows stay.
+
+    inputs: the columns whose values the operations take, or None for the whole row. outputs: the columns that the
+    result becomes (of several, a sequence of values); None for a row that replaces the old one. seed: of the random
+    numbers.
+    """
+
+    below: Stage
+    operations: tuple[Transform, ...]
+    inputs: tuple[str, ...] | None
+    outputs: tuple[str, ...] | None
+    seed: int
+    decides: bool = False
+
+    @property
+    def length(self) -> int | None:
+        return self.below.length
+
+    @property
+    def sparse(self) -> bool:
+        return self.decides or self.below.sparse
+
+    @property
+    def depth(self) -> int:
+        return self.below.depth + 1
+
+    @property
+    def columns(self) -> Mapping[str, Column] | None:
+        return self.below.columns if self.decides else None
+
+    def locate(self, address: Address, memory: Memory) -> Located:
+        return Located(address, (self.below.locate(address, memory),))
+
+    def make(self, located: Located, job: Job) -> Block:
+        block = self.below.make(located.parts[0], job)
+        rows = block.rows()
+        places = range(len(rows)) if block.index is None else block.index.tolist()
+        with job.timed("map", len(rows)):
+            made = [self._worked(row, place, located, job) for row, place in zip(rows, places, strict=True)]
+        if self.decides:
+            return block.pick(np.flatnonzero(np.array(made, bool)))
+        return Block(listed=made, index=block.index)
+
+    def _worked(self, row: Row, place: int, located: Located, job: Job) -> Any:
+        address = located.address
+        epoch, position = int(address.passes[place]), int(address.positions[place])
+        context = Context(RandomStream(self.seed, self.depth, epoch, position), epoch, job.signals)
+        operation = self.operations[0]
+        try:
+            value = self._taken(row)
+            for operation in self.operations:
+                value = operation.apply(value, context)
+            return self._decided(value) if self.decides else self._put(row, value)
+        except Exception as error:
+            raise self._failed(error, operation, row, place, located) from error
+
+    def _taken(self, row: Row) -> Any:
+        if self.inputs is None:
+            return dict(row)
+        if missing := [name for name in self.inputs if name not in row]:
+            raise DataError(f"there is no column {missing[0]!r}; the row has {', '.join(row)}.", code="data_missing")
+        return row[self.inputs[0]] if len(self.inputs) == 1 else tuple(row[name] for name in self.inputs)
+
+    def _put(self, row: Row, value: Any) -> Row:
+        if self.outputs is None:
+            if not isinstance(value, Mapping):
+                raise DataError(
+                    f"it must give a row, values by column, and gave a {type(value).__name__}.",
+                    hint="Name the column that it is for: map(f, 'x').",
+                    code="data_columns",
+                )
+            return cast("Row", value)
+        if len(self.outputs) == 1:
+            return {**row, self.outputs[0]: value}
+        values = cast("Sequence[Any]", value)
+        if not isinstance(value, tuple | list) or len(values) != len(self.outputs):
+            raise DataError(
+                f"it must give {len(self.outputs)} values, for {', '.join(self.outputs)}.", code="data_columns"
+            )
+        return {**row, **dict(zip(self.outputs, values, strict=True))}
+
+    def _decided(self, value: Any) -> bool:
+        if np.ndim(value) or not isinstance(value, bool | np.bool_ | int | np.integer):
+            raise DataError(f"a filter must give True or False, and gave {value!r}.", code="data_columns")
+        return bool(value)
+
+    def _failed(self, error: Exception, operation: Transform, row: Row, place: int, located: Located) -> DataError:
+        where = _origin(located, place)
+        path = row.get("path")
+        file = f" ({path})" if isinstance(path, str) else ""
+        said = error.message if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+        return DataError(
+            f"{operation} failed at row {where + 1}{file}: {said}",
+            hint=error.hint if isinstance(error, CoterieError) else None,
+            code=error.reason if isinstance(error, CoterieError) else "data_step",
+            row=where + 1,
+        )
+
+    def describe(self) -> str:
+        what = "filter" if self.decides else "map"
+        names = ", ".join([*map(str, self.operations), *(self.inputs or ()), f"seed={self.seed}"])
+        to = f" as {', '.join(self.outputs)}" if self.outputs and self.outputs != self.inputs else ""
+        return f"{self.below.describe()} → {what}({names}){to}"
+
+
+def _origin(located: Located, place: int) -> int:
+    """The number of a row in its source, for messages."""
+    while located.parts:
+        if located.places:
+            part = next(i for i, here in enumerate(located.places) if place in here)
+            place = int(np.flatnonzero(located.places[part] == place)[0])
+            located = located.parts[part]
+        else:
+            located = located.parts[0]
+    return int(located.address.positions[place])
