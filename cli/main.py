@@ -7,7 +7,22 @@ from typing import Annotated, Any
 import typer
 
 from coterie import __version__
-from coterie.cli import audit, budget, client, demo, doctor, models, new, policy, server, simulate, stop, submit, watch
+from coterie.cli import (
+    audit,
+    budget,
+    client,
+    demo,
+    doctor,
+    export,
+    models,
+    new,
+    policy,
+    server,
+    simulate,
+    stop,
+    submit,
+    watch,
+)
 from coterie.cli import list as list_
 from coterie.cli import report as report_
 from coterie.cli.failures import INTERRUPTED, report
@@ -25,6 +40,7 @@ COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("report", report_.report, "Draw the curves of a run."),
     ("policy", policy.policy, "Show or set the floor under a population's experiments."),
     ("stop", stop.stop, "Stop an experiment."),
+    ("export", export.export, "Write a model for inference, smaller and checked."),
     ("doctor", doctor.doctor, "Check this machine."),
 )
 

@@ -1,9 +1,11 @@
 """From a trained model to the file that is delivered, with proof that it is still the same model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 from coterie.compute.export.bare_runs import BareRun, run_bare
 from coterie.compute.export.comparison import similarity, worst
@@ -18,6 +20,8 @@ from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes.cost import flops
 from coterie.compute.passes.inference import in_float16, optimise_for_inference
 from coterie.errors import GraphRefused, InputError, StorageError
+
+_REFERENCE_ROWS = 64  # that are computed on NumPy, which takes its time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +56,7 @@ def export(
 
     source: an ONNX file of operator set 13 to 21 (a path, or its bytes; what ``save_infer`` and ``coterie models
     download`` write, and those of other exporters), or a graph whose weights are constants. examples: rows to measure
-    on; without them one batch of random numbers is compared, and there is no score. calibration: rows that int8 looks
+    on; without them a few batches of random numbers are compared, and there is no score. calibration: rows that int8 looks
     at; those of ``examples`` when absent.
 
     Guarantees: the file has the inputs and outputs of the model, of the same names, dtypes and order, and needs ONNX
@@ -104,11 +108,11 @@ def _measured(
 ) -> ExportReport:
     """Both files on all rows in a bare runtime, and the first batch on the NumPy reference."""
     types = {name: value.type for name, value in opened.graph.inputs.items()}
-    given = synthetic(types) if examples is None else examples
-    batches = given.batches(types) if examples is not None else [dict(given.inputs)]
+    batches = synthetic(types) if examples is None else examples.batches(types)
     before, after = run_bare([opened.file, data], batches, repeats=options.repeats, threads=options.threads)
-    reference = interpret(opened.graph, batches[0])
-    rows = given.rows
+    size = next(iter(types.values())).shape[0] if next(iter(types.values())).shape else 1
+    rows = len(batches) * size if examples is None else examples.rows
+    reference = _reference(opened.graph, batches[: max(_REFERENCE_ROWS // size, 1)])
     numbers = [name for name, value in opened.graph.outputs.items() if value.type.is_float] or list(reference)
     first = next(iter(reference))
     outputs = [joined(run.outputs[first], rows) for run in (before, after)]
@@ -119,18 +123,26 @@ def _measured(
         precision=options.precision,
         before=_figures(_bytes_of(opened), opened.bytes, flops(opened.graph), before, scores[0]),
         after=_figures(data, len(data), None if options.precision == "int8" else flops(graph), after, scores[1]),
-        batch=next(iter(types.values())).shape[0] if next(iter(types.values())).rank else 1,
+        batch=size,
         rows=0 if examples is None else rows,
         metric=metric,
         same_answers=float((answers(outputs[0]) == answers(outputs[1])).mean()) if classes else None,
         parity=worst(
-            similarity(reference[name], after.outputs[name][0].reshape(reference[name].shape)) for name in numbers
+            similarity(expected, after.outputs[name][: len(expected)].reshape(expected.shape))
+            for name, expected in reference.items()
+            if name in numbers
         ),
         agreement=worst(similarity(before.outputs[name], after.outputs[name]) for name in numbers),
         calibrated=calibrated,
         runtime=f"onnxruntime {after.runtime}",
         threads=options.threads,
     )
+
+
+def _reference(graph: Graph, batches: Sequence[Mapping[str, NDArray]]) -> dict[str, NDArray]:
+    """What the NumPy reference answers, [batches, *shape] by output."""
+    answered = [interpret(graph, batch) for batch in batches]
+    return {name: np.stack([each[name] for each in answered]) for name in graph.outputs}
 
 
 def _classes(outputs: NDArray) -> bool:

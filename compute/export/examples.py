@@ -64,17 +64,18 @@ class Examples:
                 )
 
 
-def synthetic(types: Mapping[str, Type], *, seed: int = 0) -> Examples:
-    """One batch without meaning: normal numbers for floats, 0 and 1 for everything else, which are ids of any table."""
+def synthetic(types: Mapping[str, Type], *, batches: int = 4, seed: int = 0) -> list[dict[str, NDArray]]:
+    """Batches without meaning: normal numbers for floats, 0 and 1 for everything else, which are ids of any table."""
     rng = np.random.default_rng(seed)
-    return Examples(
-        inputs={
+    return [
+        {
             name: (rng.standard_normal(type_.shape) if type_.is_float else rng.integers(0, 2, type_.shape)).astype(
                 type_.dtype
             )
             for name, type_ in types.items()
         }
-    )
+        for _ in range(batches)
+    ]
 
 
 def joined(batches: NDArray, rows: int) -> NDArray:

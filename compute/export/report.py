@@ -31,10 +31,10 @@ class Figures:
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
     """before, after: the files, each run in a bare ONNX Runtime (``runtime``) of ``threads`` threads on the CPU, taking
-    turns. batch: rows of one run. rows: examples that were compared; 0 when there were none and one batch of random
-    numbers stood for them. metric: what ``score`` is. same_answers: the share of rows to which both files give the
+    turns. batch: rows of one run. rows: examples that were compared; 0 when there were none and random numbers stood for
+    them. metric: what ``score`` is. same_answers: the share of rows to which both files give the
     same class, None where outputs are no classes. parity: the exported file against the NumPy reference of the graph
-    before any pass, on the first batch. agreement: against the file before, on all rows.
+    before any pass, on the first rows. agreement: against the file before, on all rows.
     calibrated: rows that int8 was calibrated on.
     """
 
@@ -88,7 +88,7 @@ class ExportReport:
                     "same answers",
                     "",
                     f"{self.same_answers:.4f}",
-                    f"of {self.rows} rows" if self.rows else "of one random batch",
+                    f"of {self.rows} rows" if self.rows else "of random rows",
                 )
             )
         rows.append(("cosine similarity", "", f"{self.parity.cosine:.6f}", "to the reference"))

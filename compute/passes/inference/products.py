@@ -32,8 +32,8 @@ def _product(node: Node, view: View) -> Value | None:
     flips = [bool(node.attributes.get(flag)) for flag in ("transpose_a", "transpose_b")]
     operands = list(node.inputs[:2])
     for index in (0, 1):
-        if (inner := view.producer(operands[index], "transpose")) is not None:
-            operands[index], flips[index] = inner.inputs[0], not flips[index]
+        if (matrix := _turned_matrix(view, operands[index])) is not None:
+            operands[index], flips[index] = matrix, not flips[index]
     left, right = (view.constant(value) for value in operands)
     if left is not None and right is None:
         return _turned(node, view, operands, flips)
@@ -42,6 +42,17 @@ def _product(node: Node, view: View) -> Value | None:
     if operands == list(node.inputs[:2]):
         return None
     return view.emit("gemm", *operands, *node.inputs[2:], transpose_a=flips[0], transpose_b=flips[1])
+
+
+def _turned_matrix(view: View, value: Value) -> Value | None:
+    """x, when the value is the matrix x transposed; of one row or one column, that is a reshape."""
+    made = view.producer(value, "transpose", "reshape")
+    if made is None or value.type.rank != 2:
+        return None
+    x = made.inputs[0]
+    if made.primitive == "transpose":
+        return x
+    return x if x.type.shape == value.type.shape[::-1] and 1 in x.type.shape else None
 
 
 def _turned(node: Node, view: View, operands: list[Value], flips: list[bool]) -> Value | None:
@@ -62,15 +73,15 @@ def _past(node: Node, view: View) -> Value | None:
     operands: list[Value] = []
     moved = False
     for value in node.inputs:
-        inner, constant = view.producer(value, "transpose"), view.constant(value)
-        if inner is not None and view.uses(value) == 1 and value.type.shape == node.output.type.shape:
-            operands.append(inner.inputs[0])
+        matrix, constant = _turned_matrix(view, value), view.constant(value)
+        if matrix is not None and view.uses(value) == 1 and value.type.shape == node.output.type.shape:
+            operands.append(matrix)
             moved = True
         elif value.type.size == 1:
             operands.append(value)
         elif constant is not None:
-            matrix = constant.reshape((1,) * (2 - constant.ndim) + constant.shape)
-            operands.append(view.emit_constant(np.ascontiguousarray(matrix.T)))
+            full = constant.reshape((1,) * (2 - constant.ndim) + constant.shape)
+            operands.append(view.emit_constant(np.ascontiguousarray(full.T)))
         else:
             return None
     if not moved:
