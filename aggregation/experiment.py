@@ -25,7 +25,9 @@ from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.compute.array import Array
+from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
+from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.privacy.dp.participation import check_policy
 from coterie.privacy.dp.privacy import ExampleLevel, Privacy
@@ -72,8 +74,9 @@ class ExternalModel:
 class Experiment:
     """A federated experiment over a population whose rows follow ``schema``.
 
-    model: a module ``(params, x, mode) → prediction``; x is the only feature's array, or a mapping by name when there
-    are several; float features come normalised, int32 features without normalisation come as they are (ids).
+    model: a module ``(params, x, mode) → prediction``, or a model that `coterie.compute.onnx.load` read from a file,
+    which becomes one; x is the only feature's array, or a mapping by name when there are several; float features come
+    normalised, int32 features without normalisation come as they are (ids).
     loss: (prediction, label) → ``[B]``; coterie weighs and averages it. optimizer: the clients'. metrics: more values
     per example, by name. With an `ExternalModel`, loss and optimizer are None.
     reducer: what turns updates into one change of the weights, as `coterie.aggregation.reducers.reducer` reads it.
@@ -91,7 +94,7 @@ class Experiment:
     """
 
     name: str
-    model: Module | ExternalModel
+    model: Module | ImportedModel | ExternalModel
     schema: DataSchema
     rounds: RoundPolicy
     loss: PerExample | None = None
@@ -122,6 +125,7 @@ class Experiment:
                     f"Experiment {str(self.name)[:64]!r}: {name} must be {wanted}, not {_shown(value)}.",
                     code="experiment_invalid",
                 )
+        object.__setattr__(self, "model", as_module(self.model))
         object.__setattr__(self, "codecs", tuple(self.codecs))
         selector_of(self.rounds.selection)
         if self.secure is not None:

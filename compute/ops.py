@@ -191,7 +191,9 @@ def split(x: ArrayLike, sizes: Sequence[int], *, axis: int) -> tuple[Array, ...]
     def cut(x: Array) -> tuple[Array, ...]:
         return tuple(manipulation.split(x, sizes, axis=axis))
 
-    return cut(as_array(x))
+    array = as_array(x)
+    # Numbers that are no floats have no gradient to put together.
+    return cut(array) if array.type.is_float else tuple(manipulation.split(array, sizes, axis=axis))
 
 
 def stop_gradient(x: ArrayLike) -> Array:

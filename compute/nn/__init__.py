@@ -10,6 +10,7 @@ from coterie.compute.nn.calling import forward
 from coterie.compute.nn.convolution import Conv2d, ConvTranspose2d
 from coterie.compute.nn.dropout import Dropout
 from coterie.compute.nn.embedding import Embedding, PositionalEmbedding
+from coterie.compute.nn.foreign import Imported
 from coterie.compute.nn.initialisers import Constant, Initialiser, Normal, Uniform
 from coterie.compute.nn.linear import Linear
 from coterie.compute.nn.mode import EVAL, Mode, train
@@ -36,6 +37,7 @@ __all__ = [
     "GELU",
     "GRU",
     "GroupNorm",
+    "Imported",
     "Initialiser",
     "InstanceNorm",
     "LSTM",

@@ -54,34 +54,53 @@ class _BatchNorm(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         check_input(x, ("B", self.channels, "H", "W")[: self._rank], self)
-        weight, bias = require(params, "weight", self), require(params, "bias", self)
-        if not mode.training:
-            mean, variance = require(params, "running_mean", self), require(params, "running_var", self)
-            # An average of updates that a lossy codec rounded may fall below 0.
-            scale = weight / xp.sqrt(xp.maximum(variance, 0.0) + self.epsilon)
-            return x * by_channel(scale, x.ndim) + by_channel(bias - mean * scale, x.ndim)
-        require_whole_batch(str(self))
-        # Sums of weights, and the number that keeps 0/0 away, are beyond float16.
-        counted = xp.float32 if x.dtype.name == "float16" else x.dtype
-        rows = xp.ones((x.shape[0],), dtype=counted) if mode.weight is None else xp.astype(mode.weight, counted)
-        if rows.shape != x.shape[:1]:
-            hint = "mode.weight counts examples, [B], whatever else x has."
-            refuse_shape(self, f"one weight for each of {x.shape[0]} examples", rows, hint=hint)
-        total = xp.sum(rows, keepdims=True)
-        shares = xp.astype(rows / xp.maximum(total, SMALLEST_WEIGHT), x.dtype)
-        mean, _, variance = _moments(x, shares)
-        self._report(params, mode, mean, variance, total * prod(x.shape[2:]))
-        return _normalised(x, weight, bias, shares, self.epsilon)
+        weight, bias, mean, variance = (
+            require(params, name, self) for name in ("weight", "bias", "running_mean", "running_var")
+        )
+        if mode.training:
+            return by_batch(x, weight, bias, Running(mean, variance, self.momentum), mode, self.epsilon, self)
+        # An average of updates that a lossy codec rounded may fall below 0.
+        scale = weight / xp.sqrt(xp.maximum(variance, 0.0) + self.epsilon)
+        return x * by_channel(scale, x.ndim) + by_channel(bias - mean * scale, x.ndim)
 
-    def _report(self, params: Parameters, mode: Mode, mean: Array, variance: Array, count: Array) -> None:
-        """Move the running statistics towards those of the batch."""
-        if mode.record is None:
-            return
-        known = xp.astype(xp.greater(count, 0.0), mean.dtype), xp.astype(xp.greater(count, 1.0), mean.dtype)
-        unbiased = variance * (count / xp.maximum(count - 1.0, 1.0))
-        for name, value, moves in (("running_mean", mean, known[0]), ("running_var", unbiased, known[1])):
-            before = require(params, name, self)
-            mode.record(before, before + self.momentum * moves * (value - before))
+
+@dataclass(frozen=True)
+class Running:
+    """Running statistics [C], as the module was given them, and the way that a batch moves them."""
+
+    mean: Array
+    variance: Array
+    momentum: float
+
+
+def by_batch(
+    x: Array, weight: Array, bias: Array, running: Running, mode: Mode, epsilon: float, layer: object
+) -> Array:
+    """x [B, C, ...] normalised by the mean and variance of the batch, as the layers below say; the running statistics
+    are reported to ``mode.record``. layer: for messages.
+    """
+    require_whole_batch(str(layer))
+    # Sums of weights, and the number that keeps 0/0 away, are beyond float16.
+    counted = xp.float32 if x.dtype.name == "float16" else x.dtype
+    rows = xp.ones((x.shape[0],), dtype=counted) if mode.weight is None else xp.astype(mode.weight, counted)
+    if rows.shape != x.shape[:1]:
+        hint = "mode.weight counts examples, [B], whatever else x has."
+        refuse_shape(layer, f"one weight for each of {x.shape[0]} examples", rows, hint=hint)
+    total = xp.sum(rows, keepdims=True)
+    shares = xp.astype(rows / xp.maximum(total, SMALLEST_WEIGHT), x.dtype)
+    mean, _, variance = _moments(x, shares)
+    _report(running, mode, mean, variance, total * prod(x.shape[2:]))
+    return _normalised(x, weight, bias, shares, epsilon)
+
+
+def _report(running: Running, mode: Mode, mean: Array, variance: Array, count: Array) -> None:
+    """Move the running statistics towards those of the batch."""
+    if mode.record is None:
+        return
+    known = xp.astype(xp.greater(count, 0.0), mean.dtype), xp.astype(xp.greater(count, 1.0), mean.dtype)
+    unbiased = variance * (count / xp.maximum(count - 1.0, 1.0))
+    for before, value, moves in ((running.mean, mean, known[0]), (running.variance, unbiased, known[1])):
+        mode.record(before, before + running.momentum * moves * (value - before))
 
 
 def _over_places(x: Array) -> Array:

@@ -1,18 +1,19 @@
 """Writing graphs as ONNX files, checking them, and importing foreign ones (``load``)."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.compute.onnx.importer.model import ImportedModel as ImportedModel
-    from coterie.compute.onnx.importer.model import load as load
+    from coterie.compute.onnx.importer.reading import load as load
 
-__all__ = ["ImportedModel", "load"]  # pyright: ignore[reportUnsupportedDunderAll]  loaded on first use, below
+_HOMES = {"ImportedModel": "importer.model", "load": "importer.reading"}
+
+__all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Imported on first use: the writer and the checker need none of it.
-    from coterie.compute.onnx import importer
-
-    return getattr(importer, name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

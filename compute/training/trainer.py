@@ -10,7 +10,9 @@ import numpy as np
 
 from coterie.compute.data.batches import WEIGHT, Batches
 from coterie.compute.ir import Graph, NDArray
+from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module, Role
+from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.optim.optimizer import Optimizer, check_whole
 from coterie.compute.optim.packing import packed
@@ -62,7 +64,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Module,
+        model: Module | ImportedModel,
         loss: PerExample,
         optimizer: Optimizer,
         *,
@@ -81,6 +83,7 @@ class Trainer:
                 f"Trainer: the metrics must be functions by name, got a {type(metrics).__name__}.",
                 hint='Give a dictionary: {"accuracy": nn.metrics.accuracy}.',
             )
+        model = cast(Module, as_module(model))
         check_arguments(model, loss, optimizer, precision, dict(metrics or {}))
         check_whole("Trainer", batch_size=batch_size, sink_size=sink_size)
         check_whole("Trainer", None, seed=seed)

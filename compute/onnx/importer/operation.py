@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -10,13 +11,19 @@ from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.errors import GraphRefused
 
+BatchNormaliser: TypeAlias = Callable[[Array, tuple[Array, Array, Array, Array], float, float], "Array | None"]
+"""x [B, C, ...]; scale, bias, running mean and running variance [C]; epsilon; momentum, the share that a running
+statistic keeps at a step → x normalised by the batch, or None where it is to go by the running statistics.
+"""
 MOST_ELEMENTS = 2**28
 """Of one tensor that a file makes out of sizes; 1 GiB of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An operator applied to arrays. An input that the node leaves out is None. outputs: how many are used."""
+    """An operator applied to arrays. An input that the node leaves out is None. outputs: how many are used. batch_norm:
+    what normalises batches instead of the running statistics of the file.
+    """
 
     operator: str
     name: str
@@ -24,6 +31,7 @@ class Operation:
     attributes: Mapping[str, Any]
     opset: int
     outputs: int
+    batch_norm: BatchNormaliser | None = None
 
     def __getitem__(self, index: int) -> Array:
         """One input. Raises GraphRefused when the node leaves it out."""
@@ -84,5 +92,18 @@ def is_known(array: Array) -> bool:
 
 
 def pointwise(fn: Callable[..., Array]) -> Rule:
-    """An operator whose inputs are the operands of an array function."""
-    return lambda node: fn(*(node[index] for index in range(len(node.inputs))))
+    """An operator whose inputs are the operands of an array function, element by element."""
+
+    def applied(node: Operation) -> Array:
+        operands = [node[index] for index in range(len(node.inputs))]
+        node.held(spread(*(array.shape for array in operands)))
+        return fn(*operands)
+
+    return applied
+
+
+def spread(*shapes: Sequence[int]) -> int:
+    """How many elements arrays of these shapes make together, element by element."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return prod(max(column) for column in zip(*aligned, strict=True))

@@ -1,99 +1,183 @@
 """A foreign ONNX file as plain values, checked as far as that can be done before it runs."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, cast
 
-import numpy as np
 import onnx
-from onnx import ModelProto, helper, inliner, numpy_helper
+from onnx import ModelProto, external_data_helper, helper, inliner
 
-from coterie.compute.ir import FLOATS, NDArray
-from coterie.compute.onnx.importer.table import KNOWN_INPUTS, STATISTICS, TRANSLATIONS
+from coterie.compute.ir import NDArray
+from coterie.compute.onnx.importer.checks import (
+    refuse_disorder,
+    refuse_endless,
+    refuse_huge,
+    refuse_unknown,
+)
+from coterie.compute.onnx.importer.graph import Foreign, Input, Size, Step, needed
+from coterie.compute.onnx.importer.learners import DOMAIN, MAPS, WRITTEN_OUT, written_out
+from coterie.compute.onnx.importer.model import ImportedModel
+from coterie.compute.onnx.importer.roles import is_uniform, sorted_by_use
+from coterie.compute.onnx.importer.tensors import (
+    DTYPES,
+    array_of,
+    attributes_of,
+    constant_of,
+    is_text,
+    refused,
+    sound,
+)
 from coterie.compute.onnx.weights import MESSAGE_BYTES
-from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.errors import GraphRefused, StorageError
+from coterie.errors import InputError, StorageError
 
 OLDEST, NEWEST = 13, 21
-_MOST_NODES, _DEEPEST = 1_000_000, 100  # of functions that are written out, and of calls inside one another
-Result = TypeVar("Result")
-Size: TypeAlias = int | str | None
-_DTYPES = {code: name for name, code in ONNX_DTYPES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One node."""
+def load(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None = None) -> ImportedModel:
+    """An inference graph of operator set 13 to 21 from an ordinary exporter, by path or as bytes.
 
-    operator: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
+        model = compute.onnx.load("model.onnx")
+        gradients = grad(lambda params: loss(model(params, x), labels))(model.parameters)
 
+    outputs: names of tensors to compute instead of the file's own outputs; what they do not need is not imported.
+    Outputs of text (names of classes) and maps are left out.
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One input: dtype, and sizes, where a name or None stands for any size."""
-
-    name: str
-    dtype: str
-    sizes: tuple[Size, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
-    """What a file says. parameters: weights by name. statistics and constants: everything else that it holds."""
-
-    opset: int
-    inputs: tuple[Input, ...]
-    outputs: tuple[str, ...]
-    steps: tuple[Step, ...]
-    parameters: Mapping[str, NDArray]
-    constants: Mapping[str, NDArray]
-
-
-def read(source: str | PathLike[str] | bytes) -> Foreign:
-    """A file by path (with the weights that lie beside it), or its bytes. Raises StorageError when it cannot be read,
-    GraphRefused when it is no ONNX graph, or of another operator set, or uses what is not translated.
+    Raises StorageError when the file cannot be read, GraphRefused (code import_refused) for what is no ONNX graph, and
+    for an operator, dtype or operator set that is not translated, naming the node; InputError for an output that the
+    file does not have. Weights in a file beside it, in the same folder or below, are read when the path is given.
     """
+    return ImportedModel(read(source, outputs=outputs))
+
+
+def read(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None = None) -> Foreign:
+    """As :func:`load`, as plain values."""
     model = _parsed(source)
     opset = _opset(model)
+    refuse_endless(model.graph.node, model.functions)
     if len(model.functions):
-        _refuse_endless(model)
-        model = _sound("Its functions do not fit together", lambda: inliner.inline_local_functions(model))
+        model = sound("Its functions do not fit together", lambda: inliner.inline_local_functions(model))
     graph = model.graph
-    _refuse_unknown(graph.node)
-    steps = tuple(_step(index, node) for index, node in enumerate(graph.node))
-    held = {tensor.name: _array(tensor, tensor.name) for tensor in graph.initializer}
     if len(graph.sparse_initializer):
-        raise _refused("It holds sparse weights.", "Export them as dense tensors.")
+        raise refused("It holds sparse weights.", "Export them as dense tensors.")
+    parts = _Parts.of(graph)
+    inputs = tuple(_input(value) for value in graph.input if value.name not in parts.initialisers)
+    refuse_huge(inputs)
+    refuse_disorder(parts.steps, {given.name for given in inputs} | parts.held.keys())
+    wanted = _outputs(outputs, parts, inputs, [value.name for value in graph.output])
+    steps = needed(parts.steps, wanted)
+    refuse_unknown(steps)
     _check(model)  # last: it looks for the files of weights that lie elsewhere, which have been refused by now
-    trained = _trained(steps, held)
-    return Foreign(
-        opset=opset,
-        inputs=tuple(_input(value) for value in graph.input if value.name not in held),
-        outputs=tuple(value.name for value in graph.output),
-        steps=steps,
-        parameters={name: array for name, array in held.items() if name in trained},
-        constants={name: array for name, array in held.items() if name not in trained},
+    foreign = sorted_by_use(opset=opset, inputs=inputs, outputs=wanted, steps=steps, held=parts.held)
+    return foreign if outputs is None else foreign.cut(wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The nodes of a graph and the tensors that it holds. text: names of what is text, or made of text. initialisers:
+    names of those in the list. same: names that stand for another one.
+
+    A constant that stands in a node is held like one that stands in the list of initialisers, and a learner of
+    ``ai.onnx.ml`` is written out.
+    """
+
+    steps: list[Step] = field(default_factory=list[Step])
+    held: dict[str, NDArray] = field(default_factory=dict[str, NDArray])
+    text: set[str] = field(default_factory=set[str])
+    initialisers: set[str] = field(default_factory=set[str])
+    same: dict[str, str] = field(default_factory=dict[str, str])
+
+    @staticmethod
+    def of(graph: Any) -> "_Parts":
+        """The parts of a graph. Raises GraphRefused for tensors and attributes that are damaged."""
+        parts = _Parts()
+        for tensor in graph.initializer:
+            parts.initialisers.add(tensor.name)
+            if is_text(tensor):
+                parts.text.add(tensor.name)
+            else:
+                parts.held[tensor.name] = array_of(tensor, tensor.name)
+        outputs = {value.name for value in graph.output}
+        for index, node in enumerate(graph.node):
+            parts._take(index, node, outputs)
+        return parts
+
+    def _take(self, index: int, node: Any, outputs: set[str]) -> None:
+        ours, learner = node.domain in ("", "ai.onnx"), node.domain == DOMAIN
+        first = node.output[0] if len(node.output) else ""
+        if self.text.intersection(node.input) or (learner and node.op_type in MAPS):
+            self.text.update(node.output)
+            return
+        if ours and node.op_type == "Constant":
+            value = constant_of(node, first)
+            if value is None:
+                self.text.add(first)
+            else:
+                self.held[first] = value
+            return
+        if ours and node.op_type == "Identity" and first not in outputs and self._renamed(node.input[0], first):
+            return
+        step = _step(index, node, self.same)
+        if not (learner and node.op_type in WRITTEN_OUT):
+            self.steps.append(step)
+            return
+        # Names of nodes need not differ.
+        twice = any(name.startswith(f"{step.name}.") for name in self.held)
+        written = written_out(Step(step.operator, f"{step.name}#{index}", *_rest(step)) if twice else step)
+        self.steps.extend(written.steps)
+        self.held.update(written.held)
+        self.text.update(written.text)
+
+    def _renamed(self, name: str, output: str) -> bool:
+        """Whether a node only gives a tensor that the graph holds another name. Exporters merge tensors that happen to
+        be equal, as all scales, offsets and running statistics of a new model are: those are told apart again, each
+        under its own name. Others that go by two names are one weight, as in the file.
+        """
+        name = self.same.get(name, name)
+        if name not in self.held:
+            return False
+        if is_uniform(self.held[name]):
+            self.held[output] = self.held[name]
+        else:
+            self.same[output] = name
+        return True
+
+
+def _rest(step: Step) -> tuple[tuple[str, ...], tuple[str, ...], Mapping[str, Any]]:
+    return step.inputs, step.outputs, step.attributes
+
+
+def _step(index: int, node: Any, same: Mapping[str, str]) -> Step:
+    known = node.domain in ("", "ai.onnx", DOMAIN)
+    outputs = list(node.output)
+    while outputs and not outputs[-1] and node.op_type != "Split":  # which counts those that nobody reads
+        outputs.pop()
+    return Step(
+        node.op_type if known else f"{node.domain}.{node.op_type}",
+        node.name or f"#{index}",
+        tuple(same.get(name, name) for name in node.input),
+        tuple(outputs),
+        attributes_of(node) if known else {},
     )
 
 
-def _refused(message: str, hint: str, **details: Any) -> GraphRefused:
-    return GraphRefused(f"The ONNX graph cannot be imported. {message}", hint=hint, code="import_refused", **details)
-
-
-def _sound(what: str, call: Callable[[], Result]) -> Result:
-    """The result of a call into onnx, which raises many classes on damaged files."""
-    try:
-        return call()
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise _refused(f"{what}: {reason[:500].rstrip('.')}.", "Export it again.") from error
+def _outputs(asked: Sequence[str] | None, parts: _Parts, inputs: Sequence[Input], given: Sequence[str]) -> list[str]:
+    """Names of the tensors to compute."""
+    if asked is None:
+        wanted = [name for name in given if name not in parts.text]
+        if not wanted:
+            raise refused("All of its outputs are text or maps.", "Name tensors of numbers: load(path, outputs=[...]).")
+        return wanted
+    made = {name for step in parts.steps for name in step.outputs} | {each.name for each in inputs}
+    for name in asked:
+        if name not in made:
+            what = "is text or made of text" if name in parts.text else "is not computed in the file"
+            raise InputError(
+                f"onnx.load: the output {name!r} {what}.",
+                hint=f"The file's outputs of numbers: {', '.join(n for n in given if n not in parts.text) or 'none'}.",
+            )
+    return list(asked)
 
 
 def _check(model: ModelProto) -> None:
@@ -104,18 +188,24 @@ def _check(model: ModelProto) -> None:
     for value in model.graph.output:
         value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, ()))
     if model.ByteSize() <= MESSAGE_BYTES:
-        _sound("It is damaged", lambda: cast(Any, onnx.checker).check_model(model))
+        sound("It is damaged", lambda: cast(Any, onnx.checker).check_model(model))
 
 
 def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
     try:
-        if not isinstance(source, bytes):
-            return onnx.load(str(Path(source)))  # pyright: ignore[reportUnknownMemberType]
-        model = ModelProto.FromString(source)
+        if isinstance(source, bytes):
+            return ModelProto.FromString(source)
+        path = Path(source)
+        model = onnx.load(str(path), load_external_data=False)  # pyright: ignore[reportUnknownMemberType]
     except OSError as error:
         raise StorageError(f"The ONNX file cannot be read: {error}") from error
     except Exception as error:  # protobuf raises several classes
-        raise _refused(f"It is not an ONNX file: {error}", "Give the path or the bytes of an .onnx file.") from error
+        raise refused(f"It is not an ONNX file: {error}", "Give the path or the bytes of an .onnx file.") from error
+    # It opens no file outside the folder, and follows no link out of it.
+    sound(
+        "Its weights in other files cannot be read",
+        lambda: external_data_helper.load_external_data_for_model(model, str(path.parent.resolve())),
+    )
     return model
 
 
@@ -123,101 +213,24 @@ def _opset(model: ModelProto) -> int:
     versions = {entry.domain or "ai.onnx": int(entry.version) for entry in model.opset_import}
     version = versions.get("ai.onnx", 0)
     if not OLDEST <= version <= NEWEST:
-        raise _refused(
+        raise refused(
             f"It is of operator set {version}; {OLDEST} to {NEWEST} are translated.",
             f"Export with an opset in that range, or convert with onnx.version_converter.convert_version(model, {17}).",
         )
     return version
 
 
-def _step(index: int, node: Any) -> Step:
-    attributes: dict[str, Any] = {}
-    for attribute in node.attribute:
-        value = _sound("It is damaged", partial(helper.get_attribute_value, attribute))
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "replace")
-        elif isinstance(value, onnx.TensorProto):
-            value = _array(value, f"{node.op_type} {attribute.name}")
-        attributes[attribute.name] = value
-    outputs = list(node.output)
-    while outputs and not outputs[-1] and node.op_type != "Split":  # which counts those that nobody reads
-        outputs.pop()
-    return Step(node.op_type, node.name or f"#{index}", tuple(node.input), tuple(outputs), attributes)
-
-
-def _refuse_unknown(nodes: Iterable[Any]) -> None:
-    for index, node in enumerate(nodes):
-        ours = node.domain in ("", "ai.onnx")
-        if not ours or node.op_type not in TRANSLATIONS:
-            name = node.op_type if ours else f"{node.domain}.{node.op_type}"
-            where = node.name or f"#{index}"
-            hint = "Rewrite that part of the model with operators of coterie.compute.onnx.importer.table"
-            if node.op_type in ("If", "Loop", "Scan"):
-                hint = "Export without control flow: trace the model on an example"
-            raise _refused(
-                f"The node {where!r} is a {name}, which is not translated.", f"{hint}.", operator=name, node=where
-            )
-
-
-def _refuse_endless(model: ModelProto) -> None:
-    """Functions that call functions can stand for more nodes than fit into memory."""
-    bodies = {(function.domain, function.name): function.node for function in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
-
-    def size(nodes: Iterable[Any], above: frozenset[tuple[str, str]]) -> int:
-        total = 0
-        for node in nodes:
-            called = (node.domain, node.op_type)
-            if called not in bodies:
-                total += 1
-                continue
-            if called in above or len(above) > _DEEPEST:
-                raise _refused(f"Its function {node.op_type!r} calls itself.", "Export without functions.")
-            if called not in sizes:
-                sizes[called] = size(bodies[called], above | {called})
-            total += sizes[called]
-        return total
-
-    if (count := size(model.graph.node, frozenset())) > _MOST_NODES:
-        raise _refused(f"Written out, its functions are {count} nodes.", f"At most {_MOST_NODES} are imported.")
-
-
-def _array(tensor: Any, name: str) -> NDArray:
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        # Reading it here would open any file of the working directory that the graph names.
-        raise _refused(
-            f"Its weights lie in another file, those of {name!r} at least.",
-            "Give the path of the file instead of its bytes.",
-        )
-    if tensor.data_type not in _DTYPES:
-        kinds = onnx.TensorProto.DataType
-        known = tensor.data_type in kinds.values()
-        kind = kinds.Name(tensor.data_type).lower() if known else f"number {tensor.data_type}"
-        raise _refused(f"The tensor {name!r} is of dtype {kind}, which coterie does not have.", "Export in float32.")
-    return _sound(f"The tensor {name!r} is damaged", lambda: np.asarray(numpy_helper.to_array(tensor)))
-
-
 def _input(value: Any) -> Input:
     tensor = value.type.tensor_type
-    if tensor.elem_type not in _DTYPES or not tensor.HasField("shape"):
-        raise _refused(
+    if tensor.elem_type not in DTYPES or not tensor.HasField("shape"):
+        raise refused(
             f"The input {value.name!r} has no dtype that coterie has, or no shape.",
             "Export with example inputs of float32, int32 or int64.",
         )
 
     def size(dimension: Any) -> Size:
-        return int(dimension.dim_value) if dimension.HasField("dim_value") else cast("str", dimension.dim_param) or None
+        if dimension.HasField("dim_value"):
+            return int(dimension.dim_value) if dimension.dim_value >= 0 else None
+        return cast("str", dimension.dim_param) or None
 
-    return Input(value.name, _DTYPES[tensor.elem_type], tuple(size(dimension) for dimension in tensor.shape.dim))
-
-
-def _trained(steps: Iterable[Step], held: Mapping[str, NDArray]) -> set[str]:
-    """Weights are float tensors of at least one axis that are read as data. Single numbers, sizes and running
-    statistics are not.
-    """
-    weights = {name for name, array in held.items() if array.dtype.name in FLOATS and array.ndim}
-    found: set[str] = set()
-    for step in steps:
-        others = (*KNOWN_INPUTS.get(step.operator, ()), *STATISTICS.get(step.operator, ()))
-        found.update(name for index, name in enumerate(step.inputs) if name in weights and index not in others)
-    return found
+    return Input(value.name, DTYPES[tensor.elem_type], tuple(size(dimension) for dimension in tensor.shape.dim))

@@ -1,6 +1,7 @@
 """Reductions, products, and normalisation by what is reduced."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
-from coterie.compute.onnx.importer.operation import Operation, Rule, pointwise
+from coterie.compute.onnx.importer.operation import Operation, Rule, spread
 
 
 def _reduction(fn: Callable[..., Array]) -> Rule:
@@ -57,9 +58,16 @@ def _gemm(node: Operation) -> Array:
     a = cnp.matrix_transpose(node[0]) if node.option("transA", 0) else node[0]
     b = cnp.matrix_transpose(node[1]) if node.option("transB", 0) else node[1]
     alpha, beta = node.option("alpha", 1.0), node.option("beta", 1.0)
+    node.held(a.shape[0] * b.shape[-1] if a.ndim and b.ndim else 0)
     y = a @ b if alpha == 1.0 else alpha * (a @ b)
     c = node.get(2)
     return y if c is None or beta == 0.0 else y + (c if beta == 1.0 else beta * c)
+
+
+def _product(node: Operation) -> Array:
+    a, b = node[0], node[1]
+    node.held(spread(a.shape[:-2], b.shape[:-2]) * prod((*a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))))
+    return cnp.matmul(a, b)
 
 
 def _einsum(node: Operation) -> Array:
@@ -100,12 +108,33 @@ def _instance_normalisation(node: Operation) -> Array:
     return y * _by_channel(x, node[1]) + _by_channel(x, node[2])
 
 
+def _group_normalisation(node: Operation) -> Array:
+    x, groups = node[0], int(node.attributes["num_groups"])
+    channels = x.shape[1] if x.ndim > 2 else 0
+    if groups < 1 or not channels or channels % groups:
+        node.refuse(f"{channels} channels are not {groups} groups", "The file is damaged: export it again.")
+    grouped = cnp.reshape(x, (x.shape[0], groups, channels // groups, *x.shape[2:]))
+    y = _centred(grouped, tuple(range(2, grouped.ndim)), node.option("epsilon", 1e-5))
+    return cnp.reshape(y, x.shape) * _by_channel(x, node[1]) + _by_channel(x, node[2])
+
+
+def _unit_length(node: Operation) -> Array:
+    x, axis = node[0], int(node.option("axis", -1))
+    size = _l2 if node.option("p", 2) == 2 else _l1
+    return x / size(x, axis=axis, keepdims=True)
+
+
 def _batch_normalisation(node: Operation) -> Array:
     if node.option("training_mode", 0) or node.outputs > 1:
         node.refuse("it is in training mode", "Export the model in evaluation mode.")
-    x = node[0]
-    scale, bias, mean, variance = (_by_channel(x, node[index]) for index in range(1, 5))
-    return (x - mean) * (scale / cnp.sqrt(variance + node.option("epsilon", 1e-5))) + bias
+    x, given = node[0], (node[1], node[2], node[3], node[4])
+    epsilon = node.option("epsilon", 1e-5)
+    if node.batch_norm is not None:
+        by_batch = node.batch_norm(x, given, epsilon, node.option("momentum", 0.9))
+        if by_batch is not None:
+            return by_batch
+    scale, bias, mean, variance = (_by_channel(x, values) for values in given)
+    return (x - mean) * (scale / cnp.sqrt(variance + epsilon)) + bias
 
 
 RULES: dict[str, Rule] = {
@@ -115,10 +144,12 @@ RULES: dict[str, Rule] = {
     "CumSum": _running_sum,
     "Einsum": _einsum,
     "Gemm": _gemm,
+    "GroupNormalization": _group_normalisation,
     "InstanceNormalization": _instance_normalisation,
     "LayerNormalization": _layer_normalisation,
+    "LpNormalization": _unit_length,
     "LogSoftmax": lambda node: ops.log_softmax(node[0], axis=node.option("axis", -1)),
-    "MatMul": pointwise(cnp.matmul),
+    "MatMul": _product,
     "ReduceL1": _reduction(_l1),
     "ReduceL2": _reduction(_l2),
     "ReduceLogSum": _reduction(_log_sum),

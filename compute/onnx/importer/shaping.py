@@ -155,6 +155,31 @@ def _tile(node: Operation) -> Array:
     return cnp.tile(x, repeats)
 
 
+def _blocks(node: Operation) -> int:
+    if node[0].ndim != 4 or (size := int(node.attributes["blocksize"])) < 1:
+        node.refuse("its input is no [N, C, H, W], or its blocks have no size", "Export images with four axes.")
+    return size
+
+
+def _depth_to_space(node: Operation) -> Array:
+    size = _blocks(node)
+    count, channels, height, width = node[0].shape
+    if node.option("mode", "DCR") == "DCR":
+        x = cnp.reshape(node[0], (count, size, size, channels // size**2, height, width))
+        x = cnp.permute_dims(x, (0, 3, 4, 1, 5, 2))
+    else:
+        x = cnp.reshape(node[0], (count, channels // size**2, size, size, height, width))
+        x = cnp.permute_dims(x, (0, 1, 4, 2, 5, 3))
+    return cnp.reshape(x, (count, channels // size**2, height * size, width * size))
+
+
+def _space_to_depth(node: Operation) -> Array:
+    size = _blocks(node)
+    count, channels, height, width = node[0].shape
+    x = cnp.reshape(node[0], (count, channels, height // size, size, width // size, size))
+    return cnp.reshape(cnp.permute_dims(x, (0, 3, 5, 1, 2, 4)), (count, -1, height // size, width // size))
+
+
 def _triangle(node: Operation) -> Array:
     k = 0 if node.get(1) is None else int(node.known(1).item())
     return cnp.triu(node[0], k=k) if node.option("upper", 1) else cnp.tril(node[0], k=k)
@@ -172,17 +197,6 @@ def _one_hot(node: Operation) -> Array:
     return cnp.astype(chosen, values.dtype) * (on - off) + off
 
 
-def _constant(node: Operation) -> Array:
-    for name, dtype in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64")):
-        if name in node.attributes:
-            return Array(np.asarray(node.attributes[name], dtype))
-    if "value_ints" in node.attributes:
-        return Array(np.asarray(node.attributes["value_ints"], np.int64))
-    if "value" not in node.attributes:
-        node.refuse("its value is sparse or text", "Export it as a dense tensor of numbers.")
-    return cnp.asarray(node.attributes["value"])
-
-
 def _identity(node: Operation) -> Array:
     return node[0]
 
@@ -197,8 +211,8 @@ def _dropout(node: Operation) -> Array:
 
 RULES: dict[str, Rule] = {
     "Concat": _concat,
-    "Constant": _constant,
     "ConstantOfShape": _filled,
+    "DepthToSpace": _depth_to_space,
     "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _flatten,
@@ -212,6 +226,7 @@ RULES: dict[str, Rule] = {
     "Shape": _shape,
     "Size": lambda node: Array(np.asarray(node[0].size, np.int64)),
     "Slice": _slice,
+    "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "Squeeze": _squeeze,
     "Tile": _tile,

@@ -1,17 +1,27 @@
 """The operators that can be imported, each with its translation into array functions."""
 
-from coterie.compute.onnx.importer import elementwise, reducing, shaping, windows
+from coterie.compute.onnx.importer import elementwise, learners, recurrent, reducing, shaping, windows
 from coterie.compute.onnx.importer.operation import Rule
 
-TRANSLATIONS: dict[str, Rule] = {**elementwise.RULES, **shaping.RULES, **reducing.RULES, **windows.RULES}
+TRANSLATIONS: dict[str, Rule] = {
+    **elementwise.RULES,
+    **shaping.RULES,
+    **reducing.RULES,
+    **windows.RULES,
+    **recurrent.RULES,
+    **learners.RULES,
+}
 
-# Inputs whose numbers must be known when the graph is traced; a float tensor that only stands there is no parameter.
+# Inputs that are no weights: numbers that must be known when the graph is traced, and states that begin as constants.
 KNOWN_INPUTS: dict[str, tuple[int, ...]] = {
     "ConstantOfShape": (0,),
     "Dropout": (1, 2),
     "Expand": (1,),
+    "GRU": (4, 5),
+    "LSTM": (4, 5, 6),
     "OneHot": (1,),
     "Pad": (1, 2, 3),
+    "RNN": (4, 5),
     "Range": (0, 1, 2),
     "Reshape": (1,),
     "Slice": (1, 2, 3, 4),
@@ -19,5 +29,5 @@ KNOWN_INPUTS: dict[str, tuple[int, ...]] = {
     "Tile": (1,),
     "Trilu": (1,),
 }
-# Running statistics: state, not weights.
-STATISTICS: dict[str, tuple[int, ...]] = {"BatchNormalization": (3, 4)}
+# Running statistics, mean and variance: state, not weights.
+STATISTICS: dict[str, tuple[int, int]] = {"BatchNormalization": (3, 4)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -71,6 +72,7 @@ def _window(node: Operation, kernel: Sequence[int], size: Sequence[int]) -> _Win
     if node.option("ceil_mode", 0):
         rows, columns = (_ceiled(size[i], spans[i], stride[i], padding[i]) for i in (0, 1))
         padding = ((padding[0][0], padding[0][1] + rows), (padding[1][0], padding[1][1] + columns))
+    node.held(prod(node[0].shape[:2]) * prod(n + sum(more) for n, more in zip(size, padding, strict=True)))
     return _Window(window, stride, dilation, padding)
 
 
@@ -105,8 +107,11 @@ def _conv_transposed(node: Operation) -> Array:
     if node.option("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
         node.refuse("its padding follows from an output shape", "Export with explicit pads.")
     at = _window(node, w.shape[4 - (node[0].ndim - 2) :], x.shape[2:])
-    *rows, columns = (int(n) for n in node.option("output_padding", (0,) * (node[0].ndim - 2)))
-    extra = (rows[0] if rows else 0, columns)
+    *first, last = (int(n) for n in node.option("output_padding", (0,) * (node[0].ndim - 2)))
+    extra = (first[0] if first else 0, last)
+    node.held(
+        x.shape[0] * w.shape[1] * prod((n - 1) * step + 1 for n, step in zip(x.shape[2:], at.stride, strict=True))
+    )
     # Unequal pads are cut off a result without padding.
     y = ops.conv_transpose2d(
         x,

@@ -10,6 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from coterie.compute.ir import NDArray
 from coterie.compute.onnx import load
+from coterie.compute.onnx.importer import model as importer_model
 from coterie.errors import GraphRefused, InputError
 
 FLOAT = TensorProto.FLOAT
@@ -33,6 +34,13 @@ def model(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=list(functions)).SerializeToString()
 
 
+def elsewhere(name: str, location: str) -> TensorProto:
+    """Three numbers in another file."""
+    tensor = TensorProto(name=name, data_type=FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
 def function(name: str, *calls: str) -> Any:
     names = ["a", *(f"t{step}" for step in range(len(calls) - 1)), "b"]
     nodes = [
@@ -47,12 +55,23 @@ def doubled(depth: int) -> list[Any]:
     return [function(f"f{i}", f"f{i + 1}", f"f{i + 1}") for i in range(depth)] + [function(f"f{depth}", "Relu")]
 
 
+COLUMN = np.zeros((2**20, 1), np.float32)
+MANY = [node("ConstantOfShape", ["s"], [name]) for name in "abc"] + [node("Sum", ["a", "b", "c"], ["y"])]
+HUGE, FAR, BACK = [2**19] * 4, [2**18] * 2, np.ones((2, 2, 1, 1), np.float32)
 IMAGE, KERNEL = (1, 2, 4, 4), np.ones((1, 2, 2, 2), np.float32)
+CYCLE = [
+    node("Add", ["x", "r"], ["s"], "a"),
+    node("Neg", ["s"], ["n"], "b"),
+    node("Relu", ["n"], ["r"], "c"),
+    node("Abs", ["s"], ["y"], "d"),
+]
 START = node("f0", ["x"], ["y"], domain="mine")
 
 REFUSED: list[tuple[str, bytes]] = [
-    ("topologically sorted", model([node("Add", ["x", "y"], ["a"]), node("Relu", ["a"], ["y"])])),
-    ("topologically sorted", model([node("Add", ["x", "nowhere"], ["y"])])),
+    ("cycle: 'a' (Add) → 'b' (Neg) → 'c' (Relu) → 'a' (Add)", model(CYCLE)),
+    ("cycle: '#0' (Add) → '#0' (Add)", model([node("Add", ["x", "y"], ["y"])])),
+    ("reads 'b' before '#1' makes it", model([node("Relu", ["b"], ["y"]), node("Neg", ["x"], ["b"])])),
+    ("reads 'nowhere', which nothing makes", model([node("Add", ["x", "nowhere"], ["y"])])),
     ("'y' is not an output of any node", model([node("Relu", ["x"], ["z"])])),
     ("single static assignment", model([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])])),
     ("input size 1 not in range", model([node("Add", ["x"], ["y"])])),
@@ -78,6 +97,21 @@ REFUSED: list[tuple[str, bytes]] = [
         "The tensor 'y' is damaged",
         model([], tensors=[TensorProto(name="y", data_type=1, dims=[3], raw_data=b"1")]),
     ),
+    (
+        "Of the 3 numbers of 'w', 2 are not a number (NaN)",
+        model([node("Mul", ["x", "w"], ["y"])], w=np.asarray([1, np.nan, np.nan], np.float32)),
+    ),
+    (
+        "The running variance 'v' has numbers below 0",
+        model([node("BatchNormalization", ["x", "s", "s", "s", "v"], ["y"])], s=np.ones(3, "f4"), v=-np.ones(3, "f4")),
+    ),
+    ("The input 'x' has the sizes [1099511627776, 3]", model([node("Relu", ["x"], ["y"])], (2**40, 3))),
+    ("makes 1099511627776 elements", model([node("Add", ["a", "b"], ["y"])], a=COLUMN, b=COLUMN.T)),
+    ("makes 1099511627776 elements", model([node("MatMul", ["a", "b"], ["y"])], a=COLUMN, b=COLUMN.T)),
+    ("makes 1099511627776 elements", model([node("Gemm", ["a", "a"], ["y"], transB=1)], a=COLUMN)),
+    ("makes 2199040032800 elements", model([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], pads=HUGE)], IMAGE)),
+    ("makes 1236953726978 elements", model([node("ConvTranspose", ["x", "w"], ["y"], strides=FAR)], IMAGE, w=BACK)),
+    ("weights lie in another file, those of 'y'", model([], tensors=[elsewhere("y", "nowhere")])),
     ("'f0' calls itself", model([START], functions=[function("f0", "f0")])),
     ("its functions are 1099511627776 nodes", model([START], functions=doubled(40))),
 ]
@@ -103,9 +137,34 @@ def test_a_part_that_nobody_reads_is_counted() -> None:
     assert found({}, X).shape == (2, 1)
 
 
-def test_numbers_that_are_not_finite_are_numbers() -> None:
-    found = load(model([node("Add", ["x", "k"], ["y"])], k=np.asarray([np.nan, np.inf, 0.0], np.float32)))
-    np.testing.assert_array_equal(found(found.parameters, X).numpy()[1], [np.nan, np.inf, 5.0])
+def test_many_constants_of_a_size_that_passes_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importer_model, "MOST_ELEMENTS", 1000)
+    with pytest.raises(GraphRefused, match=r"Up to the node '#2' \(ConstantOfShape\) the file makes 1200 elements"):
+        load(model(MANY, s=[20, 20]))({}, X)
+
+
+def test_infinite_numbers_are_a_mask_and_no_weight() -> None:
+    found = load(model([node("Add", ["x", "k"], ["y"])], k=np.asarray([-np.inf, np.inf, 0.0], np.float32)))
+    assert not found.parameters
+    np.testing.assert_array_equal(found({}, X).numpy()[1], [-np.inf, np.inf, 5.0])
+
+
+def test_nesting_deeper_than_any_program_is_no_crash() -> None:
+    inner = helper.make_graph([node("Relu", ["x"], ["y"])], "inner", [], [helper.make_empty_tensor_value_info("y")])
+    for _ in range(20):
+        branch = node("If", ["c"], ["y"], then_branch=inner, else_branch=helper.make_graph([], "none", [], []))
+        inner = helper.make_graph([branch], "outer", [], [helper.make_empty_tensor_value_info("y")])
+    with pytest.raises(GraphRefused, match="not an ONNX file|is a If, which is not translated"):
+        load(model(inner.node, c=np.asarray(True)))
+    depth = b""
+    for _ in range(1000):  # one field of a message inside the other, a few bytes each
+        depth = b"\x3a" + bytes(_varint(len(depth))) + depth
+    with pytest.raises(GraphRefused):
+        load(depth)
+
+
+def _varint(number: int) -> list[int]:
+    return [number] if number < 128 else [number % 128 + 128, *_varint(number // 128)]
 
 
 @pytest.mark.parametrize("place", ["initialiser", "attribute"])
@@ -113,8 +172,7 @@ def test_numbers_that_are_not_finite_are_numbers() -> None:
 def test_no_file_outside_the_folder_is_opened(
     place: str, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tensor = TensorProto(name="k", data_type=FLOAT, dims=[3], data_location=TensorProto.EXTERNAL)
-    tensor.external_data.add(key="location", value=location)
+    tensor = elsewhere("k", location)
     add = node("Add", ["x", "k"], ["y"])
     data = (
         model([add], tensors=[tensor])

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from coterie.compute.ir import NDArray
 from coterie.compute.jit import jit
 from coterie.compute.onnx import load
+from coterie.compute.onnx.importer import learners
 from coterie.compute.onnx.importer.table import TRANSLATIONS
 from coterie.errors import DTypeError, GraphRefused, InputError, ShapeError, StorageError
 
@@ -33,6 +34,17 @@ IMAGE = f(2, 4, 7, 6)
 WAVE = f(2, 4, 9)
 LOWEST = np.asarray([-(2**31), 7, -7], np.int32)
 
+
+def recurrent(gates: int, size: int = 3, inputs: int = 4, directions: int = 1) -> list[NDArray]:
+    """Weights of the input and of the state, and both offsets."""
+    rows = gates * size
+    return [f(directions, rows, inputs), f(directions, rows, size), f(directions, 2 * rows)]
+
+
+LONG = f(5, 2, 4)
+STATE, BOTH = f(1, 2, 3), f(2, 2, 3)
+LENGTHS = np.asarray([5, 3], np.int32)
+
 # operator, inputs (those from the mark on are constants of the file), attributes, operator set, outputs
 Case = tuple[str, list[NDArray | None], int, dict[str, Any], int, int]
 
@@ -55,6 +67,8 @@ CASES: list[Case] = [
             "Abs Ceil Cos Erf Exp Floor HardSwish Identity Neg Relu Sigmoid Sign Sin Softplus Softsign Tanh"
         ).split()
     ),
+    *(case(op, f(3, 4, low=-0.9, high=0.9)) for op in "Acos Asin Asinh Atan Atanh Cosh Sinh Tan".split()),
+    case("Acosh", f(3, 4, low=1.5)),
     *(case(op, f(3, 4, low=0.5)) for op in "Log Reciprocal Sqrt".split()),
     *(case(op, X) for op in "Celu Elu HardSigmoid LeakyRelu Selu ThresholdedRelu".split()),
     case("Celu", X, alpha=2.0),
@@ -93,6 +107,8 @@ CASES: list[Case] = [
     case("Constant", value_ints=[1, 2]),
     case("ConstantOfShape", i(2, 3), data=0, value=numpy_helper.from_array(np.asarray([3.0], np.float32))),
     case("ConstantOfShape", i(2), data=0),
+    *(case("DepthToSpace", IMAGE, blocksize=2, mode=mode) for mode in ("DCR", "CRD")),
+    case("SpaceToDepth", f(2, 3, 4, 6), blocksize=2),
     case("Dropout", X),
     case("Expand", f(3, 1), i(2, 1, 4), data=1),
     *(case("Flatten", IMAGE, axis=axis) for axis in (0, 1, 2, -1)),
@@ -115,6 +131,7 @@ CASES: list[Case] = [
     case("Slice", X, i(-9), i(-9), i(0), i(-1), data=1),
     case("Split", X, i(1, 3), data=1, axis=1, outputs=2),
     case("Split", X, axis=1, outputs=2),
+    case("Split", i(1, 2, 3, 4), i(1, 3), data=1, outputs=2),
     case("Split", f(7), num_outputs=3, outputs=3, opset=18),
     case("Squeeze", f(3, 1, 1), i(1), data=1),
     case("Squeeze", f(3, 1, 1)),
@@ -130,7 +147,9 @@ CASES: list[Case] = [
     case("Einsum", X, f(4, 2), equation="ij,jk->ki"),
     case("Gemm", X, f(4, 2), f(2), alpha=0.5, beta=2.0),
     case("Gemm", f(4, 3), f(2, 4), transA=1, transB=1),
+    case("GroupNormalization", IMAGE, f(4), f(4), num_groups=2, opset=21),
     case("InstanceNormalization", IMAGE, f(4), f(4)),
+    *(case("LpNormalization", X, axis=0, p=p) for p in (1, 2)),
     case("LayerNormalization", IMAGE, f(7, 6), f(7, 6), axis=2),
     case("LayerNormalization", X, f(4), epsilon=0.1),
     case("LogSoftmax", X, axis=0),
@@ -165,7 +184,103 @@ CASES: list[Case] = [
     case("MaxPool", WAVE, kernel_shape=[3], strides=[3]),
     case("GlobalAveragePool", IMAGE),
     case("GlobalMaxPool", IMAGE),
+    *(
+        case("GRU", LONG, *recurrent(3), data=1, hidden_size=3, linear_before_reset=n, direction=way, outputs=2)
+        for n in (0, 1)
+        for way in ("forward", "reverse")
+    ),
+    case("GRU", LONG, *recurrent(3)[:2], data=1, hidden_size=3, outputs=1),
+    case("GRU", LONG, *recurrent(3), LENGTHS, STATE, data=6, hidden_size=3, outputs=2),
+    case("GRU", LONG, *recurrent(3), LENGTHS, data=5, hidden_size=3, outputs=2, direction="reverse"),
+    case(
+        "GRU",
+        LONG,
+        *recurrent(3, directions=2),
+        None,
+        BOTH,
+        data=1,
+        hidden_size=3,
+        direction="bidirectional",
+        outputs=2,
+        activations=["HardSigmoid", "ScaledTanh", "Sigmoid", "LeakyRelu"],
+        activation_alpha=[0.3, 0.9, 0.1],
+        activation_beta=[0.4, 0.7],
+    ),
+    case("GRU", LONG, *recurrent(3), data=1, hidden_size=3, activations=["Sigmoid", "Elu"], clip=0.7),
+    case("LSTM", LONG, *recurrent(4), data=1, hidden_size=3, outputs=3),
+    case("LSTM", LONG, *recurrent(4), LENGTHS, STATE, f(1, 2, 3), data=7, hidden_size=3, outputs=3),
+    case(
+        "LSTM",
+        LONG,
+        *recurrent(4, directions=2),
+        None,
+        BOTH,
+        f(2, 2, 3),
+        f(2, 9),
+        data=1,
+        hidden_size=3,
+        direction="bidirectional",
+        outputs=3,
+    ),
+    case("LSTM", LONG, *recurrent(4), data=1, hidden_size=3, input_forget=1, outputs=3),
+    case("RNN", LONG, *recurrent(1), data=1, hidden_size=3, outputs=2),
+    *(
+        case(
+            "RNN", LONG, *recurrent(1), LENGTHS, data=5, hidden_size=3, outputs=2, direction="reverse", activations=[a]
+        )
+        for a in ("Relu", "Softsign", "Softplus")
+    ),
+    case(
+        "RNN",
+        LONG,
+        *recurrent(1),
+        data=1,
+        hidden_size=3,
+        activations=["Affine"],
+        activation_alpha=[0.3],
+        activation_beta=[0.1],
+    ),
+    *(
+        case(
+            "LinearClassifier",
+            X,
+            coefficients=f(12).tolist(),
+            intercepts=f(3).tolist(),
+            outputs=2,
+            classlabels_ints=[4, 2, 9],
+            post_transform=how,
+        )
+        for how in ("NONE", "SOFTMAX", "LOGISTIC")
+    ),
+    case(
+        "LinearClassifier",
+        X,
+        coefficients=[1.0, -2.0, 0.5, 0.25, -1.0, 2.0, -0.5, -0.25],
+        intercepts=[0.5, -0.5],
+        classlabels_ints=[0, 1],
+        post_transform="LOGISTIC",
+        outputs=2,
+    ),
+    case("LinearRegressor", X, coefficients=f(8).tolist(), intercepts=f(2).tolist(), targets=2),
+    case("LinearRegressor", X, coefficients=f(4).tolist()),
+    case("Scaler", X, offset=f(4).tolist(), scale=f(4).tolist()),
+    case("Scaler", i(3, 4).reshape(1, 2), offset=[0.5], scale=[2.0]),
+    *(case("Normalizer", np.vstack([X, 0 * X[:1]]), norm=norm) for norm in ("L1", "L2")),
+    case("Normalizer", f(3, 4, low=0.5), norm="MAX"),
+    case("ArrayFeatureExtractor", X, np.asarray([[2, 0]]), data=1),
+    case("Binarizer", X, threshold=0.5),
+    case("FeatureVectorizer", X, f(3, 2), inputdimensions=[4, 2]),
+    *(
+        case(
+            "Imputer",
+            np.where(X > 1, gap, X).astype(np.float32),
+            imputed_value_floats=[1.0, 2.0, 3.0, 4.0],
+            replaced_value_float=gap,
+        )
+        for gap in (np.nan, -7.0)
+    ),
 ]
+LEARNERS = {*learners.RULES, *learners.WRITTEN_OUT}
 
 
 def built(
@@ -173,7 +288,9 @@ def built(
 ) -> bytes:
     """A graph of one node; the inputs before the mark are inputs of the graph, the others stand in the file."""
     names = ["" if array is None else f"in{index}" for index, array in enumerate(inputs)]
-    node = helper.make_node(operator, names, [f"out{index}" for index in range(outputs)], "the_node", **attributes)
+    domain = learners.DOMAIN if operator in LEARNERS else ""
+    results = [f"out{index}" for index in range(outputs)]
+    node = helper.make_node(operator, names, results, "the_node", domain=domain, **attributes)
     given = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in zip(names[:data], inputs[:data], strict=True)
@@ -186,7 +303,8 @@ def built(
     ]
     told = [onnxruntime_output(f"out{index}") for index in range(outputs)]
     graph = helper.make_graph([node], "one", given, told, held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    versions = [helper.make_opsetid("", opset), helper.make_opsetid(learners.DOMAIN, 3)]
+    model = helper.make_model(graph, opset_imports=versions, ir_version=10 if opset > 20 else 8)
     return model.SerializeToString()
 
 
@@ -212,7 +330,7 @@ def test_an_operator_computes_what_the_runtime_does(row: Case) -> None:
 
 
 def test_every_translated_operator_has_a_case() -> None:
-    assert {row[0] for row in CASES} == set(TRANSLATIONS)
+    assert {row[0] for row in CASES} == {*TRANSLATIONS, *learners.WRITTEN_OUT, "Constant"}
 
 
 REFUSED: list[tuple[str, bytes]] = [

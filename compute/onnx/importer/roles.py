@@ -1,0 +1,116 @@
+"""What each tensor that a file holds is for: a weight, a running statistic, or a constant."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from onnx import defs
+
+from coterie.compute.ir import FLOATS, NDArray
+from coterie.compute.onnx.importer.checks import refuse_broken
+from coterie.compute.onnx.importer.graph import Foreign, Held, Input, Step
+from coterie.compute.onnx.importer.table import KNOWN_INPUTS, STATISTICS
+
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"))
+_WEIGHING = _PRODUCTS | frozenset(
+    (
+        "BatchNormalization",
+        "GRU",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LSTM",
+        "LayerNormalization",
+        "PRelu",
+        "RNN",
+    )
+)
+
+
+def sorted_by_use(
+    *,
+    opset: int,
+    inputs: tuple[Input, ...],
+    outputs: Sequence[str],
+    steps: Sequence[Step],
+    held: Held,
+) -> Foreign:
+    """The file as values, what it holds sorted by what it is for. Raises GraphRefused for weights that are broken.
+
+    Weights are float tensors of at least one axis that are read as data, and finite: infinite numbers are masks. Sizes,
+    first states and running statistics are none. A single number is one where a product, a normalisation or a recurrent
+    layer reads it, or where it is added to a product; elsewhere it is a factor or an epsilon of the author's.
+    """
+    steps, held = _told_apart(opset, steps, held)
+    means, variances = ({step.inputs[places[i]] for step, places in _normalising(steps)} for i in (0, 1))
+    moved = means | variances
+    trained = _read_as_data(steps, held) - moved
+    weights = {name: array for name, array in held.items() if name in trained}
+    statistics = {name: array for name, array in held.items() if name in moved}
+    refuse_broken(weights, statistics, variances)
+    weights = {name: array for name, array in weights.items() if np.isfinite(array).all()}
+    read = {*outputs, *(name for step in steps for name in step.inputs)}
+    return Foreign(
+        opset=opset,
+        inputs=inputs,
+        outputs=tuple(outputs),
+        steps=tuple(steps),
+        weights=weights,
+        statistics=statistics,
+        constants={name: held[name] for name in held if name in read and name not in {*weights, *statistics}},
+    )
+
+
+def is_uniform(array: NDArray) -> bool:
+    """Whether all numbers of a tensor are the same."""
+    return bool(array.size) and bool((array == array.reshape(-1)[0]).all())
+
+
+def _told_apart(opset: int, steps: Iterable[Step], held: Held) -> tuple[list[Step], dict[str, NDArray]]:
+    """Exporters write one tensor for several that happen to be equal, as the scales, offsets and running statistics of
+    a new model are. Trained, they must not move together: a float tensor of equal numbers that is read more than once
+    becomes one for each reading, called NODE.INPUT. Others that are read more than once are one weight, as in the file.
+    """
+    alike = {name for name, array in held.items() if array.dtype.name in FLOATS and array.size > 1 and array.ndim}
+    alike = {name for name in alike if is_uniform(held[name])}
+    apart, seen, made = dict(held), set[str](), list[Step]()
+    for step in steps:
+        names = list(step.inputs)
+        for index, name in enumerate(names):
+            if name not in alike or index in KNOWN_INPUTS.get(step.operator, ()):
+                continue
+            if name in seen:
+                names[index] = f"{step.name}.{_input_name(step.operator, opset, index)}"
+                apart[names[index]] = held[name]
+            seen.add(name)
+        made.append(replace(step, inputs=tuple(names)))
+    return made, apart
+
+
+def _input_name(operator: str, opset: int, index: int) -> str:
+    try:
+        inputs = defs.get_schema(operator, opset).inputs
+    except defs.SchemaError:
+        return str(index)
+    return inputs[index].name if index < len(inputs) else str(index)
+
+
+def _normalising(steps: Iterable[Step]) -> list[tuple[Step, tuple[int, int]]]:
+    """The steps with running statistics, and where these stand."""
+    found = [(step, STATISTICS[step.operator]) for step in steps if step.operator in STATISTICS]
+    return [(step, places) for step, places in found if len(step.inputs) > max(places)]
+
+
+def _read_as_data(steps: Iterable[Step], held: Mapping[str, NDArray]) -> set[str]:
+    floats = {name for name, array in held.items() if array.dtype.name in FLOATS and array.ndim}
+    products, found = set[str](), set[str]()
+    for step in steps:
+        others = KNOWN_INPUTS.get(step.operator, ())
+        weighing = step.operator in _WEIGHING or (step.operator == "Add" and products.intersection(step.inputs))
+        found.update(
+            name
+            for index, name in enumerate(step.inputs)
+            if name in floats and index not in others and (weighing or held[name].size > 1)
+        )
+        if step.operator in _PRODUCTS:
+            products.update(step.outputs)
+    return found
