@@ -12,14 +12,15 @@ from coterie.aggregation.analytics.heavy_hitters import heavy_hitters_rule
 from coterie.aggregation.analytics.histogram import histogram_rule
 from coterie.aggregation.analytics.mean import mean_rule
 from coterie.aggregation.analytics.quantiles import quantiles_rule
-from coterie.aggregation.analytics.rule import Rule, method
+from coterie.aggregation.analytics.rule import Sums, method
 from coterie.aggregation.horizontal import ALGORITHMS, Algorithm
+from coterie.aggregation.preparation.rule import survey_rule
 
 if TYPE_CHECKING:
     from coterie.aggregation.plan.manifest import Manifest
 
 
-def _asking(make: Callable[..., Rule]) -> Callable[..., Algorithm]:
+def _asking(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
     @wraps(make)
     def algorithm(**numbers: float) -> Algorithm:
         return method(make(**numbers))
@@ -35,6 +36,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = MappingProxyType(
         "histogram": _asking(histogram_rule),
         "quantiles": _asking(quantiles_rule),
         "heavy_hitters": _asking(heavy_hitters_rule),
+        "survey": _asking(survey_rule),
     }
 )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Shapes,
     Tensors,
 )
+from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
 from coterie.protocol.layout import Layout
@@ -58,6 +59,34 @@ def _stays(total: Vector, told: Told, round: int) -> Told:
     return told
 
 
+class Sums(Protocol):
+    """What server and devices must know of sums, whatever each row adds to them; `Rule` says what the fields are.
+
+    largest: what a client's sums may reach; a larger one is refused. clipped: whether the sums travel as the change of
+    the version, shortened to a public norm, so that the noise of user-level privacy can be made for them; every client
+    then counts once, and the sums of all are estimated.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def parameters(self) -> Mapping[str, float]: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def told(self) -> Told: ...
+    @property
+    def advance(self) -> Callable[[Vector, Told, int], Told]: ...
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def whole(self) -> bool: ...
+    @property
+    def largest(self) -> int: ...
+    @property
+    def clipped(self) -> bool: ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rule:
     """A query by its name and numbers, apart from the column that it is asked of.
@@ -78,17 +107,22 @@ class Rule:
     rounds: int = 1
     whole: bool = True
     elements: int | None = None
+    largest: int = LARGEST_EXACT
+    clipped: bool = False
 
 
-def method(rule: Rule) -> Algorithm:
-    """The query as an algorithm: devices add up, the server adds up, nothing is trained."""
+def method(rule: Sums) -> Algorithm:
+    """The sums as an algorithm: devices add up, the server adds up, nothing is trained."""
+    section = DELTA if rule.clipped else TALLY
     version = {HIGH: (rule.size,), LOW: (rule.size,), **{TOLD + name: value.shape for name, value in rule.told.items()}}
 
     def initial(draw: Callable[[int], Tensors]) -> Tensors:
         return {TOLD + name: value for name, value in rule.told.items()}
 
     def sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
-        whole = SectionSpec.over(TALLY, layout)
+        whole = SectionSpec.over(section, layout)
+        if rule.clipped:
+            return (whole,)
         return (
             SectionSpec(
                 name=TALLY,
@@ -98,7 +132,7 @@ def method(rule: Rule) -> Algorithm:
                 rows=whole.rows,
                 reduction="sum",
                 denominator=None,
-                value_range=(0.0, float(LARGEST_EXACT)),
+                value_range=(0.0, float(rule.largest)),
             ),
         )
 
@@ -106,14 +140,15 @@ def method(rule: Rule) -> Algorithm:
         from coterie.compute import numpy as xp
 
         zeros = {name: xp.zeros(shape) for name, shape in version.items()}
-        return Finished(sections={TALLY: {**zeros, HIGH: context.optimizer[SUM]}}, client_state={})
+        return Finished(sections={section: {**zeros, HIGH: context.optimizer[SUM]}}, client_state={})
 
     def init(layout: Layout) -> State:
         return {"version": _flat(rule, np.zeros(rule.size), rule.told), "round": np.zeros(1)}
 
     def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
         number = int(state["round"][0]) + 1
-        total = aggregates.sections[TALLY][: rule.size]
+        # The mean of what a public number of clients sent, or their sum.
+        total = aggregates.sections[section][: rule.size] * (aggregates.clients if rule.clipped else 1)
         told = rule.advance(total, _told(rule, state["version"]), number)
         after = _flat(rule, total, told)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}
@@ -141,7 +176,7 @@ def method(rule: Rule) -> Algorithm:
             deployed=lambda given: (asked(given),),
             statistics=False,
         ),
-        server=ServerPart(init=init, apply=apply, reads=(TALLY,)),
+        server=ServerPart(init=init, apply=apply, reads=(section,)),
         needs=lambda experiment: _needs(rule, experiment),
     )
 
@@ -184,14 +219,14 @@ def most_rows(rule: Rule, elements: int) -> int:
     return exact
 
 
-def _flat(rule: Rule, total: Vector, told: Told) -> Vector:
+def _flat(rule: Sums, total: Vector, told: Told) -> Vector:
     """A version's numbers in the order of its layout, each one a float32."""
     high = total.astype(np.float32)
     low = (total - high).astype(np.float32)
     return np.concatenate([high, low, *(told[name].reshape(-1) for name in rule.told)]).astype(np.float64)
 
 
-def _told(rule: Rule, version: Vector) -> Told:
+def _told(rule: Sums, version: Vector) -> Told:
     told: dict[str, npt.NDArray[np.float32]] = {}
     at = 2 * rule.size
     for name, first in rule.told.items():
@@ -200,7 +235,7 @@ def _told(rule: Rule, version: Vector) -> Told:
     return told
 
 
-def _needs(rule: Rule, experiment: Experiment) -> Rules:
+def _needs(rule: Sums, experiment: Experiment) -> Rules:
     e, wanted = experiment, rule.rounds
     return (
         (e.epochs == 1 and e.max_steps is None, "a query goes through every row once; set epochs=1 and no max_steps"),

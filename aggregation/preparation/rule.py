@@ -1,0 +1,204 @@
+"""The sums of a survey, and what becomes of them from round to round. Needs no compiler.
+
+One vector holds everything: the number of rows; for each number of a row, counts in `BINS` bins; for each text column a
+row of `COLUMNS` sums for each of ``most`` texts. What these sums are of changes with the rounds:
+
+    numbers    first bins of every magnitude, then twice the bins of the range that was found
+    texts      first three rounds: how often each value of the next digit of the hash follows each prefix found so far;
+               last round: for each hash, its rows, and how many of their texts have each bit set
+
+Prefixes that occur in at least the share ``share`` of all rows are followed, the ``most`` most frequent of them. A text
+is at most as frequent as its prefix. Therefore, without noise and while all clients answer every round, every text of
+that share is found if no more than ``most`` prefixes reach it in any round, with its exact number of rows; and since
+all rows of one hash have one text (but with the chance that two of them share a hash), its bits are those of the text.
+
+Texts that are declared beforehand (the first ``declared`` columns) are counted from the first round on by their hashes,
+which only the first version tells: the server changes nothing about them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.aggregation.analytics.checks import number, whole
+from coterie.aggregation.analytics.rule import LARGEST_EXACT, Told
+from coterie.aggregation.preparation.bins import Range
+from coterie.aggregation.preparation.hashing import COLUMNS, DIGIT, DIGITS
+from coterie.aggregation.reducers import Vector
+
+NAME = "survey"
+BINS = 256
+MOST_NUMBERS, MOST_TEXT_COLUMNS, MOST_FOUND = 4_096, 256, 1_024
+LOW, WIDTH, LOGARITHMIC, STAGE, SLOTS, NOISE = "low", "width", "logarithmic", "stage", "slots", "noise"
+"""What devices are told: the bins of the numbers, what is asked of texts, and the digits of the hashes found so far;
+and, for the reader, the deviation of the noise on every sum.
+"""
+FALSE = 1e-3
+"""The chance that noise alone passes for anything in a round."""
+OPEN, UNUSED = -1.0, -2.0
+"""A digit that is not known yet, and one of a slot that is not in use."""
+Slots = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SurveyRule:
+    """See `coterie.aggregation.analytics.rule.Sums`. numbers, texts, most: how many there are of each."""
+
+    parameters: dict[str, float]
+    told: Told
+    advance: Callable[[Vector, Told, int], Told]
+    rounds: int
+    largest: int
+    clipped: bool
+    numbers: int
+    texts: int
+    most: int
+    name: str = NAME
+    whole: bool = True
+
+    @property
+    def size(self) -> int:
+        """How many sums there are."""
+        return 1 + self.numbers * BINS + self.texts * self.most * COLUMNS
+
+    def split(self, total: Vector) -> Sheet:
+        """The sums apart."""
+        middle = 1 + self.numbers * BINS
+        return Sheet(
+            rows=float(total[0]),
+            numbers=total[1:middle].reshape(self.numbers, BINS),
+            texts=total[middle:].reshape(self.texts, self.most, COLUMNS),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """rows: how many; numbers: ``[numbers, BINS]``; texts: ``[texts, most, COLUMNS]``."""
+
+    rows: float
+    numbers: Vector = field(repr=False)
+    texts: Vector = field(repr=False)
+
+
+def survey_rule(
+    numbers: float,
+    texts: float,
+    declared: float,
+    most: float,
+    share: float,
+    tail: float,
+    noise: float,
+    largest: float,
+    clipped: float,
+    slots: Slots | None = None,
+) -> SurveyRule:
+    """The rule of a survey. share: of the rows, that a text must reach to be found. tail: of the counts, that lies
+    outside a number's range at either end. noise: its deviation on every sum. largest, clipped: see `Sums`; clipped is
+    0 or 1. slots: digits of the declared texts, ``[texts, most, 3]``, which only who asks knows.
+
+    Raises errors.ExperimentError (``query_invalid``).
+    """
+    groups = whole(NAME, "numbers", numbers, least=0, most=MOST_NUMBERS)
+    columns = whole(NAME, "texts", texts, least=0, most=MOST_TEXT_COLUMNS)
+    known = whole(NAME, "declared", declared, least=0, most=columns)
+    places = whole(NAME, "most", most, least=1, most=MOST_FOUND)
+    least_share = number(NAME, "share", share, least=0, most=1)
+    outside = number(NAME, "tail", tail, least=0, most=0.25)
+    deviation = number(NAME, "noise", noise, least=0)
+    reach = whole(NAME, "largest", largest, least=1, most=LARGEST_EXACT)
+    short = whole(NAME, "clipped", clipped, least=0, most=1)
+    rounds = DIGITS + 1 if columns > known else DIGITS
+
+    floor = above_noise(deviation, groups * BINS + columns * places * COLUMNS)
+
+    def advance(total: Vector, told: Told, round: int) -> Told:
+        sheet = rule.split(total)
+        after = dict(told)
+        if groups and round < rounds:
+            before = Range(told[LOW].astype(float), told[WIDTH].astype(float), bool(told[LOGARITHMIC][0]))
+            after |= _told_range(before.narrowed(sheet.numbers, outside, floor))
+        if columns and round < rounds:
+            after[STAGE] = _stage(round + 1, rounds)
+            least = max(least_share * sheet.rows * (1 - 1e-12), floor, 1e-9)
+            after[SLOTS] = told[SLOTS].copy()
+            for column in range(known, columns):
+                after[SLOTS][column] = _followed(told[SLOTS][column], sheet.texts[column], round - 1, least)
+        return after
+
+    rule = SurveyRule(
+        parameters={
+            "numbers": float(groups),
+            "texts": float(columns),
+            "declared": float(known),
+            "most": float(places),
+            "share": least_share,
+            "tail": outside,
+            "noise": deviation,
+            "largest": float(reach),
+            "clipped": float(short),
+        },
+        told=_first(groups, columns, known, places, deviation, rounds, slots),
+        advance=advance,
+        rounds=rounds,
+        largest=reach,
+        clipped=bool(short),
+        numbers=groups,
+        texts=columns,
+        most=places,
+    )
+    return rule
+
+
+def above_noise(deviation: float, sums: int) -> float:
+    """The count that Gaussian noise on so many sums reaches anywhere with a chance of at most `FALSE`."""
+    return deviation * math.sqrt(2 * math.log(max(sums, 1) / FALSE)) if deviation else 0.0
+
+
+def _first(
+    numbers: int, texts: int, declared: int, most: int, noise: float, rounds: int, slots: Slots | None
+) -> dict[str, npt.NDArray[np.float32]]:
+    told = {NOISE: np.array([noise], np.float32)}
+    if numbers:
+        told |= _told_range(Range.everything(numbers, BINS))
+    if texts:
+        known = np.full((texts, most, DIGITS), UNUSED, np.float32) if slots is None else slots.copy()
+        known[declared:] = UNUSED
+        known[declared:, 0] = OPEN
+        told |= {STAGE: _stage(1, rounds), SLOTS: known}
+    return told
+
+
+def _told_range(found: Range) -> dict[str, npt.NDArray[np.float32]]:
+    return {
+        LOW: found.low.astype(np.float32),
+        WIDTH: found.width.astype(np.float32),
+        LOGARITHMIC: np.array([found.logarithmic], np.float32),
+    }
+
+
+def _stage(round: int, rounds: int) -> npt.NDArray[np.float32]:
+    """``[4]``: one at the digit that is asked for in the round, or at the last for the bits."""
+    stage = np.zeros(DIGITS + 1, np.float32)
+    stage[DIGITS if round == rounds else round - 1] = 1
+    return stage
+
+
+def _followed(slots: Slots, sums: Vector, digit: int, least: float) -> Slots:
+    """The slots after a round that asked for the digit: the most frequent prefixes with it, and of equals the first.
+
+    slots: ``[most, 3]``; sums: ``[most, COLUMNS]``. After the last digit they stay.
+    """
+    if digit >= DIGITS:
+        return slots
+    after = np.full_like(slots, UNUSED)
+    inside = sums[:, :DIGIT]
+    parents, values = np.nonzero(inside >= least)
+    order = np.lexsort((values, parents, -inside[parents, values]))[: len(slots)]
+    after[: len(order)] = slots[parents[order]]
+    after[: len(order), digit] = values[order]
+    return after

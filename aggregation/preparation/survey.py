@@ -1,0 +1,164 @@
+"""A survey: what a draft leaves open, asked of the clients by sums, and the schema that is made of the answer.
+
+    survey = Survey(Draft((Number("age"), Category("city")), label=Category("ill")))
+    experiment = survey.ask(clients=20)              # simulate(experiment, …) or submit(experiment, …)
+    prepared = survey.answer(weights)                # of the version that the experiment ends with
+    prepared.schema                                  # a finer reading of the draft's declared columns
+
+A survey is an ordinary experiment of three rounds, or four where texts are to be found; `rule` says what is certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD
+from coterie.aggregation.preparation.draft import Draft
+from coterie.aggregation.preparation.hashing import DIGITS, digits_of
+from coterie.aggregation.preparation.prepared import Prepared, read
+from coterie.aggregation.preparation.rule import UNUSED, SurveyRule, survey_rule
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.privacy.dp.privacy import MATRIX, UserLevel
+from coterie.privacy.dp.rounds import round_noise
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+
+_RING = (1 << 32) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Terms:
+    """largest, noise, clipped: of `survey_rule`."""
+
+    largest: int = LARGEST_EXACT
+    noise: float = 0.0
+    clipped: bool = False
+
+
+@dataclass(frozen=True)
+class Survey:
+    """draft: what is known. share: of all rows, that a text must make up to be found; most: how many texts of a column
+    can be found. tail: the share of values at either end of a number that its statistics cut to the end of its range.
+    seed: of the hash of texts; choose another where two texts had one hash.
+
+    Raises errors.ExperimentError (``query_invalid``) for numbers that are not possible.
+    """
+
+    draft: Draft
+    share: float = 0.001
+    most: int = 64
+    tail: float = 0.001
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        listed = max((len(part.among or ()) for part in self.draft.categories), default=0)
+        object.__setattr__(self, "most", max(self.most, listed))
+        self.rule()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it takes."""
+        return self.rule().rounds
+
+    def rule(self, terms: _Terms = _Terms()) -> SurveyRule:
+        """The sums, by which a server knows the survey. It knows no name of a column and no declared text."""
+        categories = self.draft.categories
+        return survey_rule(
+            numbers=sum(part.elements for part in self.draft.numbers),
+            texts=len(categories),
+            declared=sum(part.among is not None for part in categories),
+            most=self.most,
+            share=self.share,
+            tail=self.tail,
+            noise=terms.noise,
+            largest=terms.largest,
+            clipped=float(terms.clipped),
+            slots=self._slots(),
+        )
+
+    def ask(
+        self,
+        *,
+        clients: int,
+        name: str = "survey",
+        seed: int = 0,
+        secure_aggregation: SecureAggregation | bool | None = None,
+        privacy: UserLevel | None = None,
+        **policy: Any,
+    ) -> Experiment:
+        """The experiment that asks ``clients`` clients in each round; `simulate` and `submit` take it.
+
+        secure_aggregation: as in `Experiment`; the sums stay exact in it. privacy: hides every client as a whole; its
+        ``clip`` is in rows: a client of more rows counts like one of about so many. Matrix mechanisms and adaptive
+        clips are refused. policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``.
+        Raises errors.ExperimentError (``query_invalid``), and as `Experiment` does.
+        """
+        from coterie.aggregation.preparation.asking import experiment
+
+        terms = _Terms(largest=min(LARGEST_EXACT, 1 << int(math.log2(_RING // max(clients, 1)))))
+        if privacy is not None:
+            terms = _Terms(noise=self._noise(privacy, clients, secure_aggregation), clipped=True)
+        return experiment(
+            self.draft,
+            self.rule(terms),
+            clients=clients,
+            name=name,
+            seed=seed,
+            hash_seed=self.seed,
+            secure_aggregation=secure_aggregation,
+            privacy=privacy,
+            policy=policy,
+        )
+
+    def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Prepared:
+        """What a finished survey's model version says.
+
+        Raises errors.InputError (``query_mismatch``) for a version of anything else; errors.ExperimentError
+        (``survey_unanswered``) naming a column of which too little is known.
+        """
+        rule = self.rule()
+        wanted = {HIGH: (rule.size,), LOW: (rule.size,)} | {TOLD + n: value.shape for n, value in rule.told.items()}
+        if {name: value.shape for name, value in version.items()} != wanted:
+            raise errors.InputError(
+                f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}, which is no answer to this "
+                f"survey's {rule.size} sums.",
+                hint="Read the newest version of the experiment that was made from this very survey.",
+                code="query_mismatch",
+            )
+        total = version[HIGH].astype(np.float64) + version[LOW]
+        told = {name: version[TOLD + name] for name in rule.told}
+        return read(self.draft, rule, rule.split(total), told, share=self.share, seed=self.seed)
+
+    def _slots(self) -> npt.NDArray[np.float32] | None:
+        categories = self.draft.categories
+        if not categories:
+            return None
+        slots = np.full((len(categories), self.most, DIGITS), UNUSED, np.float32)
+        for column, category in enumerate(categories):
+            if category.among is not None:
+                slots[column, : len(category.among)] = digits_of(category.among, self.seed)
+        return slots
+
+    def _noise(self, privacy: UserLevel, clients: int, secure: SecureAggregation | bool | None) -> float:
+        """The largest deviation of the noise on a sum, whoever answers."""
+        if not isinstance(privacy, UserLevel) or privacy.mechanism in MATRIX or privacy.adaptive is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise errors.ExperimentError(
+                "A survey is noised by UserLevel with mechanism gaussian, discrete_gaussian or skellam and a fixed "
+                f"clip, not by {privacy}.",
+                hint="Give UserLevel(clip=<rows>, delta=..., epsilon=...).",
+                code="query_invalid",
+            )
+        rounds = self.rounds
+        worst = max(round_noise(privacy, n + 1, rounds, cohort=clients).updates for n in range(rounds))
+        # Shares of noise are made for the fewest honest survivors; all of a cohort bring more.
+        held = secure if isinstance(secure, SecureAggregation) else SecureAggregation()
+        more = 1.0 if privacy.mechanism == "gaussian" else 1 / math.sqrt(max(1 - held.corrupt - held.dropout, 0.1))
+        return worst * more * privacy.clip
