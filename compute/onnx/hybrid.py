@@ -53,7 +53,7 @@ def split(data: bytes, *, frozen: Mapping[str, NDArray], batch: Collection[str])
     be given to the trunk: features, never random numbers or hyper-parameters. Every other input is the head's.
 
     Guarantees: running the head on the trunk's outputs and the remaining inputs computes the step's outputs, with the
-    same nodes. The head keeps of the frozen inputs those that it reads itself.
+    same nodes. The head keeps those of the inputs in ``frozen`` and ``batch`` that it reads itself, and all others.
     Raises GraphRefused for a graph without a frozen front, or one whose front gives a result of the step itself;
     InputError for names that are no inputs.
     """
@@ -76,7 +76,7 @@ def split(data: bytes, *, frozen: Mapping[str, NDArray], batch: Collection[str])
     read = {name for node in rest for name in _reads(node)}
     cut = tuple(name for node in front for name in node.output if name in read)
     shapes = _shapes(model, cut)
-    return Hybrid(trunk=_trunk(model, cut, shapes, frozen), head=_head(model, rest, shapes, frozen), cut=cut)
+    return Hybrid(trunk=_trunk(model, cut, shapes, frozen), head=_head(model, rest, shapes, {*frozen, *batch}), cut=cut)
 
 
 def _origins(graph: Any, frozen: Collection[str], batch: Collection[str]) -> dict[str, _Origin]:
@@ -122,10 +122,10 @@ def _trunk(model: Any, cut: Sequence[str], shapes: Mapping[str, Any], frozen: Ma
     return _written(model, nodes, inputs, [shapes[name] for name in cut], constants)
 
 
-def _head(model: Any, rest: Sequence[Any], shapes: Mapping[str, Any], frozen: Mapping[str, NDArray]) -> bytes:
-    """The other nodes. Every input but frozen ones stays, read or not: whoever feeds the step feeds the head."""
+def _head(model: Any, rest: Sequence[Any], shapes: Mapping[str, Any], optional: Collection[str]) -> bytes:
+    """The other nodes. Inputs that are not optional stay, read or not: they are the step's state and its numbers."""
     nodes, read = _needed(rest, [value.name for value in model.graph.output])
-    inputs = [value for value in model.graph.input if value.name not in frozen or value.name in read]
+    inputs = [value for value in model.graph.input if value.name not in optional or value.name in read]
     constants = [tensor for tensor in model.graph.initializer if tensor.name in read]
     return _written(model, nodes, [*inputs, *shapes.values()], list(model.graph.output), constants)
 

@@ -1,4 +1,4 @@
-"""A step loop that outlives its provider: where the provider fails, the CPU goes on from the state before that step."""
+"""Graphs that outlive their provider: where it fails, the CPU repeats the run and goes on, and somebody is told."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from coterie.errors import ProviderFailed
 
 @dataclass(frozen=True)
 class Fallback:
-    """A provider gave up and the CPU took over. steps: how many this loop had made on it."""
+    """A provider gave up and the CPU took over. steps: how many steps or runs it had made."""
 
     provider: str
     steps: int
@@ -22,6 +22,26 @@ class Fallback:
 
 
 Told: TypeAlias = Callable[[Fallback], None]
+
+
+class SteadyExecutable:
+    """An ``Executable`` that is run again and again and keeps no state: where its provider fails, the CPU repeats the
+    run and takes over for good. told: called before it does.
+    """
+
+    def __init__(self, executable: Executable, *, told: Told = lambda fallback: None) -> None:
+        self.executable = executable
+        self._told, self._runs = told, 0
+
+    def run(self, feeds: Mapping[str, NDArray]) -> dict[str, NDArray]:
+        """All outputs for these feeds; see ``Executable.run``."""
+        try:
+            found = self.executable.run(feeds)
+        except ProviderFailed as error:
+            self.executable = _on_the_cpu(self.executable, self._runs, error, self._told)
+            found = self.executable.run(feeds)
+        self._runs += 1
+        return found
 
 
 class SteadyLoop:
@@ -79,9 +99,7 @@ class SteadyLoop:
         return self._loop.state()
 
     def _take_over(self, error: ProviderFailed) -> None:
-        before = self.executable
-        self._told(Fallback(before.provider, self._steps, error.message))
-        self.executable = Executable(before.data, threads=before.threads, provider=CPU)
+        self.executable = _on_the_cpu(self.executable, self._steps, error, self._told)
         self._loop = StepLoop(
             self.executable,
             carry=self._carry,
@@ -89,3 +107,8 @@ class SteadyLoop:
             state=self._loop.state(),
             in_place=self._in_place,
         )
+
+
+def _on_the_cpu(executable: Executable, steps: int, error: ProviderFailed, told: Told) -> Executable:
+    told(Fallback(executable.provider, steps, error.message))
+    return Executable(executable.data, threads=executable.threads, provider=CPU)

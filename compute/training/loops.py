@@ -1,0 +1,58 @@
+"""The loop that a trainer steps: on one provider, several steps a call, or with a model's frozen front elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from coterie.compute.ir import Graph, NDArray
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.hybrid_loop import HybridLoop, Trunk, hybrid
+from coterie.compute.runtime.steady import SteadyLoop, Told
+from coterie.compute.training.sink import sunk_executable
+
+Loop: TypeAlias = SteadyLoop | HybridLoop
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """Where steps run. sink_size: steps of one call. trunk: None for a step in one graph. told: of a provider that
+    failed, so that the CPU goes on.
+    """
+
+    provider: str
+    threads: int
+    sink_size: int
+    trunk: Trunk | None
+    told: Told
+
+
+def made_loop(
+    graph: Graph,
+    options: LoopOptions,
+    *,
+    carry: Mapping[str, str],
+    constants: Mapping[str, NDArray],
+    state: Mapping[str, NDArray],
+    shown: Sequence[Mapping[str, NDArray]] = (),
+) -> Loop:
+    """A loop over the graph of one training step; constants are its frozen tensors, ``batch/…`` its batch.
+
+    shown: feeds of a few batches, for a trunk that is quantised. Raises GraphRefused for a trunk where the model has no
+    frozen front.
+    """
+    threads, provider = options.threads, options.provider
+    if options.sink_size > 1:
+        executable = sunk_executable(
+            graph, options.sink_size, carry=carry, constants=constants, provider=provider, threads=threads
+        )
+        return SteadyLoop(executable, carry=carry, constants=constants, state=state, told=options.told)
+    data = to_onnx(graph, name="train")
+    if options.trunk is None:
+        executable = Executable(data, provider=provider, threads=threads)
+        return SteadyLoop(executable, carry=carry, constants=constants, state=state, told=options.told)
+    batch = [name for name in graph.inputs if name.startswith("batch/")]
+    parts = hybrid(data, options.trunk, frozen=constants, batch=batch, calibration=shown)
+    trunk = Executable(parts.trunk, provider=options.trunk.provider, threads=threads)
+    head = Executable(parts.head, threads=threads)
+    return HybridLoop(trunk, head, carry=carry, constants=constants, state=state, told=options.told)
