@@ -13,6 +13,7 @@ from coterie.compute.data.block import Values, described, taken
 from coterie.compute.data.random_stream import RandomStream
 from coterie.compute.data.source import Rows
 from coterie.compute.data.transform import Context, Transform
+from coterie.compute.ir import NDArray
 from coterie.errors import CoterieError, DataError
 
 # Beyond the steps of any pipeline, whose numbers are the other keys of random streams.
@@ -65,7 +66,7 @@ class Batching:
                 f"{operation} failed at batch {number} of pass {epoch}: {said}", code="data_step"
             ) from error
         weight: object = cast("Mapping[str, object]", mapped).get(WEIGHT) if isinstance(mapped, Mapping) else None
-        if not isinstance(weight, np.ndarray) or weight.shape != (self.size,):
+        if not isinstance(weight, np.ndarray) or cast(NDArray, weight).shape != (self.size,):
             raise DataError(
                 f"{operation} must give a batch, arrays by column with {WEIGHT!r} [{self.size}].",
                 hint="Return {**batch, ...}: what is not changed stays.",

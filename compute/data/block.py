@@ -52,8 +52,8 @@ class Block:
         """The rows at these places of this block."""
         index = chosen if self.index is None else self.index[chosen]
         if self.listed is not None:
-            listed = self.listed
-            return Block(listed=[listed[place] for place in chosen], index=index)
+            places: list[int] = chosen.tolist()
+            return Block(listed=[self.listed[place] for place in places], index=index)
         return Block(
             columns={name: taken(values, chosen) for name, values in (self.columns or {}).items()}, index=index
         )
@@ -65,7 +65,7 @@ class Block:
 
 def taken(values: Values, chosen: NDArray) -> Values:
     """Some values of a column."""
-    return values[chosen] if isinstance(values, np.ndarray) else [values[place] for place in chosen]
+    return values[chosen] if isinstance(values, np.ndarray) else [values[place] for place in chosen.tolist()]
 
 
 def stacked(rows: Sequence[Row]) -> dict[str, Values]:
@@ -127,9 +127,13 @@ def described(rows: Mapping[str, Values]) -> str:
     )
 
 
-def _kinds(values: Sequence[Any]) -> str:
-    found = dict.fromkeys(
-        f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-        for value in values
-    )
+def _kinds(values: Sequence[object]) -> str:
+    found = dict.fromkeys(_kind(value) for value in values)
     return " and ".join(list(found)[:3])
+
+
+def _kind(value: object) -> str:
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    array = cast(NDArray, value)
+    return f"{array.dtype}{list(array.shape)}"

@@ -1,5 +1,7 @@
 """What a pipeline requires of the arguments that build it."""
 
+from typing import cast
+
 import numpy as np
 
 from coterie.errors import ArgumentTypeError, ArgumentValueError
@@ -9,7 +11,7 @@ def check_whole(where: str, least: int | None = 1, **values: object) -> None:
     """Require whole numbers of at least ``least``. Raises ArgumentValueError naming the first that is none."""
     for name, value in values.items():
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not whole or (least is not None and int(value) < least):
+        if not whole or (least is not None and cast(int, value) < least):
             bound = "" if least is None else f" of at least {least}"
             raise ArgumentValueError(f"{where}: {name} must be a whole number{bound}, got {value!r}.")
 

@@ -102,7 +102,7 @@ class Step(Stage):
     def _decided(self, value: Any) -> bool:
         if np.ndim(value) or not isinstance(value, bool | np.bool_ | int | np.integer):
             raise DataError(f"a filter must give True or False, and gave {value!r}.", code="data_columns")
-        return bool(value)
+        return bool(cast(object, value))
 
     def _failed(self, error: Exception, operation: Transform, row: Row, place: int, located: Located) -> DataError:
         where = _origin(located, place)

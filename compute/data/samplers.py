@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
@@ -52,14 +53,14 @@ class ReplacementSampler(Sampler):
         return np.minimum((_uniform(self.size(rows), self.seed, epoch) * rows).astype(np.int64), rows - 1)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WeightedSampler(Sampler):
     """``count`` rows a pass, each drawn with a probability in proportion to its weight.
 
     weights: one a row, finite and not negative, not all zero.
     """
 
-    weights: NDArray = field(repr=False)
+    weights: NDArray
     count: int
     seed: int = 0
 
@@ -68,6 +69,9 @@ class WeightedSampler(Sampler):
         if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any() or not weights.sum() > 0:
             raise ArgumentValueError("WeightedSampler: the weights must be one finite number a row, none negative.")
         object.__setattr__(self, "weights", weights)
+
+    def __repr__(self) -> str:
+        return f"WeightedSampler({_told(self.weights)}, count={self.count}, seed={self.seed})"
 
     def size(self, rows: int) -> int:
         if len(self.weights) != rows:
@@ -79,20 +83,24 @@ class WeightedSampler(Sampler):
         drawn = _uniform(self.size(rows), self.seed, epoch) * ends[-1]
         # A row of weight zero ends where the row before it does, so the search passes over it; and rounding must not
         # reach behind the last row that has a weight.
-        return np.minimum(np.searchsorted(ends, drawn, side="right"), np.flatnonzero(self.weights)[-1])
+        last = int(np.flatnonzero(self.weights)[-1])
+        return np.minimum(np.searchsorted(ends, drawn, side="right"), last)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SubsetSampler(Sampler):
     """These rows, in this order, each pass."""
 
-    indices: NDArray = field(repr=False)
+    indices: NDArray
 
     def __post_init__(self) -> None:
         indices = np.asarray(self.indices)
         if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
             raise ArgumentValueError("SubsetSampler: the indices must be a list of whole numbers.")
         object.__setattr__(self, "indices", indices.astype(np.int64))
+
+    def __repr__(self) -> str:
+        return f"SubsetSampler({_told(self.indices)})"
 
     def size(self, rows: int) -> int:
         if self.indices.size and (self.indices.min() < 0 or self.indices.max() >= rows):
@@ -103,16 +111,25 @@ class SubsetSampler(Sampler):
         return self.indices
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BalancedSampler(Sampler):
     """``count`` rows a pass, every class as often as the others (to one row), whatever their sizes.
 
     labels: the class of each row. A class's rows are all taken once, in a new order, before any of them is taken again.
     """
 
-    labels: NDArray = field(repr=False)
+    labels: NDArray
     count: int
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        labels = np.asarray(self.labels)
+        if labels.ndim != 1 or labels.dtype.kind not in "biuU":
+            raise ArgumentValueError("BalancedSampler: the labels must be one whole number or text a row.")
+        object.__setattr__(self, "labels", labels)
+
+    def __repr__(self) -> str:
+        return f"BalancedSampler({_told(self.labels)}, count={self.count}, seed={self.seed})"
 
     def size(self, rows: int) -> int:
         if len(self.labels) != rows:
@@ -120,7 +137,7 @@ class BalancedSampler(Sampler):
         return _positive(self.count)
 
     def order(self, rows: int, epoch: int) -> NDArray:
-        classes, of_row = np.unique(np.asarray(self.labels), return_inverse=True)
+        classes, of_row = np.unique(self.labels, return_inverse=True)
         size, count = self.size(rows), len(classes)
         columns = [self._of_class(np.flatnonzero(of_row == c), -(-size // count), c, epoch) for c in range(count)]
         turns = np.stack(columns, axis=1).reshape(-1)[:size]
@@ -148,3 +165,8 @@ def _at_most(count: int, rows: int) -> int:
     if not 0 < count <= rows:
         raise ArgumentValueError(f"RandomSampler: {count} of {rows} rows cannot be taken without taking one twice.")
     return count
+
+
+def _told(numbers: NDArray) -> str:
+    """Numbers in few characters, others for other numbers."""
+    return f"{len(numbers)} numbers {crc32(np.ascontiguousarray(numbers).tobytes()):08x}"

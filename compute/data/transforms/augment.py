@@ -1,0 +1,121 @@
+"""Images changed by chance, anew in every pass. All take [H, W, C] and keep the dtype."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from coterie.compute.data.transform import Context, Transform
+from coterie.compute.data.transforms.checks import image, require
+from coterie.compute.ir import NDArray
+from coterie.errors import DataError
+
+
+@final
+@dataclass(frozen=True)
+class RandomCrop(Transform):
+    """A part [height, width, C] of the image, every place as likely. padding: zeros put around it first, in pixels.
+
+    Raises DataError for an image that is smaller with its padding.
+    """
+
+    height: int
+    width: int
+    padding: int = 0
+
+    def __post_init__(self) -> None:
+        require(self, "height and width must be at least 1", min(self.height, self.width) >= 1)
+        require(self, "the padding must not be negative", self.padding >= 0)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        pixels = image(value)
+        if self.padding:
+            pixels = np.pad(pixels, ((self.padding, self.padding), (self.padding, self.padding), (0, 0)))
+        down, across = pixels.shape[0] - self.height, pixels.shape[1] - self.width
+        if min(down, across) < 0:
+            raise DataError(
+                f"the image is {pixels.shape[0]} × {pixels.shape[1]} with its padding, smaller than the "
+                f"{self.height} × {self.width} that are to be cut out.",
+                hint="Resize it first, or pad it more.",
+                code="data_shape",
+            )
+        top, left = context.random.integer(down + 1), context.random.integer(across + 1)
+        return pixels[top : top + self.height, left : left + self.width]
+
+
+@final
+@dataclass(frozen=True)
+class RandomFlip(Transform):
+    """The image mirrored with this probability: left and right, or upside down where ``vertical``."""
+
+    probability: float = 0.5
+    vertical: bool = False
+
+    def __post_init__(self) -> None:
+        require(self, "the probability must lie in [0, 1]", 0 <= self.probability <= 1)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        pixels = image(value)
+        if context.random.uniform() >= self.probability:
+            return pixels
+        return pixels[::-1] if self.vertical else pixels[:, ::-1]
+
+
+@final
+@dataclass(frozen=True)
+class RandomBrightness(Transform):
+    """All pixels times one number in [1 - amount, 1 + amount]; integers are rounded and kept in their range."""
+
+    amount: float
+
+    def __post_init__(self) -> None:
+        require(self, "the amount must lie in [0, 1]", 0 <= self.amount <= 1)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        pixels = image(value)
+        return _bounded(pixels * np.float32(context.random.uniform(1 - self.amount, 1 + self.amount)), pixels)
+
+
+@final
+@dataclass(frozen=True)
+class RandomContrast(Transform):
+    """The distance of all pixels from the image's mean times one number in [1 - amount, 1 + amount]."""
+
+    amount: float
+
+    def __post_init__(self) -> None:
+        require(self, "the amount must lie in [0, 1]", 0 <= self.amount <= 1)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        pixels = image(value)
+        mean = np.float32(pixels.mean(dtype=np.float64))
+        factor = np.float32(context.random.uniform(1 - self.amount, 1 + self.amount))
+        return _bounded((pixels - mean) * factor + mean, pixels)
+
+
+@final
+@dataclass(frozen=True)
+class RandomErase(Transform):
+    """Zeros in a square of ``size`` pixels around a place that is as likely as any other (DeVries and Taylor, Improved
+    Regularization of Convolutional Neural Networks with Cutout, 2017); at an edge a part of the square.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        require(self, "the size must be at least 1", self.size >= 1)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        pixels = image(value).copy()
+        top = context.random.integer(pixels.shape[0]) - self.size // 2
+        left = context.random.integer(pixels.shape[1]) - self.size // 2
+        pixels[max(top, 0) : max(top + self.size, 0), max(left, 0) : max(left + self.size, 0)] = 0
+        return pixels
+
+
+def _bounded(values: NDArray, like: NDArray) -> NDArray:
+    """The values in the dtype of the image that they were made of."""
+    if like.dtype.kind not in "iu":
+        return values.astype(like.dtype)
+    limits = np.iinfo(like.dtype)
+    return np.clip(np.rint(values), limits.min, limits.max).astype(like.dtype)

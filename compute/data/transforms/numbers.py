@@ -1,0 +1,79 @@
+"""Numbers of any shape."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from coterie.compute.data.transform import Context, Transform
+from coterie.compute.data.transforms.checks import number, require
+from coterie.compute.ir import NDArray
+from coterie.errors import DataError
+
+
+@final
+@dataclass(frozen=True)
+class Cast(Transform):
+    """The value in another dtype, as NumPy's ``astype`` does it."""
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        require(self, "it must name a dtype of numbers", np.dtype(self.dtype).kind in "biuf")
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        return number(value).astype(self.dtype)
+
+
+@final
+@dataclass(frozen=True)
+class Normalise(Transform):
+    """``(x - mean) / std`` in float32: one number each, or one for each place of the last axis (a channel)."""
+
+    mean: float | tuple[float, ...]
+    std: float | tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        require(self, "the deviation must be positive", np.all(np.asarray(self.std) > 0))
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        centred = number(value).astype(np.float32) - np.asarray(self.mean, np.float32)
+        return centred / np.asarray(self.std, np.float32)
+
+
+@final
+@dataclass(frozen=True)
+class OneHot(Transform):
+    """A class number as float32 [classes], with a one at its place. Raises DataError for a number outside of them."""
+
+    classes: int
+
+    def __post_init__(self) -> None:
+        require(self, "there must be at least one class", self.classes >= 1)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        place = number(value)
+        if place.ndim or place.dtype.kind not in "iu" or not 0 <= place < self.classes:
+            raise DataError(f"{value!r} is no class of 0 … {self.classes - 1}.", code="data_cell")
+        hot = np.zeros(self.classes, np.float32)
+        hot[place] = 1
+        return hot
+
+
+@final
+@dataclass(frozen=True)
+class Pad(Transform):
+    """The first ``length`` values along the first axis; where there are fewer, ``value`` behind them."""
+
+    length: int
+    value: float = 0
+
+    def __post_init__(self) -> None:
+        require(self, "the length must be at least 1", self.length >= 1)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        array = number(value)
+        require(self, "it takes values along an axis, not a single one", array.ndim)
+        padded = np.full((self.length, *array.shape[1:]), self.value, array.dtype)
+        padded[: len(array)] = array[: self.length]
+        return padded
