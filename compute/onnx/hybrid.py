@@ -107,8 +107,8 @@ def _shapes(model: Any, cut: Sequence[str]) -> dict[str, Any]:
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     known = {str(value.name): value for value in (*inferred.value_info, *inferred.output)}
     for name in cut:
-        dimensions = known[name].type.tensor_type.shape.dim if name in known else []
-        if name not in known or not all(axis.HasField("dim_value") for axis in dimensions):
+        value = known.get(name)
+        if value is None or not all(axis.HasField("dim_value") for axis in value.type.tensor_type.shape.dim):
             raise GraphRefused(f"The shape of {name!r}, where the step would be cut, does not follow from the graph.")
     return {name: known[name] for name in cut}
 

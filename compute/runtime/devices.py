@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 from coterie.compute.runtime.drivers import driver_of
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.libraries import library_versions
 from coterie.compute.runtime.plugin_session import PluginSession, Runner
-from coterie.compute.runtime.session import CPU, available_providers, runtime_version
+from coterie.compute.runtime.session import CPU, Session, available_providers, runtime_version
 from coterie.errors import ConfigurationError, CoterieError, GraphRefused
-
-__all__ = ["CPU", "Provider", "Runner", "discover", "provider_named"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class Provider:
             raise
         except Exception as error:  # foreign code: whatever it raises is its refusal
             raise GraphRefused(f"{self.name} cannot load the graph: {type(error).__name__}: {error}") from error
-        session = PluginSession(data, self.name, run)
+        # It is bound to memory of its own kind only, which the protocol cannot say.
+        session = cast(Session, PluginSession(data, self.name, run))
         return Executable(data, provider=self.name, threads=threads, session=session)
 
     def load(self, data: bytes) -> Runner:

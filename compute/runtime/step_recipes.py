@@ -45,8 +45,12 @@ def _step(
     def step(*given: Array) -> Array:
         batch, ids, rate, *arrays = given
         weights = dict(zip(shapes, arrays, strict=True))
-        loss, gradients = value_and_grad(lambda w: xp.mean(_losses(network(w, batch), ids)))(weights)
-        return _flat({**update(weights, gradients, rate), "loss": loss})
+
+        def loss(w: Weights) -> Array:
+            return xp.mean(_losses(network(w, batch), ids))
+
+        value, gradients = value_and_grad(loss)(weights)
+        return _flat({**update(weights, gradients, rate), "loss": value})
 
     return _recipe(name, step, x, shapes)
 
@@ -58,6 +62,10 @@ def _recipe(name: str, step: Callable[..., Array], x: TensorSpec, shapes: Mappin
 
 def _dense(w: Weights, x: Array) -> Array:
     return ops.relu(x @ w["w1"] + w["b1"]) @ w["w2"] + w["b2"]
+
+
+def _dense_losses(w: Weights, x: Array, y: Array) -> Array:
+    return _losses(_dense(w, x), y)
 
 
 def _images(w: Weights, x: Array) -> Array:
@@ -97,7 +105,7 @@ def _clipped(*given: Array) -> Array:
     """A step on the sum of the gradients of single examples, each clipped to 1."""
     batch, ids, rate, *arrays = given
     weights = dict(zip(_DENSE, arrays, strict=True))
-    found = clipped_grad(lambda w, x, y: _losses(_dense(w, x), y), 1.0)(weights, batch, ids)
+    found = clipped_grad(_dense_losses, 1.0)(weights, batch, ids)
     return _flat(_sgd(weights, {name: value * (1.0 / B) for name, value in found.gradient.items()}, rate))
 
 

@@ -1,5 +1,7 @@
 """A provider that fails in the middle of a training: the CPU goes on from the same state, and somebody is told."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyExecutable, SteadyLoop
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import GraphRefused, InternalError, ProviderFailed
-from tests.compute.providers.fakes import failing, made
+from tests.compute.providers.fakes import Change, failing, made
 from tests.compute.providers.steps import FED, case, feeds
 
 STEPS = 6
@@ -87,17 +89,29 @@ def test_a_run_without_state_is_repeated_on_the_cpu() -> None:
     assert told == [Fallback("Frail", 2, told[0].reason)] and steady.executable.provider == CPU
 
 
+def nothing(results: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+    return {}
+
+
+def doubled(results: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+    return {name: value.astype(np.float64) for name, value in results.items()}
+
+
+def flattened(results: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+    return {name: value.reshape(-1) for name, value in results.items()}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda results: {}, "are missing"),
-        (lambda results: {name: value.astype("float64") for name, value in results.items()}, "is float64"),
-        (lambda results: {name: value.reshape(-1) for name, value in results.items()}, r"is float32\[48\]"),
+        (nothing, "are missing"),
+        (doubled, "is float64"),
+        (flattened, r"is float32\[48\]"),
     ],
 )
-def test_results_that_do_not_fit_are_failures_of_the_provider(change: object, said: str) -> None:
+def test_results_that_do_not_fit_are_failures_of_the_provider(change: Change, said: str) -> None:
     step = case()
-    broken = made("Broken", change)  # pyright: ignore[reportArgumentType]  the table holds small lambdas
+    broken = made("Broken", change)
     loop = StepLoop(broken.executable(step.data), carry=step.carry, constants=step.constants, state=step.state)
     with pytest.raises(ProviderFailed, match=said):
         loop.step(step.feeds)
