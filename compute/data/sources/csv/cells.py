@@ -1,0 +1,108 @@
+"""Where the cells of delimited text begin and end (RFC 4180)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.compute.data.sources.csv.decimals import PADDING
+from coterie.compute.ir import NDArray
+
+NEWLINE, RETURN, QUOTE = ord("\n"), ord("\r"), ord('"')
+
+
+class BadText(Exception):
+    """A row or a cell that cannot be read.
+
+    row: its number within the lines at hand, from 0. column: its name, None where the whole row is meant. what: the
+    rest of a sentence that begins with row and column. hint: what to do.
+    """
+
+    def __init__(self, row: int, column: str | None, what: str, hint: str) -> None:
+        super().__init__(row, column, what, hint)
+        self.row, self.column, self.what, self.hint = row, column, what, hint
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of some lines.
+
+    buffer: uint8, the lines after PADDING other bytes. starts, ends: int64[rows, width] into it, without the quotes
+    around quoted cells.
+    """
+
+    buffer: NDArray
+    starts: NDArray
+    ends: NDArray
+
+    def at(self, row: int, column: int) -> bytes:
+        """One cell, as it stands in the file but for the quotes around it."""
+        return self.buffer[self.starts[row, column] : self.ends[row, column]].tobytes()
+
+
+def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
+    """The cells of whole lines, each with ``width`` of them (None: as many as the first line).
+
+    text: ends in a newline, and begins and ends outside quotes. Empty lines are skipped; a carriage return before a
+    newline is no part of its cell. Raises BadText for a row of another width, and for a quote out of place.
+    """
+    buffer = np.frombuffer(bytes(PADDING) + text, np.uint8)
+    separators = (buffer == delimiter) | (buffer == NEWLINE)
+    quotes = buffer == QUOTE if b'"' in text else None
+    if quotes is not None:
+        # Within a quoted cell the number of quotes before is odd; a doubled quote leaves that as it is.
+        separators &= ~np.logical_xor.accumulate(quotes)
+    ends = np.flatnonzero(separators)
+    starts = np.empty_like(ends)
+    starts[:1] = PADDING
+    starts[1:] = ends[:-1] + 1
+    starts, ends, last = _full_lines(buffer, starts, ends, width)
+    if b"\r" in text:
+        ends[last] -= (buffer[ends[last] - 1] == RETURN) & (ends[last] > starts[last])
+    if quotes is not None:
+        _take_quotes_off(quotes, starts, ends, last)
+    shape = (last.size, int(last[0]) + 1 if last.size else width or 0)
+    return Cells(buffer, starts.reshape(shape), ends.reshape(shape))
+
+
+def _full_lines(buffer: NDArray, starts: NDArray, ends: NDArray, width: int | None) -> tuple[NDArray, NDArray, NDArray]:
+    """The cells but for those of empty lines, and the number of each line's last cell."""
+    newline = buffer[ends] == NEWLINE
+    if width is not None and width > 1 and ends.size % width == 0:
+        # The usual case at little cost: as many newlines as lines, each where a line should end.
+        last = np.arange(width - 1, ends.size, width)
+        if np.count_nonzero(newline) == last.size and bool(newline[last].all()):
+            return starts, ends, last
+    last: NDArray = np.flatnonzero(newline)
+    widths: NDArray = np.diff(last, prepend=-1)
+    length = ends[last] - starts[last]
+    empty = (widths == 1) & ((length == 0) | ((length == 1) & (buffer[starts[last]] == RETURN)))
+    if empty.any():
+        kept = np.ones(ends.size, np.bool_)
+        kept[last[empty]] = False
+        starts, ends, widths = starts[kept], ends[kept], widths[~empty]
+        last = np.cumsum(widths) - 1
+    if widths.size:
+        wanted = int(widths[0]) if width is None else width
+        wrong = np.flatnonzero(widths != wanted)
+        if wrong.size:
+            row = int(wrong[0])
+            raise BadText(
+                row,
+                None,
+                f"has {widths[row]} cells; the first line has {wanted}",
+                "Quote cells that contain the delimiter.",
+            )
+    return starts, ends, last
+
+
+def _take_quotes_off(quotes: NDArray, starts: NDArray, ends: NDArray, last: NDArray) -> None:
+    before = np.concatenate([[0], np.cumsum(quotes)])
+    quoted = quotes[starts] & quotes[ends - 1] & (ends - starts > 1)
+    astray: NDArray = np.flatnonzero(~quoted & (before[ends] > before[starts]))
+    if astray.size:
+        row = int(np.searchsorted(last, astray[0]))
+        raise BadText(
+            row, None, "has a quote in a cell that is not quoted", 'Quote the cell and double its quotes: "a 5"" pipe".'
+        )
+    starts += quoted
+    ends -= quoted

@@ -1,0 +1,201 @@
+"""CSV files as sources."""
+
+import gzip
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, cast, final
+
+import numpy as np
+
+from coterie.compute.data.sources.arrays import ArraySource, Values
+from coterie.compute.data.sources.csv.cells import BadText, cells
+from coterie.compute.data.sources.csv.lines import blocks, is_open, line_ends
+from coterie.compute.data.sources.csv.planning import plan
+from coterie.compute.data.sources.csv.table import Part, Table
+from coterie.compute.data.sources.loaded import LoadedSource
+from coterie.compute.ir import NDArray
+from coterie.errors import DataError
+
+UTF8_MARK, UTF16_MARKS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
+BLOCKS_AHEAD = 4
+"""Blocks in memory for each thread that parses."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CsvSource(LoadedSource):
+    """A CSV file, plain or gzipped (``*.gz``), whose first line names its columns.
+
+    path: the file, in UTF-8. select: what to read: name → a column of the file, or several of them as one vector a row;
+    None for every column by its own name. dtypes: by those names, one of int8 to int64, uint8 to uint32, float16 to
+    float64, and ``str``. missing: cells that stand for no number, such as "?". header: the names of the file's columns
+    where the file has no line of names. delimiter: one character. threads: that parse.
+
+    A column without a dtype holds numbers if its first cell that is neither empty nor missing is one: int64 if all
+    cells are whole numbers, else float64. Otherwise it holds text. Numbers are the nearest float64 (or int64) to what
+    the file says, as Python's ``float`` reads it. Empty cells are NaN, and refused where a dtype of whole numbers is
+    given. Quotes are those of RFC 4180; empty lines are skipped.
+
+    The file is read whole on first use, and stays in memory in columns. Raises DataError naming the file, and the row
+    (the first after the header is 1) and column of the first cell that does not fit: rows of another width, text among
+    numbers, a quote that never closes, a file that ends within a row.
+    """
+
+    path: str | Path
+    select: Mapping[str, str | Sequence[str]] | None = None
+    dtypes: Mapping[str, str] | None = None
+    missing: Sequence[str] = ()
+    header: Sequence[str] | None = None
+    delimiter: str = ","
+    threads: int = 2
+
+    def load(self) -> ArraySource:
+        """Parse the file. Raises DataError."""
+        path = Path(self.path)
+        _check_delimiter(self.delimiter)
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file.", hint="Check the path.", code="data_missing")
+        try:
+            with _opened(path) as file:
+                return self._parsed(path.name, file)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"{path.name} cannot be read: {str(error).rstrip('.')}.",
+                hint="Check that the file is whole and of that format.",
+                code="data_unreadable",
+            ) from error
+
+    def _parsed(self, name: str, file: IO[bytes]) -> ArraySource:
+        rows = 0
+        try:
+            table, pending = self._begun(name, blocks(file))
+            if table is None:
+                raise DataError(f"{name}: there is no row.", hint="Give at least one.", code="data_empty")
+            parts: list[list[Part]] = [[] for _ in table.wanted]
+            for block in _in_order(lambda text: self._block(table, text), pending, self.threads):
+                for collected, part in zip(parts, block, strict=True):
+                    collected.append(part)
+                rows += len(block[0])
+        except BadText as bad:
+            raise _refusal(name, bad, rows + bad.row + 1) from bad
+        return ArraySource({wanted.name: _joined(part) for wanted, part in zip(table.wanted, parts, strict=True)})
+
+    def _begun(self, name: str, text: Iterator[bytes]) -> tuple[Table | None, Iterator[bytes]]:
+        """How to read the file (None: it has no row), and all its text after the line of names."""
+        first = next(text, b"")
+        if first.startswith(UTF16_MARKS):
+            raise DataError(f"{name} is in UTF-16.", hint="Save it as UTF-8.", code="data_unreadable")
+        first = first.removeprefix(UTF8_MARK)
+        header = self.header
+        if header is None:
+            header, first = _names(name, first, ord(self.delimiter))
+        while not first.strip():
+            # A block may hold the line of names alone, or empty lines.
+            following = next(text, None)
+            if following is None:
+                return None, iter(())
+            first = following
+        sample = cells(_ended(first), ord(self.delimiter), len(header))
+        return plan(name, tuple(header), sample, self.select, self.dtypes or {}, self.missing), chain([first], text)
+
+    def _block(self, table: Table, text: bytes) -> list[Part]:
+        try:
+            return table.read(cells(_ended(text), ord(self.delimiter), len(table.header)))
+        except BadText as bad:
+            if bad.column is None and not text.endswith(b"\n") and bad.row + 1 == _lines(text):
+                bad.hint = "The file ends within this row: it may have been cut off."
+            raise
+
+
+def _check_delimiter(delimiter: str) -> None:
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n+-._':
+        raise DataError(
+            f"{delimiter!r} cannot separate cells.", hint="Use one character such as , ; or a tab.", code="data_invalid"
+        )
+
+
+def _opened(path: Path) -> IO[bytes]:
+    if path.name.lower().endswith(".gz"):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def _names(name: str, text: bytes, delimiter: int) -> tuple[tuple[str, ...], bytes]:
+    """The names in the first line, and the text after it."""
+    ends = line_ends(text)
+    end = int(ends[0]) if ends.size else len(text)
+    try:
+        line = cells(_ended(text[:end]), delimiter)
+        names = [line.at(0, place).decode("utf-8").strip() for place in range(line.starts.shape[1])]
+    except BadText as bad:
+        raise DataError(f"{name}: the first line {bad.what}.", hint=bad.hint, code="data_shape") from bad
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}: the first line is not UTF-8.", hint="Save it as UTF-8.", code="data_unreadable"
+        ) from error
+    return tuple(text.replace('""', '"') for text in names), text[end:]
+
+
+def _lines(text: bytes) -> int:
+    return sum(line.strip(b"\r") != b"" for line in text.split(b"\n"))
+
+
+def _ended(text: bytes) -> bytes:
+    """Lines of which the last ends in a newline. BadText where the file ends within quotes."""
+    if is_open(text):
+        raise BadText(
+            text[: text.rfind(b'"')].count(b"\n"),
+            None,
+            "opens a quote that is never closed",
+            "Close it; the file may have been cut off.",
+        )
+    return text if text.endswith(b"\n") else text + b"\n"
+
+
+def _in_order(work: Callable[[bytes], list[Part]], items: Iterator[bytes], threads: int) -> Iterator[list[Part]]:
+    """``map``, by threads, with few items under way."""
+    if threads < 2:
+        yield from map(work, items)
+        return
+    under_way: deque[Future[list[Part]]] = deque()
+    unreadable: BadText | None = None
+    with ThreadPoolExecutor(threads, "coterie-csv") as pool:
+        try:
+            while True:
+                try:
+                    item = next(items, None)
+                except BadText as bad:
+                    # What comes before it is due first: its rows are counted.
+                    unreadable, item = bad, None
+                if item is None:
+                    break
+                under_way.append(pool.submit(work, item))
+                if len(under_way) >= threads * BLOCKS_AHEAD:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+    if unreadable is not None:
+        raise unreadable
+
+
+def _joined(parts: Sequence[Part]) -> Values:
+    """One column of all blocks. Whole numbers become float64 where another block has other numbers."""
+    if isinstance(parts[0], list):
+        # Categories come again and again; one object for each saves memory.
+        seen: dict[str, str] = {}
+        return [seen.setdefault(value, value) for part in parts for value in part]
+    return np.concatenate(cast(Sequence[NDArray], parts))
+
+
+def _refusal(name: str, bad: BadText, row: int) -> DataError:
+    where = f"{name}: row {row}" + (f", column {bad.column!r}" if bad.column is not None else "")
+    code = "data_cell" if bad.column is not None else "data_shape"
+    return DataError(f"{where} {bad.what}.", hint=bad.hint, code=code, row=row, column=bad.column)
