@@ -7,6 +7,7 @@ rounding.
 """
 
 from collections.abc import Callable, Mapping
+from math import prod
 
 import numpy as np
 
@@ -75,10 +76,29 @@ def _crop_reshaped(made: Node, view: View, starts: Shape, stops: Shape) -> Value
         (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
     )
     if any((starts[axis], stops[axis]) != (0, after[axis]) for axis in range(kept, len(after))):
-        return None
+        return _crop_stacked(made, view, starts, stops)
     low = (*starts[:kept], *(0 for _ in before[kept:]))
     part = _slice(view, made.inputs[0], low, (*stops[:kept], *before[kept:]))
     return view.emit("reshape", part, shape=(*(b - a for a, b in zip(starts, stops, strict=True)),))
+
+
+def _crop_stacked(made: Node, view: View, starts: Shape, stops: Shape) -> Value | None:
+    """x[B, T, K] as [B T, K], times a matrix, as [B, T, N]: the last place of every sequence, say, needs no others."""
+    product = view.producer(made.inputs[0], "matmul", "gemm")
+    flat = view.producer(product.inputs[0], "reshape") if product else None
+    if product is None or flat is None or view.uses(made.inputs[0]) != 1 or product.attributes.get("transpose_a"):
+        return None
+    x, shape = flat.inputs[0], made.output.type.shape
+    whole = starts[-1] == 0 and stops[-1] == shape[-1] == product.output.type.shape[-1]
+    if product.output.type.rank != 2 or not whole or x.type.shape != (*shape[:-1], product.inputs[0].type.shape[1]):
+        return None
+    if any(value.type.rank == 2 and value.type.shape[0] != 1 for value in product.inputs[2:]):
+        return None
+    part = _slice(view, x, (*starts[:-1], 0), (*stops[:-1], x.type.shape[-1]))
+    sizes = tuple(stop - start for start, stop in zip(starts, stops, strict=True))
+    rows = view.emit("reshape", part, shape=(prod(sizes[:-1]), x.type.shape[-1]))
+    cut = view.emit(product.primitive, rows, *product.inputs[1:], **product.attributes)
+    return view.emit("reshape", cut, shape=sizes)
 
 
 def _crop_product(made: Node, view: View, starts: Shape, stops: Shape) -> Value:
