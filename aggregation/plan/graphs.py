@@ -1,7 +1,7 @@
 """The graphs of a plan, each as one traced function. `compile` turns them into files and describes them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, get_args
 
@@ -16,6 +16,7 @@ from coterie.aggregation.plan.one_row import OneRow
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.subset import chosen, names_of, narrowed
 from coterie.aggregation.plan.training import training_of
+from coterie.aggregation.plan.unread import traced
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
@@ -141,7 +142,7 @@ class GraphBuilder:
         }
         if not self.client.probe:
             del traces["probe"]
-        return {name: optimise(trace_named(function, inputs)) for name, (function, inputs) in traces.items()}
+        return {name: traced(function, inputs) for name, (function, inputs) in traces.items()}
 
     # The functions: named arrays → named arrays.
 
@@ -241,9 +242,11 @@ class GraphBuilder:
         def represent(given: Arrays) -> Array:
             return self.calls.represent(inputs, {**weights, **given})
 
-        prediction, after = self.calls.predict(inputs, weights, mode)
+        terms: list[Array] = []
+        prediction, after = self.calls.predict(inputs, weights, replace(mode, penalise=terms.append))
         losses = self.calls.losses(inputs, prediction)
-        return losses, prediction, after, self.client.objective(losses, context(params=trained, represent=represent))
+        own = context(params=trained, represent=represent)
+        return losses, prediction, after, self.client.objective(sum(terms, losses), own)
 
     def _drawn_shapes(self, weights: Arrays) -> list[tuple[int, ...]]:
         """Shapes of the random numbers that the model asks for when it is called on one row."""

@@ -8,6 +8,7 @@ from coterie.compute.array import Array
 
 UniformSource: TypeAlias = Callable[[tuple[int, ...]], Array]
 Recorder: TypeAlias = Callable[[Array, Array], None]
+Penaliser: TypeAlias = Callable[[Array], None]
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,15 @@ class Mode:
     every step. weight: how much each example of the batch counts, [B]; None means all alike. Only layers that look at
     the batch as a whole need it: a row of weight 0 must not move their statistics. record: called with a buffer, as the
     module was given it, and its new value; modules stay pure, and ``forward`` collects what they report. None: new
-    values are dropped.
+    values are dropped. penalise: called with a value for each example, [B], that is to be minimised beside the loss (a
+    teacher's opinion, the cost of an activation); training adds them up. None: such terms are not computed.
     """
 
     training: bool
     uniform: UniformSource | None = None
     weight: Array | None = None
     record: Recorder | None = None
+    penalise: Penaliser | None = None
 
 
 EVAL = Mode(training=False)

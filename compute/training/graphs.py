@@ -5,7 +5,7 @@ carries on.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array, as_array
-from coterie.compute.data.batches import WEIGHT
+from coterie.compute.data.batches import SMALLEST_WEIGHT, WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
@@ -73,11 +73,17 @@ class Recipe:
         )
         label, frozen = inputs[f"batch/{self.label}"], _group(inputs, "frozen", self.frozen)
 
-        def objective(params: Mapping[str, Array], batch: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        def objective(
+            params: Mapping[str, Array], batch: Mapping[str, Array]
+        ) -> tuple[Array, tuple[list[Array], dict[str, Array]]]:
             # Running statistics, and the loss itself, stay in float32, also where the model is in half precision.
             kept = {name.removeprefix("frozen/"): batch[name] for name in given if name.startswith("frozen/")}
-            prediction, after = self._predict({**params, **kept, **buffers}, batch, mode)
-            return _per_example("loss", self.loss, xp.astype(prediction, xp.float32), label), after
+            terms: list[Array] = []
+            prediction, after = self._predict(
+                {**params, **kept, **buffers}, batch, replace(mode, penalise=terms.append)
+            )
+            losses = _per_example("loss", self.loss, xp.astype(prediction, xp.float32), label)
+            return sum(terms, losses), ([losses] if terms else [], after)
 
         buffers = _group(inputs, "buffer", self.buffers)
         given = _group(inputs, "batch", self.batch) | {f"frozen/{name}": array for name, array in frozen.items()}
@@ -88,7 +94,10 @@ class Recipe:
         hyper = {name: inputs[f"hyper/{name}"] for name in self.optimizer.hyper}
         active = inputs["hyper/active"]
         step = TrainStep(objective, self.optimizer, self.precision)
-        after, (loss, moved) = step(state, given, hyper, active)
+        after, (loss, (plain, moved)) = step(state, given, hyper, active)
+        if plain:  # what is told is the loss of the labels, without the terms that were minimised beside it
+            weight = inputs[f"batch/{WEIGHT}"]
+            loss = xp.sum(plain[0] * weight) / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT)
         outputs = {f"{NEXT}buffer/{name}": _counted(active, moved[name], buffers[name]) for name in buffers}
         outputs |= {f"{NEXT}shared/{name}": array for name, array in after["params"].items()}
         outputs |= {f"{NEXT}optimizer/{name}": array for name, array in after["optimizer"].items()}

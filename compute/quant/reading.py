@@ -1,0 +1,66 @@
+"""Reading an inference graph that is to be quantised, and writing it again."""
+
+from typing import Any
+
+import onnx
+from onnx import ModelProto
+
+from coterie.errors import GraphRefused
+
+_LEAST_OPSET = 13
+"""From here on QuantizeLinear and DequantizeLinear know scales by channel."""
+
+
+def read_model(model: bytes) -> ModelProto:
+    """The graph. Raises GraphRefused for bytes that are none, an opset below 13, weights outside the file, and graphs
+    that are quantised already.
+    """
+    try:
+        proto = ModelProto.FromString(model)
+    except Exception as error:  # protobuf raises several classes
+        raise GraphRefused(f"The bytes are not an ONNX graph: {error}") from error
+    opset = max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    if opset < _LEAST_OPSET:
+        raise GraphRefused(
+            f"The graph has opset {opset}; quantised files need {_LEAST_OPSET} or later.",
+            hint="Export it with a later opset.",
+        )
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise GraphRefused(
+                f"The weight {tensor.name!r} lies in another file.", hint="Save the model as one file first."
+            )
+    for node in proto.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
+            raise GraphRefused(
+                f"The graph holds {node.op_type} ({node.name or node.output[0]}): it is quantised already.",
+                hint="Start from the float model.",
+            )
+    return proto
+
+
+def attribute(node: Any, name: str, default: Any) -> Any:
+    """An attribute of an ONNX node, or the default where it is absent."""
+    for held in node.attribute:
+        if held.name == name:
+            return onnx.helper.get_attribute_value(held)
+    return default
+
+
+def fresh(proto: ModelProto, stem: str, taken: set[str]) -> str:
+    """A name like ``stem`` that no tensor has; it is taken from then on."""
+    name, count = stem, 0
+    while name in taken:
+        count += 1
+        name = f"{stem}_{count}"
+    taken.add(name)
+    return name
+
+
+def names_in(proto: ModelProto) -> set[str]:
+    """All names of tensors and nodes."""
+    graph = proto.graph
+    found = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+    for node in graph.node:
+        found.update((node.name, *node.input, *node.output))
+    return found
