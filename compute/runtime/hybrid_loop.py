@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from coterie.compute.ir import NDArray
 from coterie.compute.onnx.hybrid import Hybrid, split
+from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import SteadyExecutable, Told
@@ -24,7 +25,7 @@ class Trunk:
     calibration: how many batches it is shown. Without it the trunk computes in the step's own precision.
     """
 
-    provider: str = CPU
+    provider: str | Provider = CPU
     quantise: Quantiser | None = None
     calibration: int = 8
 

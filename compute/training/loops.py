@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop, Trunk, hybrid
 from coterie.compute.runtime.steady import SteadyLoop, Told
@@ -20,7 +21,7 @@ class LoopOptions:
     failed, so that the CPU goes on.
     """
 
-    provider: str
+    provider: str | Provider
     threads: int
     sink_size: int
     trunk: Trunk | None
@@ -44,15 +45,27 @@ def made_loop(
     threads, provider = options.threads, options.provider
     if options.sink_size > 1:
         executable = sunk_executable(
-            graph, options.sink_size, carry=carry, constants=constants, provider=provider, threads=threads
+            graph, options.sink_size, carry=carry, constants=constants, provider=name_of(provider), threads=threads
         )
         return SteadyLoop(executable, carry=carry, constants=constants, state=state, told=options.told)
     data = to_onnx(graph, name="train")
     if options.trunk is None:
-        executable = Executable(data, provider=provider, threads=threads)
+        executable = loaded(data, provider, threads)
         return SteadyLoop(executable, carry=carry, constants=constants, state=state, told=options.told)
     batch = [name for name in graph.inputs if name.startswith("batch/")]
     parts = hybrid(data, options.trunk, frozen=constants, batch=batch, calibration=shown)
-    trunk = Executable(parts.trunk, provider=options.trunk.provider, threads=threads)
+    trunk = loaded(parts.trunk, options.trunk.provider, threads)
     head = Executable(parts.head, threads=threads)
     return HybridLoop(trunk, head, carry=carry, constants=constants, state=state, told=options.told)
+
+
+def loaded(data: bytes, provider: str | Provider, threads: int) -> Executable:
+    """A file loaded for a provider of ONNX Runtime by name, or for one of a package."""
+    if isinstance(provider, Provider):
+        return provider.executable(data, threads=threads)
+    return Executable(data, provider=provider, threads=threads)
+
+
+def name_of(provider: str | Provider) -> str:
+    """The provider's name."""
+    return provider.name if isinstance(provider, Provider) else provider

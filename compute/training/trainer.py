@@ -1,5 +1,6 @@
 """A small trainer: one graph for a step, one for an evaluation, and what is needed to stop and go on."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -18,16 +19,19 @@ from coterie.compute.optim.optimizer import Optimizer, check_whole
 from coterie.compute.optim.packing import packed
 from coterie.compute.optim.schedules import Schedule
 from coterie.compute.primitives.rules import carried
+from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.hybrid_loop import Trunk
 from coterie.compute.runtime.session import CPU
-from coterie.compute.runtime.step_loop import StepLoop
+from coterie.compute.runtime.steady import Fallback, SteadyExecutable
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
 from coterie.compute.training.checks import check_arguments, check_callable, check_data, check_labels
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
+from coterie.compute.training.loops import Loop, LoopOptions, loaded, made_loop, name_of
 from coterie.compute.training.precision import Precision
-from coterie.compute.training.sink import require_loops, sunk_executable
+from coterie.compute.training.sink import require_loops
 from coterie.compute.training.step import first_state, unscaling
 from coterie.errors import InputError
 
@@ -38,12 +42,14 @@ _GROUPS: tuple[Role, ...] = ("shared", "frozen", "buffer")
 @dataclass(frozen=True, kw_only=True)
 class Fit:
     """What a call of ``fit`` did. losses: the mean loss of each step, float32 [steps]. epochs: the mean of the losses
-    of each epoch that it touched. host_calls: how often the runtime was called.
+    of each epoch that it touched. host_calls: how often the runtime was called. fallbacks: providers that failed in
+    between, so that the CPU went on.
     """
 
     losses: NDArray
     epochs: tuple[float, ...]
     host_calls: int
+    fallbacks: tuple[Fallback, ...] = ()
 
 
 class Trainer:
@@ -54,12 +60,16 @@ class Trainer:
     a feature, in its own dtype (float64 makes the model compute in float64), and several reach the model as a dict.
     batch_size, seed: the batches, and with them their order; the seed also starts the weights and draws the numbers of
     dropout. schedules: hyper-parameters as functions of the number of the step. precision: see Precision. sink_size:
-    steps per host call, for providers with loops. provider, threads: see Executable.
+    steps per host call, for providers with loops. provider: a name, or a Provider of a package; threads: see
+    Executable. trunk: run the frozen front of
+    the model elsewhere than the rest, which then runs on the CPU (see Trunk).
 
     Guarantees: a step is one run of one ONNX graph, its state bound and not copied; the same arguments, data and calls
     give the same losses bit for bit, and so does a trainer that ``load``\\ s what another one ``save``\\ d, at whatever
     step; with ``sink_size`` k there is one host call for k steps, and the last one of a ``fit`` is filled up by
-    inactive steps. Raises InputError for arguments and data that do not fit.
+    inactive steps. Where a provider fails, the CPU goes on from the state before that step, for good: a RuntimeWarning
+    and ``Fit.fallbacks`` say so. Raises InputError for arguments and data that do not fit, GraphRefused for a trunk
+    where the model has no frozen front.
     """
 
     def __init__(
@@ -75,8 +85,9 @@ class Trainer:
         schedules: Mapping[str, Schedule] | None = None,
         precision: Precision | None = None,
         sink_size: int = 1,
-        provider: str = CPU,
+        provider: str | Provider = CPU,
         threads: int = 1,
+        trunk: Trunk | None = None,
     ) -> None:
         if not isinstance(cast(object, metrics), Mapping | None):
             raise InputError(
@@ -95,15 +106,21 @@ class Trainer:
         self._schedules = dict(schedules or {})
         self._provider, self._threads = provider, threads
         if sink_size > 1:
-            require_loops(provider)
+            require_loops(name_of(provider))
+        if trunk is not None and (sink_size > 1 or name_of(provider) != CPU):
+            raise InputError(
+                "Trainer: a step with a trunk elsewhere runs its head on the CPU, one step a call.",
+                hint="Leave out provider and sink_size, and say the accelerator as Trunk(provider=...).",
+            )
+        self._trunk, self._fallbacks = trunk, list[Fallback]()
         if unknown := sorted(self._schedules.keys() - self._optimizer.hyper.keys()):
             raise InputError(
                 f"Trainer: {optimizer.name} has no hyper-parameter {', '.join(unknown)}; it has "
                 f"{', '.join(self._optimizer.hyper)}."
             )
-        self._loops: dict[Any, StepLoop] = {}
+        self._loops: dict[Any, Loop] = {}
         self._classes: dict[Any, int | None] = {}
-        self._evaluations: dict[Any, Executable] = {}
+        self._evaluations: dict[Any, SteadyExecutable] = {}
         self._position = {"epoch": 0, "batch": 0, "rows": 0}
         self.steps = 0
         roles = {name: spec.role for name, spec in model.specs().items()}
@@ -139,6 +156,7 @@ class Trainer:
             batches.restore({**batches.state(), **self._position})
         else:
             batches.restore({**batches.state(), "epoch": self._position["epoch"]})
+        before = len(self._fallbacks)
         loop = self._loop(data)
         per_epoch = batches.per_epoch
         begun = self._position["epoch"] * per_epoch + self._position["batch"]
@@ -150,7 +168,8 @@ class Trainer:
         self._state |= loop.state()
         numbers = np.arange(begun, done) // per_epoch
         epoch_means = tuple(float(losses[numbers == number].mean()) for number in np.unique(numbers))
-        return Fit(losses=losses, epochs=epoch_means, host_calls=calls)
+        fallbacks = tuple(self._fallbacks[before:])
+        return Fit(losses=losses, epochs=epoch_means, host_calls=calls, fallbacks=fallbacks)
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """The mean loss and metrics over the data, with the model in its evaluation mode."""
@@ -158,12 +177,13 @@ class Trainer:
         key = _signature(data)
         if key not in self._evaluations:
             graph = self._recipe(data).evaluate()
-            self._evaluations[key] = self._executable(graph, "evaluate")
-        executable = self._evaluations[key]
-        weights = {name: value for name, value in self._state.items() if name in executable.input}
-        totals: dict[str, float] = dict.fromkeys(executable.output, 0.0)
+            self._evaluations[key] = SteadyExecutable(self._executable(graph, "evaluate"), told=self._fell_back)
+        steady = self._evaluations[key]
+        inputs, outputs = steady.executable.input, steady.executable.output
+        weights = {name: value for name, value in self._state.items() if name in inputs}
+        totals: dict[str, float] = dict.fromkeys(outputs, 0.0)
         for batch in Batches(data, batch_size=self._batch_size, shuffle=False):
-            sums = executable.run(weights | rows_of(batch, executable.input))
+            sums = steady.run(weights | rows_of(batch, inputs))
             totals = {name: total + float(sums[name][0]) for name, total in totals.items()}
         examples = totals.pop("examples")
         return {name: total / examples for name, total in totals.items()}
@@ -200,6 +220,8 @@ class Trainer:
                 f"{self._seed} and {self._batch_size}, so the batches would not go on where they stopped."
             )
         self._state, self.steps = arrays, numbers["steps"]
+        if self._trunk is not None:
+            self._loops.clear()  # the frozen tensors of the file lie in the trunk
         self._position = {name: numbers[name] for name in self._position}
 
     def _facts(self) -> dict[str, Fact]:
@@ -216,7 +238,17 @@ class Trainer:
             check_labels(self._label, checked[self._label], classes)
         return checked
 
-    def _run(self, loop: StepLoop, batches: Iterator[dict[str, NDArray]]) -> tuple[NDArray, int]:
+    def _fell_back(self, fallback: Fallback) -> None:
+        """Remember and say it; no graph is loaded for that provider again."""
+        self._fallbacks.append(fallback)
+        self._provider = CPU
+        warnings.warn(
+            f"{fallback.reason} The CPU goes on from the state before that step, number {fallback.steps} of this loop.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _run(self, loop: Loop, batches: Iterator[dict[str, NDArray]]) -> tuple[NDArray, int]:
         feeder = Feeder(self._seed, self._optimizer.hyper, self._schedules, self._sink_size)
         losses: list[NDArray] = []
         calls = 0
@@ -228,26 +260,24 @@ class Trainer:
 
     # The graphs.
 
-    def _loop(self, data: Data) -> StepLoop:
+    def _loop(self, data: Data) -> Loop:
         key = _signature(data)
         constants = {name: value for name, value in self._state.items() if name.startswith("frozen/")}
         if key not in self._loops:
             graph = self._recipe(data).train()
             carry = {name: name.removeprefix(NEXT) for name in graph.outputs if name.startswith(NEXT)}
             held = {name: value for name, value in constants.items() if name in graph.inputs}
-            if self._sink_size == 1:
-                executable = self._executable(graph, "train")
-            else:
-                executable = sunk_executable(
-                    graph,
-                    self._sink_size,
-                    carry=carry,
-                    constants=held,
-                    provider=self._provider,
-                    threads=self._threads,
-                )
             state = {name: self._state[name] for name in carry.values()}
-            self._loops[key] = StepLoop(executable, carry=carry, constants=held, state=state)
+            options = LoopOptions(
+                provider=self._provider,
+                threads=self._threads,
+                sink_size=self._sink_size,
+                trunk=self._trunk,
+                told=self._fell_back,
+            )
+            self._loops[key] = made_loop(
+                graph, options, carry=carry, constants=held, state=state, shown=self._shown(data)
+            )
             return self._loops[key]
         loop = self._loops[key]
         loop.load(
@@ -256,8 +286,18 @@ class Trainer:
         )
         return loop
 
+    def _shown(self, data: Data) -> list[dict[str, NDArray]]:
+        """The batches that a trunk is quantised by: the first ones in the data's own order."""
+        if self._trunk is None or self._trunk.quantise is None:
+            return []
+        batches = Batches(data, batch_size=self._batch_size, shuffle=False)
+        return [
+            {f"batch/{name}": rows for name, rows in batch.items()}
+            for batch in islice(batches, self._trunk.calibration)
+        ]
+
     def _executable(self, graph: Graph, name: str) -> Executable:
-        return Executable(to_onnx(graph, name=name), provider=self._provider, threads=self._threads)
+        return loaded(to_onnx(graph, name=name), self._provider, self._threads)
 
     def _recipe(self, data: Data) -> Recipe:
         rows = {
