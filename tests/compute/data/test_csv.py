@@ -74,6 +74,7 @@ def test_a_hard_number_is_what_python_reads(text: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=30))
+@example(["0.0", "18446744073709550592"])
 def test_numbers_are_those_of_python(texts: list[str]) -> None:
     values, bad = _read(texts)
     assert not bad.any()

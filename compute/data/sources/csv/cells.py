@@ -100,7 +100,7 @@ def _take_quotes_off(quotes: NDArray, starts: NDArray, ends: NDArray, last: NDAr
     quoted = quotes[starts] & quotes[ends - 1] & (ends - starts > 1)
     astray: NDArray = np.flatnonzero(~quoted & (before[ends] > before[starts]))
     if astray.size:
-        row = int(np.searchsorted(last, astray[0]))
+        row = int(np.count_nonzero(last < astray[0]))
         raise BadText(
             row, None, "has a quote in a cell that is not quoted", 'Quote the cell and double its quotes: "a 5"" pipe".'
         )

@@ -41,7 +41,7 @@ MINUS, PLUS = ord("-"), ord("+")
 
 @dataclass(frozen=True, slots=True)
 class Decimals:
-    """For each cell the number ``±mantissa · 10^-fraction``; meaningless where ``bad``.
+    """For each cell the number ``±mantissa · 10^-fraction``; 0 where ``bad``.
 
     mantissa: uint64[n]. fraction: int64[n], the digits after the point, at most 23. negative: bool[n]. bad: bool[n],
     the cell has more than 24 characters, or is other than an optional sign and up to 19 digits (leading zeros do not
@@ -77,6 +77,8 @@ def decimals(buffer: NDArray, starts: NDArray, ends: NDArray) -> Decimals:
     if count > 2:
         bad |= (folded[2] > MOST_IN_THIRD_WORD) | (length > PADDING)
         mantissa = mantissa + folded[2] * TEN_TO_16
+    if bad.any():
+        mantissa[bad] = fraction[bad] = 0
     return Decimals(mantissa, fraction, negative, bad)
 
 
