@@ -41,15 +41,19 @@ def _percentile(seen: Histogram, settings: QuantSettings) -> Range:
 
 def _kl(seen: Histogram, settings: QuantSettings) -> Range:
     counts, edges = np.maximum(seen.counts, 0), seen.edges
-    # Parts below and above the one that holds 0, which stays inside however narrow the range becomes.
+    # Parts below and above the one that holds 0, which stays inside however narrow the range becomes. What it counts
+    # is left out: 0 is a level of every range, and after ReLU it would outweigh all the rest.
     middle = int(np.clip(np.searchsorted(edges, 0.0, side="right") - 1, 0, len(counts) - 1))
+    counts[middle] = 0
     below, above = middle, len(counts) - 1 - middle
     levels = 1 << settings.activation_bits
-    fewest = min(1.0, levels / len(counts))
     best = (np.inf, 0, len(counts))
-    for part in np.linspace(fewest, 1.0, _TRIED):
+    # From wide to narrow, so that the wider of two equally good ones is taken. One with fewer parts in use than there
+    # are levels would be told perfectly, whatever lies outside.
+    for part in np.linspace(1.0, min(1.0, levels / len(counts)), _TRIED):
         start, stop = middle - round(part * below), middle + 1 + round(part * above)
-        best = min(best, (_divergence(counts, start, stop, levels), start, stop))
+        if np.count_nonzero(counts[start:stop]) > levels:
+            best = min(best, (_divergence(counts, start, stop, levels), start, stop), key=lambda found: found[0])
     return max(float(edges[best[1]]), seen.low), min(float(edges[best[2]]), seen.high)
 
 

@@ -11,11 +11,11 @@ from coterie.compute.nn.module import Module
 from coterie.compute.onnx.weights import embed_weights
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
+from coterie.compute.quant.aware import float_model, layers_of, learned_ranges
 from coterie.compute.quant.histogram import Range
 from coterie.compute.quant.normal_form import in_normal_form
 from coterie.compute.quant.placement import Site, sites
 from coterie.compute.quant.ptq import quantised_sites
-from coterie.compute.quant.qat import float_model, layers_of, learned_ranges
 from coterie.compute.quant.reading import read_model
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.errors import GraphRefused, InputError
