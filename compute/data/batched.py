@@ -25,7 +25,7 @@ _TEXT_BYTES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Batched:
-    """What :meth:`Dataset.batch` gives. Every method gives a new one; ``iter`` begins a stream of its batches.
+    """What :meth:`Dataset.batch` gives. Every method gives a new one; iterating begins a stream of its batches.
 
     Guarantees: equal pipelines give equal batches, bit for bit, whoever makes them and however far ahead.
     """
@@ -85,7 +85,9 @@ class Batched:
         return BatchStream(self)
 
     def __iter__(self) -> Iterator[Batch]:
-        return self.stream()
+        """The batches of a stream that is closed as soon as nobody iterates any more."""
+        with self.stream() as stream:
+            yield from stream
 
     def dict_iterator(self) -> BatchStream:
         """The stream, each batch made when it is asked for, by the caller."""
@@ -148,5 +150,5 @@ class Batched:
 
     @property
     def pieces_ahead(self) -> int:
-        """Pieces that are begun before they are needed."""
-        return max(1, 2 * self.count, -(-self.ahead * self.size // self.piece))
+        """Pieces that are made while the consumer works; none, where it makes them itself."""
+        return max(2 * self.count, -(-self.ahead * self.size // self.piece))

@@ -13,7 +13,8 @@ from coterie.compute.data.stage import Address, Job, Located, Memory, Stage
 from coterie.compute.ir import NDArray
 from coterie.errors import DataError
 
-_SPAN = 1024
+# Rows that are looked at together: no fewer, for a step's sake, and no more, which might not be needed.
+_FEWEST, _MOST = 32, 1024
 # A pipeline without end in which a filter keeps nothing would be searched for ever.
 PATIENCE = 1_000_000
 
@@ -74,7 +75,8 @@ class Remaining(Stage):
         found: _Found = memory.of(self, epoch, _Found)
         length, barren = self.below.length, 0
         while len(found.positions) < wanted and (length is None or found.next < length):
-            stop = found.next + _SPAN if length is None else min(found.next + _SPAN, length)
+            span = min(max(2 * (wanted - len(found.positions)), _FEWEST), _MOST)
+            stop = found.next + span if length is None else min(found.next + span, length)
             located = self.below.locate(Address.span(epoch, found.next, stop), memory)
             block = self.below.make(located, Job())
             kept = np.arange(stop - found.next) if block.index is None else block.index

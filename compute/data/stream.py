@@ -188,7 +188,7 @@ class BatchStream:
         batched, queue, waiting = self._batched, deque[_Piece](), 0
         epoch, start, length = self._cursor.epoch, self._cursor.position, self._batched.stage.length
         while True:
-            while len(queue) < batched.pieces_ahead and (batched.passes is None or epoch < batched.passes):
+            while len(queue) <= batched.pieces_ahead and (batched.passes is None or epoch < batched.passes):
                 # A sync point holds back the rows behind it. Where a filter leaves fewer rows than there were
                 # positions, more are begun when those are used up.
                 room, held = self._signals.room(self._cursor.step), pending.count + waiting

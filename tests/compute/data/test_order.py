@@ -1,0 +1,48 @@
+"""Orders and random numbers: the same everywhere, for they are found by counting."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.compute.data.order import permutation
+from coterie.compute.data.random_stream import RandomStream
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.integers(-(2**63), 2**63), st.integers(0, 100))
+def test_a_permutation_is_the_stable_order_of_the_raw_words(rows: int, seed: int, epoch: int) -> None:
+    words = np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64)).random_raw(rows)
+    assert permutation(rows, seed, epoch).tolist() == np.argsort(words, kind="stable").tolist()
+
+
+def test_words_that_agree_in_their_high_bits_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = np.array([7, 5, 2**40, 6, 5, 2**40 + 1], np.uint64)
+
+    class Drawn:
+        def __init__(self, **_: object) -> None: ...
+
+        def random_raw(self, count: int) -> np.ndarray:
+            return words[:count]
+
+    monkeypatch.setattr(np.random, "Philox", Drawn)
+    assert permutation(6, 0, 0).tolist() == [1, 4, 3, 0, 2, 5]
+
+
+def test_random_numbers_are_known_and_depend_on_all_four_numbers() -> None:
+    # Philox4x64-10 of the key and counter that the docstring names, as NumPy's raw stream gives it.
+    first = np.random.Philox(key=np.array([5, 1], np.uint64), counter=np.array([0, 0, 3, 2], np.uint64)).random_raw(4)
+    stream = RandomStream(5, 1, 2, 3)
+    assert stream.words(4).tolist() == first.tolist() == [int(word) for word in RandomStream(5, 1, 2, 3).words(4)]
+    others = [RandomStream(5, 1, 2, 4), RandomStream(5, 1, 3, 3), RandomStream(5, 2, 2, 3), RandomStream(6, 1, 2, 3)]
+    assert len({int(other.words(1)[0]) for other in others} | {int(first[0])}) == 5
+
+
+def test_random_numbers_lie_where_they_should() -> None:
+    stream = RandomStream(0, 0, 0, 0)
+    numbers = stream.uniform(-2.0, 3.0, (50, 40))
+    assert numbers.shape == (50, 40) and numbers.min() >= -2 and numbers.max() < 3
+    assert abs(numbers.mean() - 0.5) < 0.1  # 2000 numbers: three deviations
+    counts = np.bincount([stream.integer(5) for _ in range(1000)], minlength=5)
+    assert len(counts) == 5 and counts.min() > 150  # 200 expected, deviation 12.6
+    assert isinstance(stream.uniform(), float)
