@@ -30,7 +30,7 @@ from coterie.server.rounds.spending import Spending
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import Workers
 from coterie.server.secure.attempts import Attempts
-from coterie.server.secure.machine import Machines
+from coterie.server.secure.machines import Machines
 from coterie.server.secure.opening import Opening
 from coterie.server.secure.parts import Parts as AttemptParts
 from coterie.server.secure.turns import Turns

@@ -9,7 +9,8 @@ from coterie.protocol.secagg import Agreement, Outcome, Shares, ToClient
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import ORDER, dropped_out, not_in_roster, not_secure, over_for_all
 from coterie.server.device.task_states import own, refusal
-from coterie.server.secure.machine import Machine, Machines
+from coterie.server.secure.machine import Machine
+from coterie.server.secure.machines import Machines
 from coterie.server.store import attempts, tasks
 from coterie.server.store.tables import AttemptRow, TaskRow
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from coterie.aggregation.accumulate import Answer, accumulate_updates
 from coterie.aggregation.aggregate import aggregate_updates
-from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise, user_level
 from coterie.aggregation.server_optimizers import server_optimizer
@@ -64,6 +63,9 @@ def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a version on the coordinator's own rows."""
+    # The only job that runs graphs: the others start without ONNX Runtime.
+    from coterie.aggregation.evaluate import evaluate
+
     manifest = Manifest.from_bytes(Path(arguments["manifest"]).read_bytes())
     frozen, probe = arguments["frozen"], arguments["probe"]
     sums = evaluate(

@@ -7,7 +7,7 @@ from coterie.aggregation.engine import Phase
 from coterie.server.bell import Bell
 from coterie.server.metrics import Metrics
 from coterie.server.rounds.transitions import Rounds
-from coterie.server.secure.machine import Machines
+from coterie.server.secure.machines import Machines
 from coterie.server.secure.opening import Opening
 from coterie.server.secure.turns import Turns
 from coterie.server.store.blobs import BlobStore
