@@ -17,6 +17,7 @@ from coterie.cli import (
     models,
     new,
     policy,
+    prepare,
     server,
     simulate,
     stop,
@@ -31,6 +32,7 @@ from coterie.cli.failures import INTERRUPTED, report
 COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("demo", demo.demo, "Watch it work: real digits, a coordinator, ten clients."),
     ("new", new.new, "Write a starter project that runs."),
+    ("prepare", prepare.prepare, "Agree on a schema's statistics by sums over clients."),
     ("simulate", simulate.simulate, "Train an experiment with virtual clients."),
     ("server", server.server, "Run the coordinator."),
     ("submit", submit.submit, "Start an experiment on a coordinator."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.simulation.partition import dirichlet, iid, split
     from coterie.simulation.population import VirtualClients
+    from coterie.simulation.preparing import prepare
     from coterie.simulation.simulation import Simulation, simulate, simulate_full
 
 _HOMES = {
@@ -16,11 +17,12 @@ _HOMES = {
     "VirtualClients": "coterie.simulation.population",
     "dirichlet": "coterie.simulation.partition",
     "iid": "coterie.simulation.partition",
+    "prepare": "coterie.simulation.preparing",
     "simulate": "coterie.simulation.simulation",
     "simulate_full": "coterie.simulation.simulation",
     "split": "coterie.simulation.partition",
 }
-__all__ = ["Simulation", "VirtualClients", "dirichlet", "iid", "simulate", "simulate_full", "split"]
+__all__ = ["Simulation", "VirtualClients", "dirichlet", "iid", "prepare", "simulate", "simulate_full", "split"]
 
 
 def __getattr__(name: str) -> Any:

@@ -43,22 +43,45 @@ class Range:
     def narrowed(self, counts: Vector, tail: float, floor: float) -> "Range":
         """The even bins that hold all but ``tail`` of the counts at either end, and one bin more on both sides.
 
-        counts: ``[groups, bins]`` in these bins. floor: counts below it are taken for noise, as zeros. A group without
-        any count keeps a range from -1 to 1.
+        counts: ``[groups, bins]`` in these bins. floor: a count below it is taken for noise, as zero; bins are joined
+        until what is left is nearly all that there is. Where no bins stand out of the noise, the range stays as it is;
+        where it was logarithmic, it becomes -1 to 1.
         """
         groups, bins = counts.shape
-        edges, low, width = self.edges(bins), np.full(groups, -1.0), np.full(groups, 2.0 / bins)
+        edges = self.edges(bins)
+        low, width = (
+            (np.full(groups, -1.0), np.full(groups, 2.0 / bins)) if self.logarithmic else (self.low, self.width)
+        )
+        low, width = low.copy(), width.copy()
         for group in range(groups):
-            held = np.where(counts[group] >= max(floor, 0.0), counts[group], 0.0).clip(0)
-            if not held.sum() > 0:
+            held = _standing_out(counts[group], floor)
+            if held is None:
                 continue
-            reached = np.cumsum(held) / held.sum()
+            reached, joined = np.cumsum(held) / held.sum(), bins // held.size
             first = int(np.searchsorted(reached, tail, side="right"))
-            last = min(int(np.searchsorted(reached, 1 - tail, side="left")), bins - 1)
-            lower, upper = edges[group, max(first - 1, 0)], edges[group, min(last + 2, bins)]
+            last = min(int(np.searchsorted(reached, 1 - tail, side="left")), held.size - 1)
+            lower = edges[group, max(first * joined - 1, 0)]
+            upper = edges[group, min((last + 1) * joined + 1, bins)]
             low[group], width[group] = lower, (upper - lower) / bins
         # Devices are told float32 numbers, and everybody means these.
         return Range(low.astype(np.float32).astype(float), width.astype(np.float32).astype(float), False)
+
+
+NEARLY_ALL = 0.9
+
+
+def _standing_out(counts: Vector, floor: float) -> Vector | None:
+    """The counts of as many bins, or of half, a quarter … as many, without those that are noise; None where that leaves
+    too little at any width. The noise on a sum of bins grows as the root of their number.
+    """
+    whole, joined = float(counts.sum()), 1
+    while joined < counts.size and whole > 0:
+        sums = counts.reshape(-1, joined).sum(axis=1)
+        held = np.where(sums >= floor * joined**0.5, sums, 0.0).clip(0)
+        if held.sum() >= NEARLY_ALL * whole:
+            return held
+        joined *= 2
+    return None
 
 
 def logarithm(values: npt.ArrayLike) -> Vector:

@@ -35,7 +35,7 @@ class FoundNumber:
     """One number of a row, over all rows that answered, its values cut to [low, high].
 
     error: by how much the mean may be wrong; the deviation likewise. Half a bin always, and where the sums were noised
-    three deviations of what that makes of the mean.
+    three deviations of what that makes of the mean. bin: the width of one.
     """
 
     name: str
@@ -46,11 +46,12 @@ class FoundNumber:
     low: float
     high: float
     error: float
+    bin: float
 
     @property
     def is_constant(self) -> bool:
         """Whether no two values differ, as far as the bins can tell."""
-        return self.deviation <= 2 * self.error
+        return self.deviation <= self.bin
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,7 @@ def _number(name: str, counts: Vector, told: Told, place: int, noise: float) -> 
         low=float(edges[first]),
         high=float(edges[last + 1]),
         error=width / 2 + blur,
+        bin=width,
     )
 
 
@@ -191,7 +193,7 @@ def _standard(number: FoundNumber) -> tuple[float, float]:
 def _robust(number: FoundNumber) -> tuple[float, float]:
     lower, upper = number.quartiles
     # Where more than half of all values are alike, quartiles tell nothing.
-    spread = upper - lower if upper - lower > 2 * number.error else _standard(number)[1]
+    spread = upper - lower if upper - lower > number.bin else _standard(number)[1]
     return number.median, spread
 
 

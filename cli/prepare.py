@@ -1,0 +1,135 @@
+"""`coterie prepare`: the statistics, texts and classes of a draft schema, agreed by sums over clients."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from coterie.cli.output import Json, Output
+from coterie.cli.places import RESEARCHER_KEY, Authority, Token, admin_token, file_to_write
+from coterie.cli.promises import promise, promised
+from coterie.errors import ConfigurationError, ExperimentError
+
+if TYPE_CHECKING:
+    from coterie.aggregation.experiment import Experiment
+    from coterie.aggregation.preparation import Prepared, Survey
+
+
+def prepare(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the survey; NAME is `survey` when absent.")
+    ],
+    clients: Annotated[
+        str, typer.Option(help="The name in FILE that holds, or returns, each client's data; for a simulation.")
+    ] = "clients",
+    url: Annotated[
+        str | None, typer.Option(help="Ask the devices of this coordinator, instead of simulating clients.")
+    ] = None,
+    asked: Annotated[int | None, typer.Option(min=1, help="How many devices a coordinator asks in a round.")] = None,
+    population: Annotated[str, typer.Option(help="Whose devices are asked; made when absent.")] = "survey",
+    token: Token = None,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Hide every client as a whole, at this price for all rounds; see --clip.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="Of differential privacy, with --epsilon.")] = 1e-6,
+    clip: Annotated[float, typer.Option(help="About how many rows of a client count, with --epsilon.")] = 100.0,
+    out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.json"),
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Find means, deviations, categories and classes without anybody's rows, and write the finished schema."""
+    output = Output(json)
+    survey, sources = _loaded(target, clients if url is None else None)
+    path = file_to_write(out)
+    options: dict[str, Any] = {}
+    if epsilon is not None:
+        from coterie.privacy.dp.privacy import UserLevel
+
+        options["privacy"] = UserLevel(clip=clip, delta=delta, epsilon=epsilon)
+    if url is None:
+        from coterie.simulation import prepare as simulated
+
+        experiment = survey.ask(clients=len(sources), **options)
+        promise(output, experiment)
+        found = simulated(survey, sources, **options)
+    else:
+        if asked is None:
+            raise ConfigurationError(
+                "How many devices are to be asked in a round is not said.",
+                hint="Add --asked N: all there are, so that the answer is everybody's.",
+                code="asked_missing",
+            )
+        experiment = survey.ask(clients=asked, name=f"survey of {population}", **options)
+        found = _on_coordinator(output, survey, experiment, url, token, key, population, ca)
+    from coterie.protocol.schema_file import write_schema
+
+    write_schema(path, found.schema)
+    output.event("prepared", path=path, rounds=survey.rounds, **found.to_json(), **promised(experiment))
+    for line in found.lines():
+        output.say(line)
+    output.say(f"Schema: {path}; experiments read it with read_schema({str(path)!r}).")
+
+
+def _loaded(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
+    """The survey that the file makes (a Survey or a Draft, or a function that returns it), and each client's data."""
+    from coterie.aggregation.preparation import Draft, Survey
+    from coterie.cli.loading import call, load_module, split_target
+
+    path, name = split_target(target)
+    name = "survey" if name == "experiment" and not target.endswith(":experiment") else name
+    module = load_module(path)
+    value = call(module, path, name)
+    if isinstance(value, Draft):
+        value = Survey(value)
+    if not isinstance(value, Survey):
+        raise ExperimentError(
+            f"{path}: `{name}` is a {type(value).__name__}, not a Survey or a Draft.",
+            hint="Make it with coterie.aggregation.preparation.Survey(Draft(...)).",
+            code="experiment_file",
+        )
+    if clients is None:
+        return value, ()
+    sources = call(module, path, clients)
+    if not isinstance(sources, Sequence) or isinstance(sources, str):
+        raise ExperimentError(
+            f"{path}: `{clients}` is a {type(sources).__name__}, not a sequence with each client's data.",
+            hint='For example: clients = ["data/site-1.csv", "data/site-2.csv"]',
+            code="experiment_file",
+        )
+    return value, cast(Sequence[Any], sources)
+
+
+def _on_coordinator(
+    output: Output,
+    survey: "Survey",
+    experiment: "Experiment",
+    url: str,
+    token: str | None,
+    key: Path,
+    population: str,
+    ca: Path | None,
+) -> "Prepared":
+    from coterie.client_sdk.control.control import Control
+    from coterie.client_sdk.control.preparing import prepared
+    from coterie.client_sdk.control.submit import signing_key
+
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        run = control.submit(experiment, population=population, key=signing_key(key))
+        enrolment = control.enrolment_token(population)
+        join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
+        output.event(
+            "submitted",
+            experiment=run.id,
+            name=run.name,
+            population=population,
+            url=url,
+            token=enrolment.token,
+            join=join,
+        )
+        output.say(f"The survey {run.name} ({run.id}) waits for clients of population {population}.")
+        promise(output, experiment)
+        output.say("A client joins with (it may stay for the training; the token is a secret):")
+        output.say(f"  {join}")
+        return prepared(survey, run)
