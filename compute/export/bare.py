@@ -3,7 +3,8 @@ it imports nothing of coterie, so what it shows holds for whoever has the files 
 
 FOLDER/request.json: ``files``, their names; ``inputs``, their input names; ``repeats``, how many timed runs of one
 batch; ``threads`` of a session. FOLDER/feeds.npz: ``input_<i>``, batches of input i, [batches, *shape].
-FOLDER/outputs.npz gets ``file_<j>_output_<k>``, [batches, *shape]; standard output one line of JSON.
+FOLDER/outputs.npz gets ``file_<j>_output_<k>``, [batches, *shape]; standard output one line of JSON, which is
+``{"error": ...}`` where ONNX Runtime does not load or run a file.
 """
 
 import json
@@ -41,8 +42,8 @@ def timed(sessions: list[Any], feeds: list[dict[str, Any]], repeats: int) -> lis
     return spent
 
 
-def main(folder: Path) -> None:
-    """Answer the request that lies in a folder."""
+def answer(folder: Path) -> dict[str, Any]:
+    """What the request that lies in a folder asks for."""
     request: dict[str, Any] = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     with np.load(folder / "feeds.npz", allow_pickle=False) as held:
         columns = [held[f"input_{index}"] for index in range(len(request["inputs"]))]
@@ -57,13 +58,21 @@ def main(folder: Path) -> None:
         for position in range(len(results[0])):
             outputs[f"file_{index}_output_{position}"] = np.stack([result[position] for result in results])
     np.savez(folder / "outputs.npz", **outputs)
-    answer = {
+    return {
         "onnxruntime": str(RUNTIME.__version__),
         "names": [[str(output.name) for output in one.get_outputs()] for one in sessions],
         "milliseconds": timed(sessions, feeds, request["repeats"]),
         "modules": sorted({name.partition(".")[0] for name in sys.modules}),
     }
-    print(json.dumps(answer))
+
+
+def main(folder: Path) -> None:
+    """Print the answer, or what ONNX Runtime says instead."""
+    try:
+        told = answer(folder)
+    except Exception as error:  # ONNX Runtime raises classes of its own, without a common base
+        told = {"error": next(iter(str(error).strip().splitlines()), type(error).__name__)}
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":

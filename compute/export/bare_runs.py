@@ -88,13 +88,15 @@ def _answered(folder: Path) -> dict[str, Any]:
             code="bare_runtime",
         ) from error
     if done.returncode:
-        told = next(iter(reversed(done.stderr.strip().splitlines())), f"it ended with {done.returncode}")
+        told = next(iter(reversed(done.stderr.strip().splitlines())), "it said nothing")
+        raise InternalError(f"The process of a bare ONNX Runtime ended with {done.returncode}: {told}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if "error" in answer:
         raise GraphRefused(
-            f"A bare ONNX Runtime does not run the file: {told}",
+            f"A bare ONNX Runtime does not run the file: {answer['error']}",
             hint="Check the model's inputs, and that this version of onnxruntime reads its operator set.",
             code="bare_runtime",
         )
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if "coterie" in answer["modules"]:
         raise InternalError("The process that was to run ONNX Runtime alone has loaded coterie.")
     return answer

@@ -1,6 +1,7 @@
 """From a trained model to the file that is delivered, with proof that it is still the same model."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -40,7 +41,8 @@ class Exported:
             partial.write_bytes(self.data)
             partial.replace(target)
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
             raise StorageError(f"The exported model cannot be written to {target}: {error.strerror}.") from error
         return target
 
@@ -56,8 +58,8 @@ def export(
 
     source: an ONNX file of operator set 13 to 21 (a path, or its bytes; what ``save_infer`` and ``coterie models
     download`` write, and those of other exporters), or a graph whose weights are constants. examples: rows to measure
-    on; without them a few batches of random numbers are compared, and there is no score. calibration: rows that int8 looks
-    at; those of ``examples`` when absent.
+    on; without them a few batches of random numbers are compared, and there is no score. calibration: rows that int8
+    looks at; those of ``examples`` when absent.
 
     Guarantees: the file has the inputs and outputs of the model, of the same names, dtypes and order, and needs ONNX
     Runtime alone. It was run so, in a process of its own, and is as much like the model's NumPy reference as

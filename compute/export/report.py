@@ -31,9 +31,9 @@ class Figures:
 @dataclass(frozen=True, kw_only=True)
 class ExportReport:
     """before, after: the files, each run in a bare ONNX Runtime (``runtime``) of ``threads`` threads on the CPU, taking
-    turns. batch: rows of one run. rows: examples that were compared; 0 when there were none and random numbers stood for
-    them. metric: what ``score`` is. same_answers: the share of rows to which both files give the
-    same class, None where outputs are no classes. parity: the exported file against the NumPy reference of the graph
+    turns. batch: rows of one run. rows: examples that were compared; 0 when there were none and random numbers stood
+    for them. metric: what ``score`` is. same_answers: the share of rows to which both files give the same class, None
+    where outputs are no classes. parity: the exported file against the NumPy reference of the graph
     before any pass, on the first rows. agreement: against the file before, on all rows.
     calibrated: rows that int8 was calibrated on.
     """

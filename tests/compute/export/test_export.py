@@ -1,0 +1,334 @@
+"""Exports: the file is the model, in a runtime that knows nothing of coterie; the report says what was measured."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from coterie.compute import nn
+from coterie.compute.array import Array
+from coterie.compute.export import Examples, Exported, ExportOptions, Thresholds, export, infer_bare, run_bare
+from coterie.compute.interpret import interpret
+from coterie.compute.ir import Graph, NDArray
+from coterie.compute.nn.models import lenet
+from coterie.compute.onnx.weights import embed_weights
+from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes import optimise
+from coterie.compute.quant.settings import QuantSettings
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.errors import CoterieError, DataError, GraphRefused, InputError, StorageError
+
+FIXTURES = Path(__file__).parents[1] / "importer" / "fixtures"
+QUICK = 3  # timed runs: what they say is not asked here
+
+
+def quick(**options: object) -> ExportOptions:
+    return ExportOptions(**{"repeats": QUICK, **options})  # pyright: ignore[reportArgumentType]  one name each
+
+
+def rows(*shape: int, seed: int = 0) -> NDArray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def plan_file(module: nn.Module, *shape: int) -> tuple[bytes, dict[str, NDArray]]:
+    """A model as a plan delivers it, weights as inputs that are then filled, and the weights."""
+    weights = {f"shared/{name}": np.asarray(value) for name, value in module.init(0).items()}
+    specs = {name: TensorSpec(value.shape, "float32") for name, value in weights.items()}
+
+    def answer(given: GraphInputs) -> dict[str, Array]:
+        held = {name.removeprefix("shared/"): given[name] for name in weights}
+        return {"output": module(held, given["batch/x"])}
+
+    graph = trace_named(answer, specs | {"batch/x": TensorSpec(shape, "float32")})
+    return embed_weights(to_onnx(optimise(graph), name="infer"), weights), weights
+
+
+@pytest.fixture(scope="module")
+def lenet_file() -> tuple[bytes, dict[str, NDArray]]:
+    return plan_file(lenet(), 16, 1, 28, 28)
+
+
+@pytest.fixture(scope="module")
+def examples(lenet_file: tuple[bytes, dict[str, NDArray]]) -> Examples:
+    """40 rows (the last batch is short) with the labels that the model itself gives to all but four of them."""
+    x = rows(40, 1, 28, 28)
+    file = Executable(lenet_file[0])
+    batches = [np.resize(x[start : start + 16], (16, 1, 28, 28)) for start in (0, 16, 32)]
+    told = np.concatenate([file.run({"batch/x": batch})["output"] for batch in batches])[:40].argmax(axis=1)
+    told[:4] = (told[:4] + 1) % 10
+    return Examples(inputs={"batch/x": x}, labels=told)
+
+
+@pytest.fixture(scope="module")
+def in_float32(lenet_file: tuple[bytes, dict[str, NDArray]], examples: Examples) -> Exported:
+    return export(lenet_file[0], quick(), examples=examples)
+
+
+@pytest.fixture(scope="module")
+def in_int8(lenet_file: tuple[bytes, dict[str, NDArray]], examples: Examples) -> Exported:
+    return export(lenet_file[0], quick(precision="int8"), examples=examples)
+
+
+def test_the_file_is_plain_and_its_weights_have_their_names(
+    in_float32: Exported, lenet_file: tuple[bytes, dict[str, NDArray]]
+) -> None:
+    """Convolutions are not interleaved as a plan writes them; layers hold the trained bytes."""
+    operators = in_float32.report.after.operators
+    assert operators == {"Conv": 2, "Gemm": 3, "MaxPool": 2, "Relu": 4, "Reshape": 1}
+    assert in_float32.report.before.operators["Transpose"] > 0
+    model = onnx.load_from_string(in_float32.data)
+    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    weights = {name: value for name, value in lenet_file[1].items() if name.endswith(".weight")}
+    assert weights.keys() <= held.keys()
+    for name, value in weights.items():
+        np.testing.assert_array_equal(held[name], value)
+    assert [value.name for value in model.graph.input] == ["batch/x"]
+    assert [value.name for value in model.graph.output] == ["output"]
+
+
+def test_the_report_counts_and_scores_both_files(
+    in_float32: Exported, lenet_file: tuple[bytes, dict[str, NDArray]], examples: Examples
+) -> None:
+    report = in_float32.report
+    assert (report.rows, report.batch, report.metric, report.threads) == (40, 16, "accuracy", 1)
+    assert report.before.score == report.after.score == 0.9
+    assert report.same_answers == 1.0
+    assert (report.before.bytes, report.after.bytes) == (len(lenet_file[0]), len(in_float32.data))
+    assert report.size_ratio == len(in_float32.data) / len(lenet_file[0])
+    assert report.after.operations is not None and report.after.operations <= (report.before.operations or 0)
+    assert min(report.before.milliseconds, report.after.milliseconds) > 0
+    told = json.loads(json.dumps(report.to_json()))
+    assert told["size_ratio"] == report.size_ratio and told["after"]["score"] == 0.9
+    assert {line[0] for line in report.rows_of_table()} >= {"size", "accuracy", "same answers"}
+
+
+def test_int8_is_small_and_answers_the_same(in_int8: Exported, examples: Examples) -> None:
+    report = in_int8.report
+    assert report.size_ratio <= 0.3
+    assert report.calibrated == 40
+    assert report.same_answers is not None and report.same_answers >= 0.95
+    assert report.after.operations is None  # integer operations are not counted as floating point
+    assert report.parity.cosine >= 0.99
+    # What it costs to compute with a byte is seen, and not passed over.
+    assert report.agreement.largest > 0
+
+
+def test_float16_halves_the_file_and_keeps_its_ends(lenet_file: tuple[bytes, dict[str, NDArray]]) -> None:
+    made = export(lenet_file[0], quick(precision="float16"))
+    assert 0.48 < made.report.size_ratio < 0.52
+    assert made.report.rows == 0 and made.report.metric is None
+    model = onnx.load_from_string(made.data)
+    ends = {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    assert ends == {TensorProto.FLOAT}
+    assert {tensor.data_type for tensor in model.graph.initializer} == {TensorProto.FLOAT16, TensorProto.INT64}
+    assert made.report.parity.cosine > 0.9999
+
+
+def test_a_bare_runtime_runs_what_our_own_runtime_and_the_reference_run(in_float32: Exported) -> None:
+    """``infer_bare`` is a process of its own; were coterie in it, it would have raised."""
+    x = rows(16, 1, 28, 28, seed=5)
+    bare = infer_bare(in_float32.data, {"batch/x": x})
+    np.testing.assert_allclose(
+        bare["output"], Executable(in_float32.data).run({"batch/x": x})["output"], rtol=1e-5, atol=1e-6
+    )
+
+
+# ---- foreign files
+
+
+@pytest.mark.parametrize("name", ["cnn_13", "transformer_18_dynamo", "gru_17"])
+def test_files_of_other_exporters_keep_their_answers(name: str) -> None:
+    made = export(FIXTURES / f"{name}.onnx", quick(sizes={"batch": 3}))
+    assert made.report.parity.largest < 1e-5 and made.report.agreement.largest < 1e-5
+    assert made.report.batch == 3
+    assert "BatchNormalization" not in made.report.after.operators
+    opset = onnx.load_from_string(made.data).opset_import[0]
+    assert (opset.domain, opset.version) == ("", 17)
+
+
+def _foreign(*nodes: onnx.NodeProto, **tensors: NDArray) -> bytes:
+    """x[batch, 2, 4, 4] → y, by these nodes and initialisers."""
+    graph = helper.make_graph(
+        list(nodes),
+        "foreign",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+CHANNELS = {name: np.abs(rows(3, seed=index)) + 0.5 for index, name in enumerate(("s", "t", "m", "v"))}
+BATCH_NORM = _foreign(
+    helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+    helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["y"]),
+    w=rows(3, 2, 3, 3),
+    **CHANNELS,
+)
+
+
+@pytest.mark.capability("G2", "G4")
+def test_g2_a_file_with_batch_norm_becomes_one_convolution() -> None:
+    made = export(BATCH_NORM, quick(sizes={"batch": 2}))
+    assert made.report.before.operators == {"BatchNormalization": 1, "Conv": 1}
+    assert made.report.after.operators == {"Conv": 1}
+    assert (made.report.before.parameters, made.report.after.parameters) == (54 + 12, 54 + 3)
+    assert made.report.parity.largest < 1e-5
+    assert onnx.load_from_string(made.data).graph.initializer[0].name == "w"
+
+
+def test_weights_beside_a_file_are_counted_and_come_inside(tmp_path: Path) -> None:
+    model = onnx.load_from_string(_foreign(helper.make_node("Conv", ["x", "w"], ["y"]), w=rows(64, 2, 3, 3)))
+    onnx.save(model, tmp_path / "big.onnx", save_as_external_data=True, location="big.bin", size_threshold=0)
+    made = export(tmp_path / "big.onnx", quick(sizes={"batch": 1}))
+    assert made.report.before.bytes > (tmp_path / "big.bin").stat().st_size == 64 * 18 * 4
+    assert not onnx.load_from_string(made.data).graph.initializer[0].external_data
+    assert made.report.parity.largest < 1e-5
+
+
+def test_a_graph_of_ones_own_is_exported_without_a_file() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    weights = net.init(0)
+    graph = trace_named(lambda given: {"y": net(weights, given["x"])}, {"x": TensorSpec((4, 3), "float32")})
+    x, y = rows(10, 3), rows(10, 1, seed=1)
+    made = export(graph, quick(), examples=Examples(inputs={"x": x}, labels=y))
+    told = np.concatenate([interpret(graph, {"x": np.resize(x[at : at + 4], (4, 3))})["y"] for at in (0, 4, 8)])[:10]
+    assert made.report.metric == "mean_squared_error"
+    assert made.report.after.score == pytest.approx(float(np.mean((told - y) ** 2)), rel=1e-4)
+    assert made.report.same_answers is None
+
+
+# ---- refusals
+
+
+def _next(graph: GraphInputs) -> dict[str, Array]:
+    return {"next/w": graph["w"] * graph["x"]}
+
+
+TRAINS = trace_named(_next, {name: TensorSpec((2,), "float32") for name in ("w", "x")})
+CONV = _foreign(helper.make_node("Conv", ["x", "w"], ["y"]), w=rows(3, 2, 3, 3))
+REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str, str]] = {
+    "a graph that trains": (lambda: export(TRAINS), GraphRefused, "training_graph", "next/w"),
+    "a file that trains": (
+        lambda: export(to_onnx(TRAINS, name="train")),
+        GraphRefused,
+        "training_graph",
+        "next/w",
+    ),
+    "batch norm in training mode": (
+        lambda: export(
+            _foreign(
+                helper.make_node("BatchNormalization", ["x", "s", "t", "m", "v"], ["y", "a", "b"], training_mode=1),
+                **{name: value[:2] for name, value in CHANNELS.items()},
+            ),
+            quick(sizes={"batch": 2}),
+        ),
+        GraphRefused,
+        "import_refused",
+        "training mode",
+    ),
+    "no file": (lambda: export("nowhere.onnx"), StorageError, "storage_failed", "nowhere.onnx"),
+    "no ONNX": (lambda: export(b"not a model"), GraphRefused, "import_refused", ""),
+    "a size left open": (lambda: export(CONV), InputError, "export_size", "batch"),
+    "int8 without rows": (
+        lambda: export(CONV, quick(precision="int8", sizes={"batch": 2})),
+        InputError,
+        "calibration_missing",
+        "calibrate",
+    ),
+    "int8 without a product": (
+        lambda: export(
+            _foreign(helper.make_node("Relu", ["x"], ["y"])),
+            quick(precision="int8", sizes={"batch": 2}),
+            examples=Examples(inputs={"x": rows(4, 2, 4, 4)}),
+        ),
+        GraphRefused,
+        "graph_refused",
+        "",
+    ),
+    "examples under another name": (
+        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"image": rows(4, 2, 4, 4)})),
+        DataError,
+        "data_missing",
+        "x",
+    ),
+    "examples of another shape": (
+        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": rows(4, 2, 4, 5)})),
+        DataError,
+        "data_shape",
+        "4, 5",
+    ),
+    "no rows": (
+        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": rows(0, 2, 4, 4)})),
+        DataError,
+        "data_shape",
+        "at least one",
+    ),
+    "text": (
+        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": np.full((4, 2, 4, 4), "a")})),
+        DataError,
+        "data_shape",
+        "x",
+    ),
+    "more labels than rows": (
+        lambda: export(
+            CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": rows(4, 2, 4, 4)}, labels=np.zeros(5, int))
+        ),
+        DataError,
+        "data_shape",
+        "[4, 5]",
+    ),
+    "a precision that is none": (
+        lambda: quick(precision="int4"),
+        InputError,
+        "input_invalid",
+        "int4",
+    ),
+    "no repeats": (lambda: quick(repeats=0), InputError, "input_invalid", "repeats"),
+    "a size of 0": (lambda: quick(sizes={"batch": 0}), InputError, "input_invalid", "batch"),
+    "a graph without inputs": (
+        lambda: export(Graph({}, (), {})),
+        InputError,
+        "input_invalid",
+        "no inputs",
+    ),
+    "no batches": (lambda: run_bare([CONV], []), InputError, "input_invalid", "no batch"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_by_name(case: str) -> None:
+    attempt, kind, code, word = REFUSED[case]
+    with pytest.raises(kind) as refused:
+        attempt()
+    assert refused.value.reason == code
+    assert word in str(refused.value)
+
+
+def test_a_file_that_is_another_model_is_refused(lenet_file: tuple[bytes, dict[str, NDArray]]) -> None:
+    strict = Thresholds(cosine=1.0, euclidean=1.0, largest=0.0)
+    settings = QuantSettings(activations=None, weight_bits=2)
+    with pytest.raises(GraphRefused, match="is another model: its cosine similarity") as refused:
+        export(lenet_file[0], quick(precision="int8", quantisation=settings, parity=strict))
+    assert refused.value.reason == "export_differs"
+
+
+def test_what_a_bare_runtime_cannot_run_is_said_in_its_words() -> None:
+    wrong = {"x": rows(1, 3, 4, 4)}
+    with pytest.raises(GraphRefused, match="bare ONNX Runtime does not run the file: .*INVALID_ARGUMENT") as refused:
+        run_bare([CONV], [wrong])
+    assert refused.value.reason == "bare_runtime"
+
+
+def test_a_file_is_written_whole_or_not_at_all(in_float32: Exported, tmp_path: Path) -> None:
+    written = in_float32.save(tmp_path / "made" / "model.onnx")
+    assert written.read_bytes() == in_float32.data
+    (tmp_path / "file").write_text("here", encoding="utf-8")
+    with pytest.raises(StorageError, match="cannot be written"):
+        in_float32.save(tmp_path / "file" / "model.onnx")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "made", "model.onnx"]
