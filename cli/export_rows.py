@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ def from_columns(path: Path, names: Sequence[str], label: str | None) -> Example
     return Examples(inputs=_matched(rest, names, path), labels=_whole(labels))
 
 
-def _read(path: Path) -> dict[str, NDArray[np.generic]]:
+def _read(path: Path) -> dict[str, NDArray[Any]]:
     from coterie.compute.data.sources import open_source
 
     source = open_source(path)
@@ -54,11 +55,9 @@ def _read(path: Path) -> dict[str, NDArray[np.generic]]:
     return {name: np.asarray(column) for name, column in rows.items()}
 
 
-def _matched(
-    columns: Mapping[str, NDArray[np.generic]], names: Sequence[str], path: Path
-) -> dict[str, NDArray[np.generic]]:
+def _matched(columns: Mapping[str, NDArray[Any]], names: Sequence[str], path: Path) -> dict[str, NDArray[Any]]:
     """Each input's column: of its own name, or of what stands behind the last slash of it ("batch/x" is x)."""
-    found: dict[str, NDArray[np.generic]] = {}
+    found: dict[str, NDArray[Any]] = {}
     for name in names:
         held = columns.get(name, columns.get(_plain(name)))
         if held is None:
@@ -75,7 +74,7 @@ def _plain(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _beside(path: Path, columns: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
+def _beside(path: Path, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """All columns as one matrix; a single one as it is."""
     if text := [name for name, column in columns.items() if column.dtype.kind not in "biuf"]:
         raise DataError(
@@ -89,7 +88,7 @@ def _beside(path: Path, columns: Mapping[str, NDArray[np.generic]]) -> NDArray[n
     return held[0] if len(held) == 1 else np.concatenate([column.reshape(len(column), -1) for column in held], axis=1)
 
 
-def _whole(labels: NDArray[np.generic] | None) -> NDArray[np.generic] | None:
+def _whole(labels: NDArray[Any] | None) -> NDArray[Any] | None:
     """Labels that were read as floats and are whole are classes."""
     if labels is None or labels.dtype.kind != "f" or not np.array_equal(labels, np.round(labels)):
         return labels

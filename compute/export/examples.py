@@ -47,7 +47,8 @@ class Examples:
                 code="data_missing",
             )
         sizes = {type_.shape[:1] for type_ in types.values()}
-        counts = {len(self.inputs[name]) for name in types} | ({len(self.labels)} if self.labels is not None else set())
+        counts = {len(self.inputs[name]) for name in types}
+        counts.update(() if self.labels is None else (len(self.labels),))
         if len(sizes) != 1 or sizes == {()} or len(counts) != 1 or counts == {0}:
             raise DataError(
                 f"Inputs and labels must have the same number of rows, at least one; they have {sorted(counts)}.",
@@ -99,7 +100,7 @@ def score(outputs: NDArray, labels: NDArray) -> tuple[Metric, float]:
     if labels.dtype.kind in "biu":
         found = answers(outputs) if outputs.shape != labels.shape else np.round(outputs)
         _check_labels(found.shape, labels.shape)
-        return "accuracy", float(np.mean(found == labels))
+        return "accuracy", float(np.mean(np.equal(found, labels)))
     flat = outputs.reshape(labels.shape) if outputs.size == labels.size else outputs
     _check_labels(flat.shape, labels.shape)
     return "mean_squared_error", float(np.mean((flat.astype(np.float64) - labels) ** 2))

@@ -48,8 +48,9 @@ def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
     specs = _specs(model, sizes)
 
     def answered(given: Mapping[str, Any]) -> dict[str, Any]:
-        results = model(model.parameters, *(given[name] for name in specs))
-        return dict(zip(model.outputs, results if isinstance(results, tuple) else (results,), strict=True))
+        results: Any = model(model.parameters, *(given[name] for name in specs))
+        listed: list[Any] = [results] if len(model.outputs) == 1 else [*results]
+        return dict(zip(model.outputs, listed, strict=True))
 
     graph = trace_named(answered, specs)
     require_inference("export", graph)

@@ -5,7 +5,7 @@ faster (``primitives.convolution_lowering``). In a file for inference weights ar
 layouts of their own, and a quantiser and an accelerator expect the plain convolution.
 """
 
-from coterie.compute.ir import Graph, Node, Value
+from coterie.compute.ir import Attributes, Graph, Node, Value
 from coterie.compute.passes.rewrite import View, rewrite
 
 
@@ -40,7 +40,7 @@ def _alone(view: View, value: Value, primitive: str) -> Node | None:
     return view.producer(value, primitive) if view.uses(value) == 1 else None
 
 
-def _plain(conv: Node, beside: int, wide: int) -> "dict[str, object] | None":
+def _plain(conv: Node, beside: int, wide: int) -> Attributes | None:
     """The window without the neighbours; None where it does not step from one example to itself."""
     (rows, columns), (down, across) = conv.attributes["dilation"], conv.attributes["stride"]
     top, (left, right) = conv.attributes["padding"]

@@ -71,7 +71,8 @@ def _past_reduction(node: Node, view: View) -> Value | None:
     if there is None:
         return None
     x, order = there
-    axes, kept = tuple(sorted(order[axis] for axis in node.attributes["axes"])), node.attributes["keepdims"]
+    over: Shape = node.attributes["axes"]
+    axes, kept = tuple(sorted(order[axis] for axis in over)), node.attributes["keepdims"]
     reduced = view.emit(node.primitive, x, axes=axes, keepdims=kept)
     left = order if kept else _renumbered(tuple(axis for axis in order if axis not in axes))
     return view.emit("transpose", reduced, permutation=left)
@@ -96,11 +97,10 @@ def _past_window(node: Node, view: View) -> Value | None:
     if there is None:
         return None
     x, order = there
-    turned = {
-        name: tuple(numbers[order.index(axis)] for axis in range(len(order))) if isinstance(numbers, tuple) else numbers
-        for name, numbers in node.attributes.items()
-    }
-    return view.emit("transpose", view.emit(node.primitive, x, **turned), permutation=order)
+    back = [order.index(axis) for axis in range(len(order))]
+    by_axis = ("starts", "stops") if node.primitive == "slice" else ("before", "after")
+    turned = {name: tuple(node.attributes[name][index] for index in back) for name in by_axis}
+    return view.emit("transpose", view.emit(node.primitive, x, **{**node.attributes, **turned}), permutation=order)
 
 
 def _past_concat(node: Node, view: View) -> Value | None:

@@ -166,7 +166,8 @@ def _averaged(node: Node, view: View) -> Value | None:
 
 def _summed(node: Node, view: View) -> Value | None:
     """The sum of x * a is the sum of x, times a, where a is constant and the same along the axes that are summed."""
-    axes, kept = node.attributes["axes"], node.attributes["keepdims"]
+    axes: Shape = node.attributes["axes"]
+    kept: bool = node.attributes["keepdims"]
     if node.output.type.size == node.inputs[0].type.size:
         return None
     for _, x, constant in _with_constants(node, view, "multiply"):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -10,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from coterie.compute import nn
-from coterie.compute.array import Array
+from coterie.compute.array import Array, as_array
 from coterie.compute.export import Examples, Exported, ExportOptions, Thresholds, export, infer_bare, run_bare
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
@@ -184,7 +185,7 @@ def test_g2_a_file_with_batch_norm_becomes_one_convolution() -> None:
 
 def test_weights_beside_a_file_are_counted_and_come_inside(tmp_path: Path) -> None:
     model = onnx.load_from_string(_foreign(helper.make_node("Conv", ["x", "w"], ["y"]), w=rows(64, 2, 3, 3)))
-    onnx.save(model, tmp_path / "big.onnx", save_as_external_data=True, location="big.bin", size_threshold=0)
+    cast(Any, onnx).save(model, tmp_path / "big.onnx", save_as_external_data=True, location="big.bin", size_threshold=0)
     made = export(tmp_path / "big.onnx", quick(sizes={"batch": 1}))
     assert made.report.before.bytes > (tmp_path / "big.bin").stat().st_size == 64 * 18 * 4
     assert not onnx.load_from_string(made.data).graph.initializer[0].external_data
@@ -193,7 +194,7 @@ def test_weights_beside_a_file_are_counted_and_come_inside(tmp_path: Path) -> No
 
 def test_a_graph_of_ones_own_is_exported_without_a_file() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    weights = net.init(0)
+    weights = {name: as_array(value) for name, value in net.init(0).items()}
     graph = trace_named(lambda given: {"y": net(weights, given["x"])}, {"x": TensorSpec((4, 3), "float32")})
     x, y = rows(10, 3), rows(10, 1, seed=1)
     made = export(graph, quick(), examples=Examples(inputs={"x": x}, labels=y))
