@@ -14,7 +14,7 @@ from coterie.aggregation.preparation import rule as rules
 from coterie.aggregation.preparation.counting import in_bins, of_texts
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import COLUMNS, LONGEST, matrix
-from coterie.aggregation.preparation.rule import BINS, SurveyRule
+from coterie.aggregation.preparation.rule import SurveyRule
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -91,11 +91,11 @@ class _Surveyed(Module):
         rows = {features[0].name: x} if len(features) == 1 else x
         count = next(iter(rows.values())).shape[0]
         tally, rule = params[TALLY], self.rule
-        middle = 1 + rule.numbers * BINS
+        middle = 1 + rule.numbers * rule.bins
         found = xp.broadcast_to(tally[0], (count,))
         if rule.numbers:
             parts = [xp.reshape(rows[part.name], (count, part.elements)) for part in self.draft.numbers]
-            weights = xp.reshape(tally[1:middle], (rule.numbers, BINS))
+            weights = xp.reshape(tally[1:middle], (rule.numbers, rule.bins))
             bins = [params[TOLD + name] for name in (rules.LOW, rules.WIDTH, rules.LOGARITHMIC)]
             values = xp.matrix_transpose(parts[0] if len(parts) == 1 else xp.concat(parts, axis=1))
             found = found + xp.sum(in_bins(values, bins[0], bins[1], bins[2], weights), axis=0)

@@ -40,12 +40,12 @@ class Range:
         edges = self.low[:, None] + self.width[:, None] * np.arange(bins + 1)
         return unlogarithm(edges) if self.logarithmic else edges
 
-    def narrowed(self, counts: Vector, tail: float, floor: float) -> "Range":
+    def narrowed(self, counts: Vector, whole: float, tail: float, floor: float) -> "Range":
         """The even bins that hold all but ``tail`` of the counts at either end, and one bin more on both sides.
 
-        counts: ``[groups, bins]`` in these bins. floor: a count below it is taken for noise, as zero; bins are joined
-        until what is left is nearly all that there is. Where no bins stand out of the noise, the range stays as it is;
-        where it was logarithmic, it becomes -1 to 1.
+        counts: ``[groups, bins]`` in these bins. whole: how many there are of each group, or about so many. floor: a
+        count below it is taken for noise, as zero; bins are joined until what is left is nearly all that there is.
+        Where no bins stand out of the noise, the range stays as it is; where it was logarithmic, it becomes -1 to 1.
         """
         groups, bins = counts.shape
         edges = self.edges(bins)
@@ -54,31 +54,30 @@ class Range:
         )
         low, width = low.copy(), width.copy()
         for group in range(groups):
-            held = _standing_out(counts[group], floor)
+            held = _standing_out(counts[group], whole, floor)
             if held is None:
                 continue
             reached, joined = np.cumsum(held) / held.sum(), bins // held.size
             first = int(np.searchsorted(reached, tail, side="right"))
             last = min(int(np.searchsorted(reached, 1 - tail, side="left")), held.size - 1)
-            lower = edges[group, max(first * joined - 1, 0)]
-            upper = edges[group, min((last + 1) * joined + 1, bins)]
+            lower, upper = edges[group, max(first - 1, 0) * joined], edges[group, min(last + 2, held.size) * joined]
             low[group], width[group] = lower, (upper - lower) / bins
         # Devices are told float32 numbers, and everybody means these.
         return Range(low.astype(np.float32).astype(float), width.astype(np.float32).astype(float), False)
 
 
-NEARLY_ALL = 0.9
+NEARLY_ALL = 0.8
 
 
-def _standing_out(counts: Vector, floor: float) -> Vector | None:
+def _standing_out(counts: Vector, whole: float, floor: float) -> Vector | None:
     """The counts of as many bins, or of half, a quarter … as many, without those that are noise; None where that leaves
     too little at any width. The noise on a sum of bins grows as the root of their number.
     """
-    whole, joined = float(counts.sum()), 1
-    while joined < counts.size and whole > 0:
+    joined = 1
+    while joined < counts.size and counts.any():
         sums = counts.reshape(-1, joined).sum(axis=1)
         held = np.where(sums >= floor * joined**0.5, sums, 0.0).clip(0)
-        if held.sum() >= NEARLY_ALL * whole:
+        if held.any() and held.sum() >= NEARLY_ALL * whole:
             return held
         joined *= 2
     return None

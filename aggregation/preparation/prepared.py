@@ -15,7 +15,6 @@ from coterie.aggregation.preparation.bins import Range
 from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
 from coterie.aggregation.preparation.rule import (
-    BINS,
     COLUMNS,
     LOGARITHMIC,
     LOW,
@@ -109,7 +108,7 @@ class Prepared:
 def read(draft: Draft, rule: SurveyRule, sheet: Sheet, told: Told, *, share: float, seed: int) -> Prepared:
     """What the sums of the last round say. Raises errors.ExperimentError (``survey_unanswered``)."""
     noise = float(told[NOISE][0])
-    floor = above_noise(noise, rule.numbers * BINS + rule.texts * rule.most * COLUMNS)
+    floor = above_noise(noise, rule.numbers * rule.bins + rule.texts * rule.most * COLUMNS)
     if sheet.rows < max(1.0, 3 * noise):
         raise _unanswered(f"About {sheet.rows:.0f} rows answered, which the noise of {noise:.3g} rows hides")
     numbers: list[FoundNumber] = []
@@ -148,14 +147,14 @@ def _number(name: str, counts: Vector, told: Told, place: int, noise: float) -> 
     whole = float(counts.sum())
     if bool(told[LOGARITHMIC][0]) or not whole > 0:
         raise _unanswered(f"Nothing is known of the numbers of {name!r}")
-    edges = Range(told[LOW].astype(float), told[WIDTH].astype(float), False).edges(BINS)[place]
+    edges = Range(told[LOW].astype(float), told[WIDTH].astype(float), False).edges(counts.size)[place]
     middles = (edges[:-1] + edges[1:]) / 2
     mean = float(counts @ middles / whole)
     variance = max(float(counts @ (middles - mean) ** 2 / whole), 0.0)
     reached = np.concatenate([[0.0], np.maximum.accumulate(np.cumsum(counts)) / whole])
     lower, median, upper = (float(np.interp(level, reached, edges)) for level in (0.25, 0.5, 0.75))
     held = np.flatnonzero(counts > 3 * noise)
-    first, last = (int(held[0]), int(held[-1])) if held.size else (0, BINS - 1)
+    first, last = (int(held[0]), int(held[-1])) if held.size else (0, counts.size - 1)
     blur = 3 * noise * float(np.linalg.norm(middles - mean)) / whole
     return FoundNumber(
         name=name,

@@ -1,6 +1,6 @@
 """The sums of a survey, and what becomes of them from round to round. Needs no compiler.
 
-One vector holds everything: the number of rows; for each number of a row, counts in `BINS` bins; for each text column a
+One vector holds everything: the number of rows; for each number of a row, counts in bins; for each text column a
 row of `COLUMNS` sums for each of ``most`` texts. What these sums are of changes with the rounds:
 
     numbers    first bins of every magnitude, then twice the bins of the range that was found
@@ -32,7 +32,8 @@ from coterie.aggregation.preparation.hashing import COLUMNS, DIGIT, DIGITS
 from coterie.aggregation.reducers import Vector
 
 NAME = "survey"
-BINS = 256
+BINS, NOISED_BINS = 256, 64
+"""Of a number. Every bin has noise of its own, so that many of them make a mean worse."""
 MOST_NUMBERS, MOST_TEXT_COLUMNS, MOST_FOUND = 4_096, 256, 1_024
 LOW, WIDTH, LOGARITHMIC, STAGE, SLOTS, NOISE = "low", "width", "logarithmic", "stage", "slots", "noise"
 """What devices are told: the bins of the numbers, what is asked of texts, and the digits of the hashes found so far;
@@ -47,7 +48,7 @@ Slots = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SurveyRule:
-    """See `coterie.aggregation.analytics.rule.Sums`. numbers, texts, most: how many there are of each."""
+    """See `coterie.aggregation.analytics.rule.Sums`. numbers, bins, texts, most: how many there are of each."""
 
     parameters: dict[str, float]
     told: Told
@@ -56,6 +57,7 @@ class SurveyRule:
     largest: int
     clipped: bool
     numbers: int
+    bins: int
     texts: int
     most: int
     name: str = NAME
@@ -64,21 +66,21 @@ class SurveyRule:
     @property
     def size(self) -> int:
         """How many sums there are."""
-        return 1 + self.numbers * BINS + self.texts * self.most * COLUMNS
+        return 1 + self.numbers * self.bins + self.texts * self.most * COLUMNS
 
     def split(self, total: Vector) -> Sheet:
         """The sums apart."""
-        middle = 1 + self.numbers * BINS
+        middle = 1 + self.numbers * self.bins
         return Sheet(
             rows=float(total[0]),
-            numbers=total[1:middle].reshape(self.numbers, BINS),
+            numbers=total[1:middle].reshape(self.numbers, self.bins),
             texts=total[middle:].reshape(self.texts, self.most, COLUMNS),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """rows: how many; numbers: ``[numbers, BINS]``; texts: ``[texts, most, COLUMNS]``."""
+    """rows: how many; numbers: ``[numbers, bins]``; texts: ``[texts, most, COLUMNS]``."""
 
     rows: float
     numbers: Vector = field(repr=False)
@@ -112,16 +114,17 @@ def survey_rule(
     deviation = number(NAME, "noise", noise, least=0)
     reach = whole(NAME, "largest", largest, least=1, most=LARGEST_EXACT)
     short = whole(NAME, "clipped", clipped, least=0, most=1)
+    bins = NOISED_BINS if deviation else BINS
     rounds = DIGITS + 1 if columns > known else DIGITS
 
-    floor = above_noise(deviation, groups * BINS + columns * places * COLUMNS)
+    floor = above_noise(deviation, groups * bins + columns * places * COLUMNS)
 
     def advance(total: Vector, told: Told, round: int) -> Told:
         sheet = rule.split(total)
         after = dict(told)
         if groups and round < rounds:
             before = Range(told[LOW].astype(float), told[WIDTH].astype(float), bool(told[LOGARITHMIC][0]))
-            after |= _told_range(before.narrowed(sheet.numbers, outside, floor))
+            after |= _told_range(before.narrowed(sheet.numbers, sheet.rows, outside, floor))
         if columns and round < rounds:
             after[STAGE] = _stage(round + 1, rounds)
             least = max(least_share * sheet.rows * (1 - 1e-12), floor, 1e-9)
@@ -142,12 +145,13 @@ def survey_rule(
             "largest": float(reach),
             "clipped": float(short),
         },
-        told=_first(groups, columns, known, places, deviation, rounds, slots),
+        told=_first(groups, bins, columns, known, places, deviation, rounds, slots),
         advance=advance,
         rounds=rounds,
         largest=reach,
         clipped=bool(short),
         numbers=groups,
+        bins=bins,
         texts=columns,
         most=places,
     )
@@ -160,11 +164,11 @@ def above_noise(deviation: float, sums: int) -> float:
 
 
 def _first(
-    numbers: int, texts: int, declared: int, most: int, noise: float, rounds: int, slots: Slots | None
+    numbers: int, bins: int, texts: int, declared: int, most: int, noise: float, rounds: int, slots: Slots | None
 ) -> dict[str, npt.NDArray[np.float32]]:
     told = {NOISE: np.array([noise], np.float32)}
     if numbers:
-        told |= _told_range(Range.everything(numbers, BINS))
+        told |= _told_range(Range.everything(numbers, bins))
     if texts:
         known = np.full((texts, most, DIGITS), UNUSED, np.float32) if slots is None else slots.copy()
         known[declared:] = UNUSED

@@ -23,7 +23,7 @@ from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
 from coterie.aggregation.preparation.prepared import Prepared, read
-from coterie.aggregation.preparation.rule import UNUSED, SurveyRule, survey_rule
+from coterie.aggregation.preparation.rule import NOISE, UNUSED, SurveyRule, survey_rule
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.privacy.dp.privacy import MATRIX, UserLevel
 from coterie.privacy.dp.rounds import round_noise
@@ -124,7 +124,8 @@ class Survey:
         Raises errors.InputError (``query_mismatch``) for a version of anything else; errors.ExperimentError
         (``survey_unanswered``) naming a column of which too little is known.
         """
-        rule = self.rule()
+        noise = float(version[TOLD + NOISE][0]) if np.shape(version.get(TOLD + NOISE)) == (1,) else 0.0
+        rule = self.rule(_Terms(noise=abs(noise) if math.isfinite(noise) else 0.0))
         wanted = {HIGH: (rule.size,), LOW: (rule.size,)} | {TOLD + n: value.shape for n, value in rule.told.items()}
         if {name: value.shape for name, value in version.items()} != wanted:
             raise errors.InputError(

@@ -299,16 +299,18 @@ def test_bins_cover_every_magnitude_and_find_the_range() -> None:
     assert np.abs(logarithm(values)).max() < REACH
     first = Range.everything(1, BINS)
     counts = np.histogram(logarithm([5.0] * 98 + [1e6, -1e6]), BINS, (-REACH, REACH))[0][None].astype(float)
-    assert first.narrowed(counts, 0.02, 0.0).edges(BINS)[0, [0, -1]].tolist() == pytest.approx([2.6, 9.6], abs=0.1)
-    assert first.narrowed(counts, 0.0, 0.0).edges(BINS)[0, 0] < -1e6
-    found = first.narrowed(counts, 0.0, 2.0)
+    assert first.narrowed(counts, 100.0, 0.02, 0.0).edges(BINS)[0, [0, -1]].tolist() == pytest.approx(
+        [2.6, 9.6], abs=0.1
+    )
+    assert first.narrowed(counts, 100.0, 0.0, 0.0).edges(BINS)[0, 0] < -1e6
+    found = first.narrowed(counts, 100.0, 0.0, 2.0)
     assert found.edges(BINS)[0, 0] > 2  # single values are no more than the noise
-    assert first.narrowed(0 * counts, 0.0, 0.0).edges(BINS)[0, [0, -1]].tolist() == [-1, 1]
+    assert first.narrowed(0 * counts, 0.0, 0.0, 0.0).edges(BINS)[0, [0, -1]].tolist() == [-1, 1]
     # Where the bins have become too fine to stand out one by one, they are judged together; and else stay.
     thin = np.where(np.arange(BINS) < BINS // 2, 3.0, 0.0)[None]
-    edges, halved = found.edges(BINS)[0], found.narrowed(thin, 0.0, 10.0).edges(BINS)[0]
+    edges, halved = found.edges(BINS)[0], found.narrowed(thin, 384.0, 0.0, 10.0).edges(BINS)[0]
     assert halved[-1] == pytest.approx((edges[0] + edges[-1]) / 2, rel=0.1)
-    assert found.narrowed(thin, 0.0, 1e6).edges(BINS).tolist() == found.edges(BINS).tolist()
+    assert found.narrowed(thin, 384.0, 0.0, 1e6).edges(BINS).tolist() == found.edges(BINS).tolist()
 
 
 # Privacy.

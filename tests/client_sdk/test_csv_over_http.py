@@ -2,6 +2,9 @@
 
 import csv
 import threading
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +12,16 @@ import pytest
 from sdk_kit import RESEARCHER, Coordinator, infer
 
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.preparation import Category, Draft, Number, Survey
+from coterie.aggregation.preparation.tabular import tabular
 from coterie.client_sdk import Control, Device
+from coterie.client_sdk.control.preparing import prepared
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import adam
-from coterie.errors import DataError
+from coterie.errors import DataError, ExperimentError
+from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
@@ -108,3 +115,87 @@ def test_a_hospital_whose_file_does_not_fit_never_joins(coordinator: Coordinator
             with pytest.raises(DataError, match=r"hospital\.csv: column 'x9', row 1: 'n/a'"):
                 device.run()
         assert control.devices("strict") == []
+
+
+DRAFT = Draft((Number("dose"), Category("ward")), label=Category("outcome"))
+WARDS = ("surgery", "children", "007")
+
+
+def skewed(folder: Path) -> list[Path]:
+    """Three hospitals, each with a ward that it has most of; healed where the dose is above the ward's own."""
+    paths: list[Path] = []
+    for site in range(3):
+        draw = np.random.Generator(np.random.PCG64(site))
+        wards = draw.choice(3, 60, p=np.roll((0.7, 0.2, 0.1), site))
+        doses = draw.normal(500 + 200 * wards, 60)
+        paths.append(folder / f"hospital{site}.csv")
+        with paths[-1].open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("patient", "ward", "dose", "outcome"))
+            for ward, dose in zip(wards.tolist(), doses.tolist(), strict=True):
+                outcome = "healed" if dose > 500 + 200 * ward else "ill"
+                writer.writerow((f"p{draw.integers(1000)}", WARDS[ward], f"{dose:.1f}", outcome))
+    return paths
+
+
+@contextmanager
+def devices(coordinator: Coordinator, token: str, paths: Sequence[Path], folder: Path) -> Generator[None, None, None]:
+    """Devices on these files, which join once and stay."""
+    made = [Device(coordinator.url, data=path, folder=folder / path.stem, token=token) for path in paths]
+    threads = [threading.Thread(target=device.run) for device in made]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for device in made:
+            device.stop()
+        for thread in threads:
+            thread.join(20)
+        for device in made:
+            device.close()
+
+
+@pytest.mark.capability("F3")
+def test_files_with_text_are_prepared_and_trained_on_by_devices_that_join_once(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """First the statistics of all files, then the same with noise, whose price the population's ledger holds, then
+    training; all in one population."""
+    paths, survey = skewed(tmp_path), Survey(DRAFT, most=8)
+    rows: list[Mapping[str, str]] = [row for path in paths for row in csv.DictReader(path.read_text().splitlines())]
+    privacy = UserLevel(clip=200.0, delta=1e-6, epsilon=9000.0)
+    with Control(coordinator.url, token=coordinator.token) as control:
+        run = control.submit(survey.ask(clients=3), key=RESEARCHER, population="wards")
+        token = control.enrolment_token("wards", uses=3).token
+        with devices(coordinator, token, paths, tmp_path):
+            answer = prepared(survey, run, timeout_s=60)
+            noised = control.submit(
+                survey.ask(clients=3, name="noised", privacy=privacy), key=RESEARCHER, population="wards"
+            )
+            again = prepared(survey, noised, timeout_s=60)
+            experiment = Experiment(
+                name="outcome",
+                model=tabular(answer.schema, hidden=(16,)),
+                schema=answer.schema,
+                loss=softmax_cross_entropy,
+                metrics={"accuracy": accuracy},
+                optimizer=adam(0.02),
+                batch_size=8,
+                epochs=6,
+                rounds=RoundPolicy(rounds=4, cohort=3, evaluate_every=4),
+            )
+            history = control.submit(experiment, key=RESEARCHER, population="wards").wait(60)
+        assert len(control.devices("wards")) == 3
+        spent = control.budget("wards")
+        unlike = DataSchema((Feature(name="patient", dtype="int32"),), Label(name="y"))
+        with pytest.raises(ExperimentError, match="reads patient as 'patient', which was not declared so"):
+            control.ensure_population("wards", unlike)
+    assert answer.categories[0].counts == Counter(row["ward"] for row in rows)
+    assert answer.categories[1].counts == Counter(row["outcome"] for row in rows)
+    doses = np.array([float(row["dose"]) for row in rows])
+    assert abs(answer.numbers[0].mean - doses.mean()) <= answer.numbers[0].error < 5
+    assert again.schema.label == answer.schema.label and again.noise > 0
+    assert [record.state for record in history.rounds] == ["committed"] * 4
+    assert history.rounds[-1].metrics["accuracy"] > 0.8
+    assert any(0 < (part.epsilon or 0) <= 9000 for part in spent.experiments)
