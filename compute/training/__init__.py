@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.compute.training.accumulation import accumulate as accumulate
+    from coterie.compute.training.cost import measure as measure
     from coterie.compute.training.precision import Precision as Precision
     from coterie.compute.training.precision import amp as amp
     from coterie.compute.training.sink import sunk as sunk
@@ -23,6 +24,7 @@ _HOMES = {
     "Trainer": "trainer",
     "accumulate": "accumulation",
     "amp": "precision",
+    "measure": "cost",
     "sunk": "sink",
     "sunk_executable": "sink",
 }
