@@ -346,7 +346,9 @@ class ModelView(Response):
 
 
 class DeviceView(Response):
-    """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak."""
+    """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak. threads,
+    memory_bytes, yardstick_us: what it said of itself when it enrolled, see `coterie.protocol.device.Capabilities`.
+    """
 
     id: DeviceId
     population: Slug
@@ -358,6 +360,9 @@ class DeviceView(Response):
     enrolled_at: datetime
     last_seen_at: datetime | None = None
     accepted: Whole = 0
+    threads: Positive | None = None
+    memory_bytes: Size | None = None
+    yardstick_us: Positive | None = None
 
 
 class Event(Response):

@@ -70,7 +70,11 @@ class RetryWindow(Response):
 
 
 class Capabilities(Request):
-    """What a device has: versions, codecs by name, trainers, kinds of secrecy, and the caps it trains under."""
+    """What a device has: versions, codecs by name, trainers, kinds of secrecy, and the caps it trains under.
+
+    yardstick_us: microseconds that one fixed small inference takes there on one thread, measured, to two digits; None
+    where it was not measured.
+    """
 
     sdk: Token = "coterie-python/0"
     runtime: Token = "onnxruntime/0"
@@ -80,6 +84,7 @@ class Capabilities(Request):
     secure: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
     threads: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
     memory_bytes: Size | None = None
+    yardstick_us: Positive | None = None
 
 
 class PopulationInfo(Response):

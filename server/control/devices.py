@@ -18,10 +18,13 @@ router = gated_router("devices")
 
 
 def _view(here: Coordinator, row: DeviceRow, accepted: int) -> DeviceView:
+    details = json.loads(row.details)
+    # Rows of earlier versions say less.
+    said = details.get("capabilities", {})
     return DeviceView(
         id=row.id,
         population=row.population,
-        name=json.loads(row.details).get("name"),
+        name=details.get("name"),
         public_key=row.public,
         kind="device" if row.max_clients is None else "edge",
         max_clients=row.max_clients,
@@ -29,6 +32,9 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int) -> DeviceView:
         enrolled_at=instant(row.created_at),
         last_seen_at=instant(here.fleet.last(row.id) or row.seen_at),
         accepted=accepted,
+        threads=said.get("threads"),
+        memory_bytes=said.get("memory_bytes"),
+        yardstick_us=said.get("yardstick_us"),
     )
 
 
