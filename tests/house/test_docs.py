@@ -6,6 +6,7 @@ A comment before a block says what is done with it:
     <!-- run: NAME until TEXT -->       a console block whose one command stays running as NAME once it has printed TEXT
     <!-- interrupt: NAME -->            with an empty line after it: Ctrl-C to NAME, which must end
     <!-- file: PATH -->                 a block of any kind is written to PATH
+    <!-- given: PATH as NAME -->        with an empty line after it: a file of the repository is there as NAME
     <!-- not run: REASON -->            a Python block that cannot run by itself
 
 Python blocks of a page run in order as one program. `http://127.0.0.1:8765` becomes a free port, and the word TOKEN the
@@ -15,6 +16,7 @@ token that the last `coterie submit` printed.
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,7 +31,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<marker>run|run: [^>]*|interrupt: [^>]*|file: [^>]*|not run: [^>]*) -->\n)?"
+    r"(?:^<!-- (?P<marker>run|run: [^>]*|interrupt: [^>]*|given: [^>]*|file: [^>]*|not run: [^>]*) -->\n)?"
     r"(?:^```(?P<language>\w+)\n(?P<text>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
@@ -132,6 +134,9 @@ class Reader:
                     self.run(command)
             case "interrupt", _:
                 self.interrupt(rest)
+            case "given", _:
+                source, _, name = rest.partition(" as ")
+                shutil.copy(ROOT / source, self.folder / name)
             case "file", _:
                 (self.folder / rest).write_text(block.text, encoding="utf-8")
             case "not run", _:

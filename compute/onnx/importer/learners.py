@@ -18,8 +18,8 @@ from coterie.compute.onnx.importer.operation import Operation, Rule
 from coterie.errors import GraphRefused
 
 DOMAIN = "ai.onnx.ml"
-# What makes of an array something that is none.
-MAPS = frozenset({"ZipMap"})
+# It makes a map from class to number of each row; the numbers stay an array here.
+MAP = "ZipMap"
 _TRANSFORMS = {"NONE": "Identity", "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 
 

@@ -1,7 +1,7 @@
 """A foreign ONNX file as plain values, checked as far as that can be done before it runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from coterie.compute.onnx.importer.checks import (
     refuse_unknown,
 )
 from coterie.compute.onnx.importer.graph import Foreign, Input, Size, Step, needed
-from coterie.compute.onnx.importer.learners import DOMAIN, MAPS, WRITTEN_OUT, written_out
+from coterie.compute.onnx.importer.learners import DOMAIN, MAP, WRITTEN_OUT, written_out
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.onnx.importer.roles import is_uniform, sorted_by_use
 from coterie.compute.onnx.importer.tensors import (
@@ -42,7 +42,7 @@ def load(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None =
         gradients = grad(lambda params: loss(model(params, x), labels))(model.parameters)
 
     outputs: names of tensors to compute instead of the file's own outputs; what they do not need is not imported.
-    Outputs of text (names of classes) and maps are left out.
+    Outputs of text (names of classes) are left out, maps from class to number are arrays, a column for each class.
 
     Raises StorageError when the file cannot be read, GraphRefused (code import_refused) for what is no ONNX graph, and
     for an operator, dtype or operator set that is not translated, naming the node; InputError for an output that the
@@ -106,7 +106,7 @@ class _Parts:
     def _take(self, index: int, node: Any, outputs: set[str]) -> None:
         ours, learner = node.domain in ("", "ai.onnx"), node.domain == DOMAIN
         first = node.output[0] if len(node.output) else ""
-        if self.text.intersection(node.input) or (learner and node.op_type in MAPS):
+        if self.text.intersection(node.input):
             self.text.update(node.output)
             return
         if ours and node.op_type == "Constant":
@@ -119,12 +119,14 @@ class _Parts:
         if ours and node.op_type == "Identity" and first not in outputs and self._renamed(node.input[0], first):
             return
         step = _step(index, node, self.same)
+        if learner and step.operator == MAP:
+            step = replace(step, operator="Identity")
         if not (learner and node.op_type in WRITTEN_OUT):
             self.steps.append(step)
             return
         # Names of nodes need not differ.
         twice = any(name.startswith(f"{step.name}.") for name in self.held)
-        written = written_out(Step(step.operator, f"{step.name}#{index}", *_rest(step)) if twice else step)
+        written = written_out(replace(step, name=f"{step.name}#{index}") if twice else step)
         self.steps.extend(written.steps)
         self.held.update(written.held)
         self.text.update(written.text)
@@ -142,10 +144,6 @@ class _Parts:
         else:
             self.same[output] = name
         return True
-
-
-def _rest(step: Step) -> tuple[tuple[str, ...], tuple[str, ...], Mapping[str, Any]]:
-    return step.inputs, step.outputs, step.attributes
 
 
 def _step(index: int, node: Any, same: Mapping[str, str]) -> Step:
@@ -167,7 +165,8 @@ def _outputs(asked: Sequence[str] | None, parts: _Parts, inputs: Sequence[Input]
     if asked is None:
         wanted = [name for name in given if name not in parts.text]
         if not wanted:
-            raise refused("All of its outputs are text or maps.", "Name tensors of numbers: load(path, outputs=[...]).")
+            last = [name for step in parts.steps[-4:] for name in step.outputs if name]
+            raise refused("All of its outputs are text.", f"Name tensors of numbers: load(path, outputs={last}).")
         return wanted
     made = {name for step in parts.steps for name in step.outputs} | {each.name for each in inputs}
     for name in asked:

@@ -1,0 +1,195 @@
+"""Write the graphs of this folder's fixtures that PyTorch and scikit-learn export.
+
+    pip install 'coterie[bench]' && python tests/compute/importer/make_fixtures.py [NAME ...]
+
+Weights are random, from fixed seeds; a name (``gru_17``) writes that file alone. fixtures/README.md says what is what.
+"""
+
+# The exporters have no types.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def _torch(name: str, make: Callable[[Any], Any], shape: tuple[int, ...], opset: int, *, dynamo: bool = False) -> None:
+    """A model exported for inputs of this shape, the first axis open. make: called with the module ``torch``."""
+    import torch
+
+    torch.manual_seed(0)
+    model = make(torch).eval()
+    example = torch.randn(shape)
+    path = FIXTURES / f"{name}.onnx"
+    if dynamo:
+        batch = torch.export.Dim("batch")
+        program = torch.onnx.export(
+            model, (example,), dynamo=True, opset_version=opset, output_names=["y"], dynamic_shapes=({0: batch},)
+        )
+        program.save(str(path))
+    else:
+        torch.onnx.export(
+            model,
+            (example,),
+            str(path),
+            dynamo=False,
+            opset_version=opset,
+            input_names=["x"],
+            output_names=["y"],
+            dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
+        )
+    _without_debugging(path)
+
+
+def _without_debugging(path: Path) -> None:
+    """Take out the texts that exporters add, which name files and lines of the machine."""
+    model = onnx.load(str(path))
+    model.doc_string = ""
+    del model.metadata_props[:]
+    for function in (model.graph, *model.functions):
+        function.doc_string = ""
+        del function.metadata_props[:]
+        for part in (*function.node, *function.value_info):
+            part.doc_string = ""
+            del part.metadata_props[:]
+    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+        value.doc_string = ""
+        if hasattr(value, "metadata_props"):
+            del value.metadata_props[:]
+    onnx.save(model, str(path))
+
+
+def _readings(torch: Any) -> Any:
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def _recurrent(kind: str, **options: Any) -> Callable[[Any], Any]:
+    def make(torch: Any) -> Any:
+        class Last(torch.nn.Module):
+            """A recurrent layer, and a linear one of its last step."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.cell = getattr(torch.nn, kind)(5, 6, batch_first=True, **options)
+                self.out = torch.nn.Linear(12 if options.get("bidirectional") else 6, 3)
+
+            def forward(self, x: Any) -> Any:
+                return self.out(self.cell(x)[0][:, -1])
+
+        return Last()
+
+    return make
+
+
+def _fresh(torch: Any) -> Any:
+    """Nothing has trained it yet: its scales are all ones, its offsets and running means all zeros."""
+    nn = torch.nn
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, bias=False),
+        nn.ReLU(),
+        nn.BatchNorm2d(4),
+        nn.Tanh(),
+        nn.BatchNorm2d(4),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+
+
+def _trained(torch: Any) -> Any:
+    """A network whose scales, offsets and statistics are numbers of their own, as after training."""
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.BatchNorm2d(4),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 4, 3, stride=2),
+        nn.LeakyReLU(),
+        nn.BatchNorm2d(4),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+    with torch.no_grad():
+        for layer in (model[2], model[6]):
+            for tensor in (layer.weight, layer.bias, layer.running_mean, layer.running_var):
+                tensor.add_(torch.rand(4))
+    return model
+
+
+def _sklearn(name: str, make: Callable[[Any, Any], Any], features: int, opset: int, **options: Any) -> None:
+    """A fitted learner. make: called with rows and classes (0, 1 or 2), returns it."""
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import FloatTensorType
+
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 3, 120)
+    rows = (rng.normal(size=(120, features)) + 2 * np.eye(3, features)[labels]).astype(np.float32)
+    learner = make(rows, labels)
+    model = to_onnx(
+        learner,
+        initial_types=[("x", FloatTensorType([None, features]))],
+        target_opset={"": opset, "ai.onnx.ml": 3},
+        options={id(learner): options} if options else None,
+    )
+    onnx.save(model, str(FIXTURES / f"{name}.onnx"))
+    _without_debugging(FIXTURES / f"{name}.onnx")
+
+
+def _logistic(rows: Any, labels: Any) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.1)).fit(rows, labels)
+
+
+def _text(rows: Any, labels: Any) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import Normalizer
+
+    return make_pipeline(Normalizer(), LogisticRegression()).fit(rows, np.array(["idle", "worn"])[labels // 2])
+
+
+def _layers(rows: Any, labels: Any) -> Any:
+    from sklearn.neural_network import MLPClassifier
+
+    return MLPClassifier((8,), activation="tanh", max_iter=20, random_state=0).fit(rows, labels)
+
+
+def _ridge(rows: Any, labels: Any) -> Any:
+    from sklearn.linear_model import Ridge
+
+    return Ridge().fit(rows, np.stack([labels, rows.sum(axis=1)], axis=1))
+
+
+MAKERS: dict[str, Callable[[], None]] = {
+    "readings_17": lambda: _torch("readings_17", _readings, (2, 4), 17),
+    "readings_21_dynamo": lambda: _torch("readings_21_dynamo", _readings, (2, 4), 21, dynamo=True),
+    "fresh_13": lambda: _torch("fresh_13", _fresh, (2, 2, 8, 8), 13),
+    "fresh_18_dynamo": lambda: _torch("fresh_18_dynamo", _fresh, (2, 2, 8, 8), 18, dynamo=True),
+    "cnn_20": lambda: _torch("cnn_20", _trained, (2, 2, 9, 9), 20),
+    "gru_17": lambda: _torch("gru_17", _recurrent("GRU"), (2, 7, 5), 17),
+    "gru_18_dynamo": lambda: _torch("gru_18_dynamo", _recurrent("GRU"), (2, 7, 5), 18, dynamo=True),
+    "lstm_16": lambda: _torch("lstm_16", _recurrent("LSTM", num_layers=2, bidirectional=True), (2, 7, 5), 16),
+    "rnn_19": lambda: _torch("rnn_19", _recurrent("RNN", nonlinearity="relu"), (2, 7, 5), 19),
+    "sk_logistic_17": lambda: _sklearn("sk_logistic_17", _logistic, 5, 17),
+    "sk_text_13": lambda: _sklearn("sk_text_13", _text, 5, 13),
+    "sk_mlp_18": lambda: _sklearn("sk_mlp_18", _layers, 5, 18, zipmap=False),
+    "sk_ridge_15": lambda: _sklearn("sk_ridge_15", _ridge, 4, 15),
+}
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:] or MAKERS:
+        MAKERS[wanted]()
