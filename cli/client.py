@@ -45,6 +45,10 @@ def client(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads that training may use; 1 when absent.")] = None,
     memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory that training may use, in MiB.")] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(help="Where to train: cpu (when absent), auto (the quickest that proves right), or a name."),
+    ] = None,
     trainer: Annotated[
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
     ] = None,
@@ -65,7 +69,7 @@ def client(
     from coterie.client_sdk.device.device import Device
 
     output = Output(json)
-    floor = _policy(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data)
+    floor = _policy(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data, provider=provider)
     own: Trainer | None = _own_trainer(trainer) if trainer else None
     device = Device(
         url,
@@ -128,6 +132,15 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"  helped to open the sum of {facts['survivors']} clients, and only that")
         case "attempt" if facts["state"] != "summed":
             output.say(f"  no sum was opened: {facts['cause'] or facts['state']}")
+        case "provider" if facts["state"] == "failed":
+            output.say(f"  {facts['provider']} failed, the CPU goes on from the same state: {facts['reason']}")
+        case "provider" if facts["state"] == "chosen":
+            times = ", ".join(f"{name} {s * 1000:.2f} ms" for name, s in facts["seconds"].items())
+            output.say(f"  trains on {facts['provider']}; a step took {times}")
+        case "provider":
+            output.say(
+                f"  {facts['provider']} is {facts['state']}" + (f": {facts['reason']}" if "reason" in facts else "")
+            )
         case "settled":
             output.say(f"  settled: {facts['outcome']}")
         case "waiting" if facts["seconds"] >= LONG_WAIT_S:
@@ -162,7 +175,9 @@ def show(output: Output, dry: "DryRun") -> None:
     output.say(dry.note)
 
 
-def _policy(file: Path | None, *, threads: int | None, memory_mb: int | None, reveal_data: bool) -> "DevicePolicy":
+def _policy(
+    file: Path | None, *, threads: int | None, memory_mb: int | None, reveal_data: bool, provider: str | None
+) -> "DevicePolicy":
     """The policy of the file and the options together.
 
     Raises ConfigurationError for a file that cannot be used, or that says what an option says too.
@@ -174,6 +189,7 @@ def _policy(file: Path | None, *, threads: int | None, memory_mb: int | None, re
         "threads": ("--threads", threads),
         "memory_bytes": ("--memory-mb", None if memory_mb is None else memory_mb * MEBIBYTE),
         "reveal_data": ("--reveal-data", reveal_data or None),
+        "provider": ("--provider", provider),
     }
     base = DevicePolicy() if file is None else read_policy(file)
     for name, (option, value) in options.items():

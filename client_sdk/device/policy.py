@@ -43,7 +43,9 @@ class DevicePolicy:
 
     max_epsilon, max_delta: take only tasks of experiments that promise differential privacy at least this strong;
     without max_epsilon none is asked for. units: whose presence that promise may hide. trusts: who may have to be
-    trusted for it. source: the file that says all this, for refusals.
+    trusted for it. provider: where training runs: "cpu", "auto" for whichever execution provider makes a step soonest,
+    or the name of one; never one that has not computed every recipe and the plan's first step as the CPU does. source:
+    the file that says all this, for refusals.
 
     memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
     sets of the step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations
@@ -68,6 +70,7 @@ class DevicePolicy:
     max_delta: float = 1e-5
     units: frozenset[str] = frozenset(ALL_UNITS)
     trusts: frozenset[str] = frozenset(ALL_TRUSTED)
+    provider: str = "cpu"
     source: PolicySource | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from coterie.errors import ConfigurationError
 
 LARGEST_FILE: Final = 1 << 16
 _KEY: Final = re.compile(r"^[0-9a-f]{64}$")
+_PROVIDER: Final = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "max_weight": _LIMIT,
     "max_steps": _LIMIT,
     "reveal_data": _FLAG,
+    "provider": Rule(
+        'the name of an execution provider in quotes, as in "cpu", "openvino" or "auto"',
+        lambda value: value if isinstance(value, str) and _PROVIDER.match(value) else None,
+    ),
 }
 
 PLAN_RULES: Final[Mapping[str, Rule]] = {

@@ -4,7 +4,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from threading import Event as Flag
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.faults import Faults
@@ -28,6 +28,9 @@ from coterie.errors import (
 )
 from coterie.protocol.canonical import parse_json, sha256_hex
 from coterie.protocol.device import Abort, Progress, Task
+
+if TYPE_CHECKING:
+    from coterie.client_sdk.device.providers import DeviceProviders
 
 # A device that fails task after task wastes leases that others could use.
 MOST_FAILURES: Final = 3
@@ -56,6 +59,7 @@ class Runner:
     emit: Emit
     stop: Flag
     trainer: Trainer | None
+    providers: "DeviceProviders | None" = field(default=None, init=False)
     courier: SecureCourier = field(init=False)
     failures: int = field(default=0, init=False)
 
@@ -143,6 +147,7 @@ class Runner:
             raise RemoteError("The coordinator closed the task while it was trained.", code="task_finished") from None
         finally:
             heart.cancel()
+            self.hear_of_providers()
         at("encoding")
         self.emit(
             "trained" if task.kind == "train" else "evaluated",
@@ -265,5 +270,18 @@ class Runner:
             # Loading ONNX Runtime takes time that a check-in need not wait for.
             from coterie.client_sdk.device.trainers.plan import PlanTrainer
 
-            self.trainer = PlanTrainer()
+            if self.settings.policy.provider != "cpu":
+                from coterie.client_sdk.device.providers import DeviceProviders
+
+                self.providers = DeviceProviders(self.settings.policy.provider, self.store.verdicts.recall())
+            self.trainer = PlanTrainer(providers=self.providers)
         return self.trainer
+
+    def hear_of_providers(self) -> None:
+        """Remember and tell what became of execution providers while a task was worked on."""
+        for news in self.providers.news() if self.providers else ():
+            if news.verdict is not None:
+                self.store.verdicts.record(news.verdict)
+            facts = {"reason": news.reason, "seconds": news.seconds, "steps": news.steps}
+            told = {name: fact for name, fact in facts.items() if fact not in ("", None)}
+            self.emit("provider", provider=news.provider, state=news.state, **told)

@@ -49,6 +49,10 @@ class Provider:
         return self.executable(data, fallback=False).run
 
 
+ON_CPU = Provider(CPU, "")
+"""The CPU, whatever its version: what everything falls back to."""
+
+
 def discover(plugins: Iterable[Provider] = ()) -> list[Provider]:
     """The providers that run graphs on this machine: ONNX Runtime's in its order of preference, those of its installed
     plug-ins, and those of other packages (``coterie.compute.extension.providers.load_providers`` finds the installed

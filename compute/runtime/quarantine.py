@@ -5,45 +5,26 @@ its identity changes; another version, driver or set of recipes is judged anew.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from coterie.compute.runtime.conformance import conformance, recipes_digest
 from coterie.compute.runtime.devices import Provider
+from coterie.compute.runtime.verdict import Identity, Verdict
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What a verdict is about. recipes: what it was tried with (`recipes_digest`)."""
-
-    provider: str
-    version: str
-    driver: str
-    recipes: str
-
-    @staticmethod
-    def of(provider: Provider) -> "Identity":
-        """A provider as it is on this machine now."""
-        return Identity(provider.name, provider.runtime, provider.driver, recipes_digest())
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a provider may compute here, and why not where it may not."""
-
-    identity: Identity
-    trusted: bool
-    reason: str = ""
+def identity_of(provider: Provider) -> Identity:
+    """A provider as it is on this machine now."""
+    return Identity(provider.name, provider.runtime, provider.driver, recipes_digest())
 
 
 def judge(provider: Provider) -> Verdict:
     """Try every recipe; takes seconds."""
     report = conformance(provider)
-    return Verdict(Identity.of(provider), report.passed, report.reason)
+    return Verdict(identity_of(provider), report.passed, report.reason)
 
 
 def failure(provider: Provider, reason: str) -> Verdict:
     """The verdict on a provider that failed in a run: what it passed before counts no more."""
-    return Verdict(Identity.of(provider), trusted=False, reason=reason)
+    return Verdict(identity_of(provider), trusted=False, reason=reason)
 
 
 def verdicts(
@@ -53,4 +34,4 @@ def verdicts(
     judged: Callable[[Provider], Verdict] = judge,
 ) -> dict[Provider, Verdict]:
     """A verdict for each provider: the remembered one where there is one, else a new one for the caller to remember."""
-    return {provider: remembered.get(Identity.of(provider)) or judged(provider) for provider in providers}
+    return {provider: remembered.get(identity_of(provider)) or judged(provider) for provider in providers}

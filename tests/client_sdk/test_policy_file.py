@@ -33,6 +33,7 @@ max_download_bytes = 2000
 max_weight = 500
 max_steps = 70
 reveal_data = true
+provider = "openvino"
 
 [plan]
 manifest_bytes = 1000
@@ -59,7 +60,7 @@ def test_every_line_reaches_the_policy(write: Callable[[str], Path]) -> None:
     assert policy.modes == {"consistent"} and policy.signers == {KEY} and policy.min_corrupt == 0.2
     assert policy.units == {"user"} and policy.trusts == {"device", "cohort"}
     assert (policy.threads, policy.memory_bytes, policy.max_weight, policy.max_steps) == (2, 2**29, 500, 70)
-    assert (policy.max_upload_bytes, policy.max_download_bytes) == (1000, 2000)
+    assert (policy.max_upload_bytes, policy.max_download_bytes, policy.provider) == (1000, 2000, "openvino")
     plan = policy.plan
     assert (plan.manifest_bytes, plan.parameters, plan.state, plan.graph.graph_bytes) == (1000, 2000, 3000, 4000)
     # The whole file above states every rule there is.

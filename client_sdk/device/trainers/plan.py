@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,21 @@ from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphName, Source
 from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalTask, Rows, Tensors, TrainOptions
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
 from coterie.compute.data.batches import Batches
+from coterie.compute.runtime.choice import StepCase
+from coterie.compute.runtime.devices import ON_CPU, Provider
 from coterie.compute.runtime.executable import Executable
-from coterie.compute.runtime.step_loop import StepLoop
-from coterie.errors import InternalError
+from coterie.compute.runtime.steady import Fallback, SteadyLoop
+from coterie.errors import InternalError, ProviderFailed
 from coterie.protocol.metrics import MetricSums
 
+if TYPE_CHECKING:
+    from coterie.client_sdk.device.providers import DeviceProviders
+
 KEPT_GRAPHS = 16
+
+Result = TypeVar("Result")
+Key: TypeAlias = tuple[str, int, str]
+"""A graph's digest, the number of threads, the provider's name."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +95,17 @@ class PlanTrainer:
     """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at
     once.
 
-    provider: the execution provider. May be used from several threads; each training then has a loop of its own.
+    providers: what chooses an execution provider for each plan; the CPU without it. Only graphs that are stepped over
+    rows (probe, train, eval) run on the provider; begin and finish, which run once a task, on the CPU. A provider that
+    fails costs nothing: the CPU repeats the step from the state before it and goes on, and ``providers`` is told.
+    May be used from several threads; each training then has a loop of its own.
     """
 
-    def __init__(self, *, provider: str = "CPUExecutionProvider") -> None:
-        self._provider = provider
+    def __init__(self, *, providers: "DeviceProviders | None" = None) -> None:
+        self._providers = providers
         self._lock = Lock()
-        self._executables: dict[tuple[str, int], Executable] = {}
-        self._loops: dict[tuple[str, int], list[StepLoop]] = {}
+        self._executables: dict[Key, Executable] = {}
+        self._loops: dict[Key, list[SteadyLoop]] = {}
 
     def train(
         self,
@@ -108,12 +120,16 @@ class PlanTrainer:
         """The probe if there is one, begin, steps, finish. The weight is the number of rows, at most the task's cap.
 
         Guarantees: a function of its arguments, bit for bit, for a given number of threads and ONNX Runtime version; of
-        a plan with example-level privacy, whose weight is 1, of the entropy's bytes too.
+        a plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
+        CPU, up to that provider's rounding.
         """
         begun = self.begin(plan, weights, frozen, task, rows, client_state, options)
+        batches = step_feeds(plan, task, rows, options)
+        first = list(islice(batches, 1))
+        provider = self._chosen(begun, first, options.threads)
         steps = 0
-        with self._loop(begun, options.threads) as loop:
-            for feeds in step_feeds(plan, task, rows, options):
+        with self._loop(begun, provider, options.threads) as loop:
+            for feeds in chain(first, batches):
                 loop.step(feeds)
                 steps += 1
                 options.on_step(steps)
@@ -134,8 +150,13 @@ class PlanTrainer:
         manifest = plan.manifest
         probe: Tensors = {}
         if "probe" in manifest.graphs:
-            executable, none_yet = self._executable(plan, "probe", options.threads), partial(options.on_step, 0)
-            probe = run_probe(executable, manifest, weights, rows, frozen=frozen, on_batch=none_yet)
+
+            def probed(provider: Provider) -> Tensors:
+                executable = self._executable(plan, "probe", options.threads, provider)
+                none_yet = partial(options.on_step, 0)
+                return run_probe(executable, manifest, weights, rows, frozen=frozen, on_batch=none_yet)
+
+            probe = self._passed(plan, probed)
         supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper}, probe)
         begun = self._run(supply, "begin", options.threads)
         state = {name.removeprefix(NEXT): value for name, value in begun.items()}
@@ -166,15 +187,51 @@ class PlanTrainer:
         self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
     ) -> MetricSums:
         """The plan's metric sums over the rows."""
-        return evaluate(
-            self._executable(plan, "eval", options.threads),
-            plan.manifest,
-            weights,
-            rows,
-            frozen=frozen,
-            probe=self._executable(plan, "probe", options.threads) if "probe" in plan.manifest.graphs else None,
-            threads=options.threads,
-        )
+
+        def evaluated(provider: Provider) -> MetricSums:
+            probe = "probe" in plan.manifest.graphs
+            return evaluate(
+                self._executable(plan, "eval", options.threads, provider),
+                plan.manifest,
+                weights,
+                rows,
+                frozen=frozen,
+                probe=self._executable(plan, "probe", options.threads, provider) if probe else None,
+                threads=options.threads,
+            )
+
+        return self._passed(plan, evaluated)
+
+    def _chosen(self, begun: "Begun", first: list[Arrays], threads: int) -> Provider:
+        """The provider of a plan's steps. first: the feeds of the first step, by which it is chosen."""
+        if self._providers is None or not first:
+            return ON_CPU
+        plan = begun.supply.plan
+
+        def case() -> StepCase:
+            carried, filled = frozenset(plan.manifest.graph("train").carry.values()), begun.filled()
+            return StepCase(
+                data=plan.graphs["train"],
+                carry=plan.manifest.graph("train").carry,
+                constants={name: value for name, value in filled.items() if name not in carried},
+                state={name: value for name, value in filled.items() if name in carried},
+                feeds=first[0],
+            )
+
+        return self._providers.choose(plan.id, case, threads)
+
+    def _passed(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
+        """A whole pass over rows on the provider of this plan; on the CPU again from its beginning where that fails."""
+        provider = ON_CPU if self._providers is None else self._providers.chosen(plan.id)
+        try:
+            return run(provider)
+        except ProviderFailed as error:
+            self._fell_back(Fallback(provider.name, 0, error.message))
+            return run(ON_CPU)
+
+    def _fell_back(self, fallback: Fallback) -> None:
+        if self._providers is not None:
+            self._providers.failed(fallback)
 
     def _run(self, supply: Supply, name: GraphName, threads: int) -> Arrays:
         graph = supply.plan.manifest.graph(name)
@@ -182,12 +239,10 @@ class PlanTrainer:
             self._executable(supply.plan, name, threads).run({t.name: _FILL[t.source](supply, t) for t in graph.inputs})
         )
 
-    def _executable(self, plan: Plan, name: GraphName, threads: int) -> Executable:
-        key = (plan.manifest.graph(name).sha256, threads)
+    def _executable(self, plan: Plan, name: GraphName, threads: int, provider: Provider = ON_CPU) -> Executable:
+        key = (plan.manifest.graph(name).sha256, threads, provider.name)
         with self._lock:
-            found = self._executables.pop(key, None) or Executable(
-                plan.graphs[name], threads=threads, provider=self._provider
-            )
+            found = self._executables.pop(key, None) or provider.executable(plan.graphs[name], threads=threads)
             self._executables[key] = found
             while len(self._executables) > KEPT_GRAPHS:
                 oldest = next(iter(self._executables))
@@ -196,21 +251,28 @@ class PlanTrainer:
         return found
 
     @contextmanager
-    def _loop(self, begun: Begun, threads: int) -> Generator[StepLoop]:
+    def _loop(self, begun: Begun, provider: Provider, threads: int) -> Generator[SteadyLoop]:
         """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
         plan = begun.supply.plan
         graph = plan.manifest.graph("train")
-        executable = self._executable(plan, "train", threads)
+        executable = self._executable(plan, "train", threads, provider)
         carried = frozenset(graph.carry.values())
         filled = begun.filled()
         state = {name: value for name, value in filled.items() if name in carried}
         constants = {name: value for name, value in filled.items() if name not in carried}
-        key = (graph.sha256, threads)
+        key = (graph.sha256, threads, provider.name)
         with self._lock:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
         if loop is None:
-            loop = StepLoop(executable, carry=graph.carry, constants=constants, state=state, in_place=True)
+            loop = SteadyLoop(
+                executable,
+                carry=graph.carry,
+                constants=constants,
+                state=state,
+                in_place=True,
+                told=self._fell_back,
+            )
         else:
             loop.load(state, constants=constants)
         yield loop

@@ -6,8 +6,9 @@ import pytest
 
 from coterie.compute.runtime import quarantine
 from coterie.compute.runtime.devices import Provider, discover, provider_named
-from coterie.compute.runtime.quarantine import Identity, Verdict, failure, judge, verdicts
+from coterie.compute.runtime.quarantine import failure, identity_of, judge, verdicts
 from coterie.compute.runtime.session import CPU
+from coterie.compute.runtime.verdict import Verdict
 from tests.compute.providers.fakes import failing, made, off
 
 GOOD, WRONG = made("Good"), made("Wrong", off)
@@ -18,7 +19,7 @@ def test_every_recipe_is_tried_once_and_the_verdict_is_remembered() -> None:
 
     def judged(provider: Provider) -> Verdict:
         tried.append(provider.name)
-        return Verdict(Identity.of(provider), provider.name == "Good", "" if provider.name == "Good" else "it lies")
+        return Verdict(identity_of(provider), provider.name == "Good", "" if provider.name == "Good" else "it lies")
 
     found = verdicts([GOOD, WRONG], {}, judged=judged)
     assert [verdict.trusted for verdict in found.values()] == [True, False] and tried == ["Good", "Wrong"]
@@ -28,17 +29,17 @@ def test_every_recipe_is_tried_once_and_the_verdict_is_remembered() -> None:
 
 @pytest.mark.parametrize("change", [{"runtime": "1.1"}, {"driver": "2"}, {"name": "Other"}])
 def test_another_version_or_driver_is_judged_anew(change: dict[str, str]) -> None:
-    memory = {Identity.of(GOOD): Verdict(Identity.of(GOOD), True)}
+    memory = {identity_of(GOOD): Verdict(identity_of(GOOD), True)}
     other = replace(GOOD, **change)
     tried: list[Provider] = []
-    verdicts([other, GOOD], memory, judged=lambda each: tried.append(each) or Verdict(Identity.of(each), False))
+    verdicts([other, GOOD], memory, judged=lambda each: tried.append(each) or Verdict(identity_of(each), False))
     assert tried == [other]
 
 
 def test_other_recipes_are_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = Identity.of(GOOD)
+    before = identity_of(GOOD)
     monkeypatch.setattr(quarantine, "recipes_digest", lambda: "other")
-    assert replace(before, recipes="other") == Identity.of(GOOD) != before
+    assert replace(before, recipes="other") == identity_of(GOOD) != before
 
 
 @pytest.mark.parametrize(
@@ -53,14 +54,14 @@ def test_other_recipes_are_another_trial(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_judging(provider: Provider, trusted: bool, reason: str) -> None:
     verdict = judge(provider)
     assert verdict.trusted is trusted and verdict.reason.startswith(reason)
-    assert verdict.identity == Identity.of(provider)
+    assert verdict.identity == identity_of(provider)
 
 
 def test_a_failure_in_a_run_outweighs_what_was_passed() -> None:
-    assert failure(GOOD, "the device is lost") == Verdict(Identity.of(GOOD), False, "the device is lost")
+    assert failure(GOOD, "the device is lost") == Verdict(identity_of(GOOD), False, "the device is lost")
 
 
 def test_a_provider_knows_version_and_driver() -> None:
     cpu = provider_named(CPU)
     assert cpu in discover() and cpu.runtime and cpu.driver
-    assert Identity.of(cpu).driver == cpu.driver
+    assert identity_of(cpu).driver == cpu.driver

@@ -1,0 +1,135 @@
+"""The execution providers of a device: each tried once and remembered, and one chosen for each plan.
+
+What a device wishes is ``"cpu"``, ``"auto"`` (whichever makes a step soonest) or the name of one provider. Whatever it
+wishes, a provider computes only after every recipe and the first step of the plan itself agreed; until then, and where
+it fails, the CPU does.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal, TypeAlias
+
+from coterie.compute.extension.providers import load_providers
+from coterie.compute.onnx.providers import PROVIDERS
+from coterie.compute.runtime.choice import StepCase, Timing, fastest, timings
+from coterie.compute.runtime.devices import ON_CPU, Provider, discover
+from coterie.compute.runtime.quarantine import failure, judge, verdicts
+from coterie.compute.runtime.session import CPU
+from coterie.compute.runtime.steady import Fallback
+from coterie.compute.runtime.verdict import Identity, Verdict
+
+AUTO = "auto"
+State: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "failed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProviderNews:
+    """Something that the owner of the device is told, and, with a verdict, something to be remembered.
+
+    seconds: of one step, by provider, where a choice was measured. steps: how many a provider had made when it failed.
+    """
+
+    provider: str
+    state: State
+    reason: str = ""
+    seconds: Mapping[str, float] | None = None
+    steps: int | None = None
+    verdict: Verdict | None = None
+
+
+class DeviceProviders:
+    """What a plan trainer asks for its providers. May be used from several threads.
+
+    remembered: earlier verdicts. found: all providers of this machine, asked for once. Verdicts and what happened are
+    collected; ``news`` hands them over, for the thread that owns the store.
+    """
+
+    def __init__(
+        self,
+        wish: str,
+        remembered: Mapping[Identity, Verdict],
+        *,
+        found: Callable[[], Iterable[Provider]] = lambda: discover(load_providers()),
+        judged: Callable[[Provider], Verdict] = judge,
+    ) -> None:
+        self._wish = runtime_name(wish)
+        self._remembered, self._found, self._judged = dict(remembered), found, judged
+        self._lock = Lock()
+        self._trusted: list[Provider] | None = None
+        self._chosen: dict[str, Provider] = {}
+        self._news: list[ProviderNews] = []
+
+    def news(self) -> list[ProviderNews]:
+        """What has happened since this was asked last."""
+        with self._lock:
+            told, self._news = self._news, []
+        return told
+
+    def chosen(self, plan: str) -> Provider:
+        """The provider that was chosen for a plan; the CPU before there was a choice."""
+        return self._chosen.get(plan, ON_CPU)
+
+    def choose(self, plan: str, case: Callable[[], StepCase], threads: int) -> Provider:
+        """The provider for the steps of a plan. The first time it is measured, on the plan's own first step."""
+        with self._lock:
+            if plan not in self._chosen:
+                self._chosen[plan] = self._measured(case, threads)
+            return self._chosen[plan]
+
+    def failed(self, fallback: Fallback) -> None:
+        """A provider failed in a run: it is in quarantine from here on, and no plan runs on it."""
+        with self._lock:
+            self._quarantine(fallback.provider, fallback.reason, steps=fallback.steps)
+
+    def _measured(self, case: Callable[[], StepCase], threads: int) -> Provider:
+        candidates = self._candidates()
+        if not candidates:
+            return ON_CPU
+        found = timings(case(), candidates, threads=threads)
+        for timing in found:
+            if timing.wrong:
+                self._quarantine(timing.provider.name, timing.fault)
+        best = self._best(found)
+        seconds = {timing.provider.name: timing.seconds for timing in found if not timing.fault}
+        self._news.append(ProviderNews(provider=best.name, state="chosen", seconds=seconds))
+        return best
+
+    def _best(self, found: tuple[Timing, ...]) -> Provider:
+        if self._wish == AUTO:
+            return fastest(found).provider
+        return next(
+            (timing.provider for timing in found if timing.provider.name == self._wish and not timing.fault), ON_CPU
+        )
+
+    def _candidates(self) -> list[Provider]:
+        """The trusted ones among those that the device wishes; found and tried the first time."""
+        if self._trusted is None:
+            others = [each for each in self._found() if each.name != CPU and self._wish in (AUTO, each.name)]
+            if not others and self._wish not in (AUTO, CPU):
+                self._news.append(ProviderNews(provider=self._wish, state="absent", reason="it is not on this machine"))
+            known = verdicts(others, self._remembered, judged=self._judged)
+            for provider, verdict in known.items():
+                state: State = "trusted" if verdict.trusted else "quarantined"
+                fresh = None if verdict.identity in self._remembered else verdict
+                self._news.append(
+                    ProviderNews(provider=provider.name, state=state, reason=verdict.reason, verdict=fresh)
+                )
+                self._remembered[verdict.identity] = verdict
+            self._trusted = [provider for provider, verdict in known.items() if verdict.trusted]
+        return self._trusted
+
+    def _quarantine(self, name: str, reason: str, *, steps: int | None = None) -> None:
+        """Only of a provider that is trusted: several loops may tell the same failure."""
+        lost = [each for each in self._trusted or () if each.name == name]
+        for provider in lost:
+            verdict = failure(provider, reason)
+            self._remembered[verdict.identity] = verdict
+            self._news.append(ProviderNews(provider=name, state="failed", reason=reason, steps=steps, verdict=verdict))
+        self._trusted = [each for each in self._trusted or () if each.name != name]
+        self._chosen = {plan: ON_CPU if each.name == name else each for plan, each in self._chosen.items()}
+
+
+def runtime_name(wish: str) -> str:
+    """ONNX Runtime's name for a provider's short one (``openvino``); any other wish as it is."""
+    return PROVIDERS[wish].runtime if wish in PROVIDERS else wish

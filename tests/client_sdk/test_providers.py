@@ -1,0 +1,200 @@
+"""Providers of a device: tried once and remembered, chosen by the time of a step, left when they fail."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sdk_kit import Lab, experiment, hear, rows, run
+
+from coterie.aggregation.horizontal import IFCA
+from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
+from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.providers import DeviceProviders, ProviderNews
+from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, TrainOptions
+from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.compute.ir import NDArray
+from coterie.compute.runtime import choice
+from coterie.compute.runtime.conformance import ALL_RECIPES
+from coterie.compute.runtime.devices import Provider
+from coterie.compute.runtime.quarantine import identity_of
+from coterie.compute.runtime.session import CPU
+from coterie.compute.runtime.verdict import Identity, Verdict
+from coterie.protocol.rounds import RoundPolicy
+from tests.compute.providers.fakes import failing, made, off
+
+TASK = LocalTask(experiment="exp", round=1, seed=7)
+PLAN = compile_plan(experiment(epochs=3))
+# Before the first step of a training a provider has made these: one that is compared, some to warm up, some timed.
+TRIED = 1 + choice.WARM_UP + choice.STEPS
+
+
+def counting(tried: list[str], *, wrong: str = "") -> Callable[[Provider], Verdict]:
+    def judged(provider: Provider) -> Verdict:
+        tried.append(provider.name)
+        reason = f"differs in {wrong!r}" if provider.name == wrong else ""
+        return Verdict(identity_of(provider), not reason, reason)
+
+    return judged
+
+
+def desk(
+    *found: Provider,
+    wish: str = "auto",
+    remembered: Mapping[Identity, Verdict] | None = None,
+    judged: Callable[[Provider], Verdict] | None = None,
+) -> DeviceProviders:
+    return DeviceProviders(wish, remembered or {}, found=lambda: found, judged=judged or counting([]))
+
+
+def train(providers: DeviceProviders | None, compiled: CompiledPlan = PLAN) -> LocalResult:
+    trainer = PlanTrainer(providers=providers)
+    return trainer.train(compiled.plan, compiled.initial, compiled.frozen, TASK, rows(29), {}, TrainOptions())
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is not the CPU counts as quicker."""
+
+    def other(found: tuple[choice.Timing, ...]) -> choice.Timing:
+        return next((each for each in found if each.provider.name != CPU and not each.fault), found[0])
+
+    monkeypatch.setattr("coterie.client_sdk.device.providers.fastest", other)
+
+
+def told(providers: DeviceProviders) -> list[tuple[str, str]]:
+    return [(news.provider, news.state) for news in providers.news()]
+
+
+def test_a_slow_provider_is_measured_and_left() -> None:
+    providers = desk(made("Slow", sleep=0.002))
+    found, expected = train(providers), train(None)
+    assert np.array_equal(found.sections["delta"], expected.sections["delta"])
+    trusted, chosen = providers.news()
+    assert (trusted.provider, trusted.state, chosen.provider, chosen.state) == ("Slow", "trusted", CPU, "chosen")
+    assert chosen.seconds is not None and chosen.seconds["Slow"] >= 0.002 > chosen.seconds[CPU]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_quickest_provider_trains_and_evaluates() -> None:
+    runs: list[int] = []
+
+    def counted(results: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+        runs.append(1)
+        return results
+
+    providers = desk(made("Quick", counted))
+    trainer = PlanTrainer(providers=providers)
+    found = trainer.train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+    assert len(runs) == TRIED + found.steps
+    assert trainer.evaluate(PLAN.plan, PLAN.initial, {}, TASK, rows(29), TrainOptions()).examples == 29
+    assert len(runs) == TRIED + found.steps + 4  # four batches
+    trainer.train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+    assert told(providers) == [("Quick", "trusted"), ("Quick", "chosen")]  # measured once
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("at", [0, 5, 11])
+def test_a_provider_that_fails_in_a_training_costs_no_step(at: int) -> None:
+    providers = desk(failing("Frail", TRIED + at))
+    found, expected = train(providers), train(None)
+    assert found.steps == expected.steps == 12
+    for name, section in expected.sections.items():
+        assert np.array_equal(found.sections[name], section)
+    *_, failed = providers.news()
+    assert (failed.provider, failed.state, failed.steps) == ("Frail", "failed", at)
+    assert failed.verdict is not None and not failed.verdict.trusted and "device is lost" in failed.reason
+    assert providers.chosen(PLAN.plan.id).name == CPU
+    train(providers)
+    assert told(providers) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_provider_that_fails_in_a_pass_over_rows_costs_nothing() -> None:
+    probing = compile_plan(experiment(algorithm=IFCA(2)))
+    steps = train(None, probing).steps
+    frail = desk(failing("Frail", TRIED + steps + 1))
+    trainer = PlanTrainer(providers=frail)
+    for _ in range(2):  # the first training chooses; the second one's probe fails
+        found = trainer.train(probing.plan, probing.initial, {}, TASK, rows(29), {}, TrainOptions())
+        assert np.array_equal(found.sections["delta"], train(None, probing).sections["delta"])
+    assert told(frail)[-1] == ("Frail", "failed")
+
+
+def test_a_provider_whose_step_differs_is_quarantined_whatever_its_recipes_say() -> None:
+    providers = desk(made("Wrong", off))
+    train(providers)
+    states = {news.state: news for news in providers.news()}
+    assert list(states) == ["trusted", "failed", "chosen"] and states["chosen"].provider == CPU
+    assert "from the CPU's" in states["failed"].reason and states["failed"].verdict is not None
+
+
+def test_verdicts_outlive_the_process_and_spare_the_trial(tmp_path: Path) -> None:
+    tried: list[str] = []
+    machine = (made("Good"), made("Wrong"))
+    for life in range(2):
+        store = Store(tmp_path)
+        providers = desk(*machine, remembered=store.verdicts.recall(), judged=counting(tried, wrong="Wrong"))
+        train(providers)
+        news = providers.news()
+        assert [(each.provider, each.state) for each in news][:2] == [("Good", "trusted"), ("Wrong", "quarantined")]
+        fresh = [each.verdict for each in news if each.verdict is not None]
+        assert len(fresh) == (0 if life else 2) and tried == ["Good", "Wrong"]
+        for verdict in fresh:
+            store.verdicts.record(verdict)
+        store.close()
+    store = Store(tmp_path)
+    newer = made("Wrong", driver="2")
+    assert identity_of(machine[1]) in store.verdicts.recall() and identity_of(newer) not in store.verdicts.recall()
+    train(desk(newer, remembered=store.verdicts.recall(), judged=counting(tried)))
+    assert tried == ["Good", "Wrong", "Wrong"]  # another driver: tried again
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ("Slow", [("Slow", "trusted"), ("Slow", "chosen")]),
+        ("NoSuchProvider", [("NoSuchProvider", "absent")]),
+        ("openvino", [("OpenVINOExecutionProvider", "trusted"), ("OpenVINOExecutionProvider", "chosen")]),
+        ("cpu", []),
+    ],
+)
+def test_a_wish_by_name_is_followed_where_it_can_be(wish: str, expected: list[tuple[str, str]]) -> None:
+    providers = desk(made("Slow", sleep=0.0005), made("OpenVINOExecutionProvider"), wish=wish)
+    found = train(providers)
+    assert np.array_equal(found.sections["delta"], train(None).sections["delta"])
+    assert told(providers) == expected
+
+
+def test_news_are_handed_over_once() -> None:
+    providers = desk(made("Good"))
+    train(providers)
+    assert all(isinstance(news, ProviderNews) for news in providers.news()) and providers.news() == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_agent_goes_on_on_the_cpu_says_so_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real trial of every recipe, a real round over HTTP: the provider fails in the middle of the first training."""
+    frail = failing("Frail", len(ALL_RECIPES) + TRIED + 5)
+    monkeypatch.setattr("coterie.client_sdk.device.providers.discover", lambda plugins: [frail])
+    heard: list[dict[str, Any]] = []
+
+    async def work(place: Lab) -> None:
+        policy = RoundPolicy(rounds=3, cohort=1, evaluate_every=0)
+        view = await place.submit(experiment("frail", rounds=policy, epochs=4))
+        for rounds in (1, 2):
+            wish = DevicePolicy(provider="auto")
+            agent = await place.agent("frail", policy=wish, on_event=hear(heard))
+            summary = await agent.run(rounds=rounds)
+            assert (summary.counted, summary.failed) == (rounds, 0)
+            await agent.close()
+        assert (await place.control.history(view.id)).reason == "completed"
+
+    run(work, tmp_path)
+    news = [event for event in heard if event["event"] == "provider"]
+    assert [event["state"] for event in news] == ["trusted", "chosen", "failed", "quarantined"]
+    assert news[1]["seconds"].keys() == {CPU, "Frail"}
+    assert news[2]["steps"] == 5 and "the device is lost" in news[2]["reason"] == news[3]["reason"]
