@@ -34,6 +34,9 @@ def _product(node: Node, view: View) -> Value | None:
     for index in (0, 1):
         if (matrix := _turned_matrix(view, operands[index])) is not None:
             operands[index], flips[index] = matrix, not flips[index]
+        shape = operands[index].type.shape
+        if flips[index] and 1 in shape and view.constant(operands[index]) is None:
+            operands[index], flips[index] = view.emit("reshape", operands[index], shape=shape[::-1]), False
     left, right = (view.constant(value) for value in operands)
     if left is not None and right is None:
         return _turned(node, view, operands, flips)
@@ -51,7 +54,7 @@ def _turned_matrix(view: View, value: Value) -> Value | None:
         return None
     x = made.inputs[0]
     if made.primitive == "transpose":
-        return x
+        return x if made.attributes["permutation"] == _SWAPPED else None
     return x if x.type.shape == value.type.shape[::-1] and 1 in x.type.shape else None
 
 

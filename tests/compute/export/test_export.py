@@ -15,7 +15,7 @@ from coterie.compute.array import Array, as_array
 from coterie.compute.export import Examples, Exported, ExportOptions, Thresholds, export, infer_bare, run_bare
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
-from coterie.compute.nn.models import lenet
+from coterie.compute.nn.zoo import lenet
 from coterie.compute.onnx.weights import embed_weights
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise

@@ -16,7 +16,7 @@ from coterie.compute.array import Array, as_array
 from coterie.compute.autodiff import grad
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
-from coterie.compute.nn.models import gru, lenet, mlp, transformer
+from coterie.compute.nn.zoo import gru, lenet, mlp, transformer
 from coterie.compute.passes.cost import flops
 from coterie.compute.passes.inference import (
     INFERENCE_PASSES,
@@ -483,7 +483,7 @@ STEPS: list[Callable[[Array, NDArray], Array]] = [
 ]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 3), st.booleans()), min_size=1, max_size=9))
 def test_any_chain_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None:
     def chain(x: Array) -> Array:
