@@ -1,8 +1,9 @@
 """Obfuscated graphs: the same with the password, wrong without it, and no longer the graph that they were."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,10 +23,10 @@ from coterie.errors import ArgumentValueError, CoterieError, GraphRefused, Input
 from coterie.privacy.obfuscation import KEY, obfuscate, password_key
 from coterie.privacy.obfuscation.key import Choices, key_numbers, secret_of
 
-Feeds = dict[str, NDArray[np.generic]]
+Feeds = Mapping[str, NDArray[Any]]
 
 
-def outputs(model: bytes, feeds: Feeds, password: str | None = None) -> NDArray[np.generic]:
+def outputs(model: bytes, feeds: Feeds, password: str | None = None) -> NDArray[Any]:
     keyed = feeds if password is None else {**feeds, KEY: password_key(model, password)}
     (value,) = Executable(model).run(keyed).values()
     return value
@@ -193,7 +194,7 @@ def test_a_model_with_a_choice_inside_keeps_its_meaning() -> None:
         np.testing.assert_allclose(session(feeds), combine(x @ weights["w"], weights["shift"]), rtol=1e-5)
 
 
-def onnx_session(model: bytes) -> Callable[[Feeds], NDArray[np.generic]]:
+def onnx_session(model: bytes) -> Callable[[Feeds], NDArray[Any]]:
     import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
