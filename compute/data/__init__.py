@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from coterie.compute.data.batched import Batched as Batched
     from coterie.compute.data.batches import Batches as Batches
     from coterie.compute.data.dataset import Dataset as Dataset
+    from coterie.compute.data.profiling import DataProfile as DataProfile
     from coterie.compute.data.random_stream import RandomStream as RandomStream
     from coterie.compute.data.samplers import BalancedSampler as BalancedSampler
     from coterie.compute.data.samplers import RandomSampler as RandomSampler
@@ -32,6 +33,7 @@ _HOMES = {
     "Batches": "batches",
     "Column": "source",
     "Context": "transform",
+    "DataProfile": "profiling",
     "Dataset": "dataset",
     "RandomSampler": "samplers",
     "RandomStream": "random_stream",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.compute.data.batching import Batch, Batching
 from coterie.compute.data.checks import check_name, check_whole
+from coterie.compute.data.profiling import DataProfile, profile
 from coterie.compute.data.stage import Stage
 from coterie.compute.data.stream import BatchStream
 from coterie.compute.data.sync import SyncPoint
@@ -103,6 +104,13 @@ class Batched:
         if found is None:
             raise DataError(f"There is no batch: no row is left of {self.stage.describe()}.", code="data_empty")
         return found
+
+    def profile(self, consume: Callable[[Batch], Any], batches: int = 50) -> DataProfile:
+        """What holds up a training whose step is ``consume(batch)``: loading, mapping or itself, with the rates of all
+        three. Goes over so many batches, pass after pass, with the workers as they are set.
+        """
+        check_whole("profile", batches=batches)
+        return profile(self, consume, batches)
 
     @property
     def size(self) -> int:

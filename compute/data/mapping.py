@@ -55,7 +55,7 @@ class Step(Stage):
         block = self.below.make(located.parts[0], job)
         rows = block.rows()
         places = range(len(rows)) if block.index is None else block.index.tolist()
-        with job.timed("map", len(rows)):
+        with job.timed("map"):
             made = [self._worked(row, place, located, job) for row, place in zip(rows, places, strict=True)]
         if self.decides:
             return block.pick(np.flatnonzero(np.array(made, bool)))

@@ -36,7 +36,7 @@ class Reading(Stage):
         return Located(address)
 
     def make(self, located: Located, job: Job) -> Block:
-        with job.timed("load", len(located.address)):
+        with job.timed("load"):
             return Block(columns=self.source.rows(located.address.positions))
 
     def describe(self) -> str:

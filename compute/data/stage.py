@@ -61,17 +61,15 @@ class Located:
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds of work on so many rows: by the wall's clock and by the processor's."""
+    """Seconds of work: by the wall's clock and by the processor's."""
 
     seconds: float = 0.0
     cpu: float = 0.0
-    rows: int = 0
 
     def add(self, other: Spent) -> None:
         """Count another's in."""
         self.seconds += other.seconds
         self.cpu += other.cpu
-        self.rows += other.rows
 
 
 @dataclass(slots=True)
@@ -82,13 +80,13 @@ class Job:
     spent: dict[Kind, Spent] = field(default_factory=lambda: {"load": Spent(), "map": Spent()})
 
     @contextmanager
-    def timed(self, kind: Kind, rows: int) -> Generator[None]:
+    def timed(self, kind: Kind) -> Generator[None]:
         """Count what is done inside."""
         wall, cpu = perf_counter(), thread_time()
         try:
             yield
         finally:
-            self.spent[kind].add(Spent(perf_counter() - wall, thread_time() - cpu, rows))
+            self.spent[kind].add(Spent(perf_counter() - wall, thread_time() - cpu))
 
 
 class Memory:

@@ -56,6 +56,7 @@ class BatchStream:
         self._batched = batched
         self._cursor = Cursor()
         self._signals = Signals.first(batched.points)
+        self._made = 0
         self._spent: dict[Kind, Spent] = {"load": Spent(), "map": Spent()}
         self._memory = Memory()
         # Made when the first batch is asked for, so that a stream that is only asked for its state starts nothing.
@@ -118,9 +119,9 @@ class BatchStream:
         self._signals = self._signals.updated(name, value)
 
     @property
-    def spent(self) -> Mapping[Kind, Spent]:
-        """What the workers' time went into, as far as their work has been taken over."""
-        return self._spent
+    def spent(self) -> tuple[Mapping[Kind, Spent], int]:
+        """What the workers' time went into, and for how many rows, as far as their work has been taken over."""
+        return self._spent, self._made
 
     def close(self) -> None:
         """End the workers, after the rows that they are at. The stream has no more batches, and keeps its state."""
@@ -146,11 +147,12 @@ class BatchStream:
         cursor, pending, barren = self._cursor, Pending(), 0
         for piece in self._collected(pending):
             made = piece.made()
+            self._made += piece.stop - piece.start
             for kind, spent in made.spent.items():
                 self._spent[kind].add(spent)
             if piece.epoch != cursor.epoch:
                 cursor = Cursor(epoch=piece.epoch, step=cursor.step)
-            barren += piece.stop - piece.start
+            barren += max(1, piece.stop - piece.start)
             if made.batch is not None:
                 barren, cursor = 0, self._behind(cursor, piece.stop - 1)
                 yield made.batch, cursor

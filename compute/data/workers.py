@@ -49,7 +49,7 @@ class Making:
     def __call__(self, piece: Piece) -> Made:
         job = Job(piece.signals)
         block = self.stage.make(piece.located, job)
-        with job.timed("map", 0):
+        with job.timed("map"):
             # Stacking rows is work, too: it belongs here and not to whoever waits for the batch.
             rows = Block(columns=block.as_columns(), index=block.index)
             if piece.whole is None:
