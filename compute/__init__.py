@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from coterie.compute.passes.cost import bytes_moved as bytes_moved
     from coterie.compute.passes.cost import flops as flops
     from coterie.compute.passes.formulas import simplify_formulas as simplify_formulas
+    from coterie.compute.passes.inference import bind_weights as bind_weights
+    from coterie.compute.passes.inference import in_float16 as in_float16
+    from coterie.compute.passes.inference import optimise_for_inference as optimise_for_inference
     from coterie.compute.passes.legalise import legalise as legalise
     from coterie.compute.passes.recompute import recompute as recompute
     from coterie.compute.passes.zeros import eliminate_zeros as eliminate_zeros
@@ -74,6 +77,7 @@ _HOMES = {
     "aot_compile": "aot",
     "autojit": "autojit",
     "backward": "tape",
+    "bind_weights": "passes.inference",
     "bytes_moved": "passes.cost",
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
@@ -87,6 +91,7 @@ _HOMES = {
     "get_mode": "mode",
     "grad": "autodiff",
     "graph_digest": "graph_file",
+    "in_float16": "passes.inference",
     "interpret": "interpret",
     "jit": "jit",
     "legalise": "passes.legalise",
@@ -96,6 +101,7 @@ _HOMES = {
     "noised_mean": "clipping.transform",
     "operator_vjp": "extension.operator",
     "optimise": "passes",
+    "optimise_for_inference": "passes.inference",
     "parse": "text",
     "primitive": "extension.definition",
     "profile": "profile",
