@@ -22,7 +22,8 @@ class Affine:
 
     scale: float32, () for a whole tensor or [channels] along ``axis``; zero: the level of the number 0, int32 of the
     same shape. Symmetric ones have the levels -(2^(bits-1) - 1) .. 2^(bits-1) - 1, as many on both sides, and zero 0;
-    asymmetric ones 0 .. 2^bits - 1.
+    asymmetric ones 0 .. 2^bits - 1. (A runtime that quantises numbers below a symmetric range of 8 bits goes one level
+    further, to -128.)
     """
 
     scale: NDArray

@@ -7,8 +7,13 @@ from typing import Any, cast
 from onnx import ModelProto
 
 from coterie.compute.quant.normal_form import in_normal_form
+from coterie.compute.quant.placement import sites
 from coterie.compute.quant.reading import read_model
 from coterie.errors import GraphRefused
+
+_PRODUCTS = ("MatMul", "Gemm")
+# Without this note the tool warns that its own preparation has not run; what that would do is done here.
+_PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")
 
 
 def quantise_dynamic(model: bytes, *, per_channel: bool = True) -> bytes:
@@ -25,17 +30,21 @@ def quantise_dynamic(model: bytes, *, per_channel: bool = True) -> bytes:
     from onnxruntime import quantization  # pyright: ignore[reportMissingTypeStubs]
 
     proto = in_normal_form(read_model(model))
-    # What its preparation would do is done; without this note it warns that it is not.
-    proto.metadata_props.add(key="onnx.quant.pre_process", value="coterie")
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        cast(Any, quantization).quantize_dynamic(
-            proto, path, op_types_to_quantize=["MatMul", "Gemm"], per_channel=per_channel
-        )
-        after = ModelProto.FromString(path.read_bytes())
-    if not any(node.op_type == "MatMulInteger" for node in after.graph.node):
+    weighted = [site for site in sites(proto) if site.weight is not None]
+    if not any(proto.graph.node[site.node].op_type in _PRODUCTS for site in weighted):
         raise GraphRefused(
             "The graph has no matrix product with a weight in the file.",
             hint="For convolutions calibrate: quant.quantise(model, batches).",
         )
+    key, value = _PREPARED
+    proto.metadata_props.add(key=key, value=value)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        cast(Any, quantization).quantize_dynamic(
+            proto, path, op_types_to_quantize=list(_PRODUCTS), per_channel=per_channel
+        )
+        after = ModelProto.FromString(path.read_bytes())
+    notes = [note for note in after.metadata_props if note.key != key and not note.key.startswith("onnx.infer")]
+    del after.metadata_props[:]
+    after.metadata_props.extend(notes)
     return after.SerializeToString(deterministic=True)

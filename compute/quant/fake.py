@@ -11,6 +11,11 @@ from coterie.compute.extension.definition import primitive
 from coterie.compute.ir import NDArray
 
 
+def _fits(part: tuple[int, ...], x: tuple[int, ...]) -> bool:
+    """Whether an array of one shape broadcasts to the other."""
+    return len(part) <= len(x) and all(own in (1, size) for own, size in zip(part[::-1], x[::-1], strict=False))
+
+
 @primitive("quant.fake_quantise", inputs=("x", "scale", "zero"), outputs=("y",), attributes={"low": ..., "high": ...})
 class fake_quantise:
     """y = scale · (clip(round(x / scale) + zero, low, high) - zero): ``x`` after both ways of quantisation.
@@ -26,7 +31,7 @@ class fake_quantise:
     def infer_shape(
         x: tuple[int, ...], scale: tuple[int, ...], zero: tuple[int, ...], *, low: int, high: int
     ) -> tuple[int, ...]:
-        if np.broadcast_shapes(x, scale, zero) != x:
+        if not (_fits(scale, x) and _fits(zero, x)):
             raise ValueError(f"the scale {list(scale)} and the zero {list(zero)} do not fit {list(x)}")
         return x
 

@@ -21,6 +21,7 @@ def in_normal_form(proto: ModelProto) -> ModelProto:
     """
     after = ModelProto()
     after.CopyFrom(proto)
+    del after.graph.value_info[:]  # notes on shapes, of which some will not hold any more
     _fold_moved_weights(after)
     _turn_products(after)
     return after

@@ -172,7 +172,7 @@ class _Writer:
         low, high = extremes(value, axis)
         levels = affine(low, high, bits=self.settings.weight_bits, form=self.settings.weights, axis=axis)
         if bias is not None:
-            levels = _with_room(levels, bias, scale)
+            levels = _with_room(levels, bias, scale, (low == 0) & (high == 0))
         # Always int8, which kernels take beside activations of either form.
         shift = 0 if self.settings.weights == "symmetric" else 1 << 7
         kept = self._constant(f"{tensor}/levels", (levels.quantise(value).astype(np.int16) - shift).astype(np.int8))
@@ -209,10 +209,11 @@ class _Writer:
         return fresh(self.proto, stem, self.taken)
 
 
-def _with_room(levels: Affine, bias: NDArray, scale: NDArray) -> Affine:
-    """Levels whose scale is large enough for the bias to be an int32 of it: a channel of tiny weights would else have a
-    bias beyond all integers.
+def _with_room(levels: Affine, bias: NDArray, scale: NDArray, idle: NDArray) -> Affine:
+    """Levels whose scale suits the bias, which becomes an int32 of it. A channel of tiny weights would else have a bias
+    beyond all integers. One of zeros (idle), for which any scale will do, gets the finest.
     """
-    least = (np.abs(bias) / (np.float64(scale) * 2**30)).astype(np.float32)
-    wide = np.maximum(levels.scale, least if levels.scale.ndim else least.max())
-    return Affine(scale=wide.astype(np.float32), zero=levels.zero, bits=levels.bits, form=levels.form, axis=levels.axis)
+    least = np.maximum(np.abs(bias) / (np.float64(scale) * 2**30), np.finfo(np.float32).smallest_normal)
+    least = least if levels.scale.ndim else least.max()
+    wide = np.where(idle, least, np.maximum(levels.scale, least)).astype(np.float32)
+    return Affine(scale=wide, zero=levels.zero, bits=levels.bits, form=levels.form, axis=levels.axis)

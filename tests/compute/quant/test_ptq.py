@@ -1,0 +1,251 @@
+"""Quantisation after training: files that run in integers, say the same, and are small."""
+
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from coterie.compute import nn
+from coterie.compute.ir import NDArray
+from coterie.compute.quant import (
+    QuantSettings,
+    observed,
+    quantise,
+    quantise_at,
+    quantise_dynamic,
+    report,
+)
+from coterie.compute.quant import ptq as writing
+from coterie.compute.quant.reporting import operators_run
+from coterie.errors import CoterieError, GraphRefused, InputError
+from tests.compute.quant.graphs import exported, small_cnn, stripes
+
+# Settings → by how much outputs may move, relative to the largest; what then runs in integers.
+CASES: dict[str, tuple[QuantSettings, float, bool]] = {
+    "default": (QuantSettings(), 0.05, True),
+    "whole tensors": (QuantSettings(per_channel=False), 0.08, True),
+    "symmetric activations": (QuantSettings(activations="symmetric"), 0.08, True),
+    "asymmetric weights": (QuantSettings(weights="asymmetric"), 0.05, True),
+    "percentile": (QuantSettings(calibration="percentile"), 0.1, True),
+    "divergence": (QuantSettings(calibration="kl"), 0.15, True),
+    "seven bits": (QuantSettings(weight_bits=7), 0.08, True),
+    "weights alone": (QuantSettings(activations=None), 0.05, False),
+    "six bits": (QuantSettings(weight_bits=6, activation_bits=6), 0.2, False),
+}
+
+
+def run(model: bytes, x: NDArray, optimised: bool = True) -> NDArray:
+    runtime = cast(Any, onnxruntime)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    levels = runtime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
+    session = runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    (name,) = [put.name for put in session.get_inputs()]
+    size = session.get_inputs()[0].shape[0]
+    return np.concatenate([session.run(None, {name: x[i : i + size]})[0] for i in range(0, len(x), size)])
+
+
+@pytest.mark.capability("G9")
+@pytest.mark.parametrize(("case", "rows"), [("default", 1), *((case, 100) for case in CASES)])
+def test_a_file_in_levels_says_what_the_float_file_says(case: str, rows: int) -> None:
+    chosen, most, integers = CASES[case]
+    model, _, _ = small_cnn(rows)
+    test = stripes(600, 2)
+    after = quantise(model, [{"x": test["x"]}], chosen)
+    assert after == quantise(model, [{"x": test["x"]}], chosen), "the same bytes"
+    onnx.checker.check_model(onnx.load_from_string(after), full_check=True)
+    plain, levels = run(model, test["x"]), run(after, test["x"])
+    assert np.abs(levels - plain).max() <= most * np.abs(plain).max()
+    accuracy = [float((outputs.argmax(1) == test["y"]).mean()) for outputs in (plain, levels)]
+    assert accuracy[0] > 0.9 and accuracy[1] >= accuracy[0] - 0.015
+    graphs = [ModelProto.FromString(file).graph for file in (model, after)]
+    ends = [[(end.name, end.type) for end in (*graph.input, *graph.output)] for graph in graphs]
+    assert ends[0] == ends[1], "inputs and outputs stay"
+    counts = operators_run(after)
+    if integers:
+        assert (counts["QLinearConv"], counts["QGemm"]) == (2, 2), counts
+    else:
+        assert not counts["QLinearConv"] + counts["QGemm"], counts
+
+
+@pytest.mark.capability("G9")
+def test_an_int8_lenet_is_small_and_loses_little_on_real_digits(data_dir: Path) -> None:
+    from coterie.compute import optim
+    from coterie.compute.nn.zoo import lenet
+    from coterie.compute.training import Trainer
+
+    with np.load(data_dir / "mnist.npz") as files:
+        train, test = (
+            {
+                "x": (files[f"x_{part}"][:count, None] / 255).astype(np.float32),
+                "y": files[f"y_{part}"][:count].astype(np.int32),
+            }  # fmt: skip
+            for part, count in (("train", 5000), ("test", 1000))
+        )
+    trainer = Trainer(lenet(), nn.losses.softmax_cross_entropy, optim.adam(0.002), batch_size=32)
+    trainer.fit(train, epochs=2)
+    model = exported(lenet(), trainer.params, (1, 1, 28, 28))
+    after = quantise(model, [{"x": train["x"][:300]}])
+    told = report(model, after, {"x": test["x"]}, test["y"], calls=20)
+    assert told.before.score > 0.9
+    assert told.size_ratio <= 0.3 and told.score_loss <= 0.005 and told.agreement >= 0.99
+    assert (told.after.integer, told.after.float) == (5, 0)
+
+
+def test_levels_before_what_passes_numbers_on_are_levels_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moving levels up to where the numbers are made is exact: same bits, in a runtime that joins nothing."""
+    model, calibration, _ = small_cnn()
+    x = stripes(100, 5)["x"]
+    for chosen in (QuantSettings(), QuantSettings(activations="symmetric")):
+        moved = quantise(model, [{"x": calibration}], chosen)
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "above", lambda *_: ())
+            left = quantise(model, [{"x": calibration}], chosen)
+        assert moved != left
+        np.testing.assert_array_equal(run(moved, x, optimised=False), run(left, x, optimised=False))
+
+
+def test_the_runtimes_own_quantiser_comes_to_the_same(tmp_path: Path) -> None:
+    """An oracle: ONNX Runtime's static quantiser, on the same rows by the same method, is as near to the float file."""
+    from onnxruntime import quantization  # pyright: ignore[reportMissingTypeStubs]
+
+    tools = cast(Any, quantization)
+    model, calibration, _ = small_cnn()
+    test = stripes(600, 2)
+
+    class Rows(tools.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.rows = iter(calibration)
+
+        def get_next(self) -> dict[str, NDArray] | None:
+            row = next(self.rows, None)
+            return None if row is None else {"x": row[None]}
+
+    source, target = tmp_path / "float.onnx", tmp_path / "int8.onnx"
+    source.write_bytes(model)
+    tools.shape_inference.quant_pre_process(str(source), str(source), skip_symbolic_shape=True)
+    tools.quantize_static(str(source), str(target), Rows(), per_channel=True, weight_type=tools.QuantType.QInt8)
+    plain = run(model, test["x"])
+    mine, theirs = run(quantise(model, [{"x": calibration}]), test["x"]), run(target.read_bytes(), test["x"])
+    errors = [float(np.sqrt(np.square(outputs - plain).mean())) for outputs in (mine, theirs)]
+    assert errors[0] <= errors[1] * 1.1, errors
+    assert (mine.argmax(1) == theirs.argmax(1)).mean() > 0.97
+
+
+@pytest.mark.parametrize("name", ["mlp_13", "cnn_20", "gru_17", "transformer_17", "transformer_18_dynamo", "sk_mlp_18"])
+def test_files_of_other_exporters_are_quantised_too(name: str) -> None:
+    from tests.compute.importer.foreign_models import FIXTURES, MODELS, runtime
+
+    model = (FIXTURES / f"{name}.onnx").read_bytes()
+    drawn = MODELS[name].draw(np.random.default_rng(1), 4)
+    (feed,) = [value.name for value in ModelProto.FromString(model).graph.input]
+    plain = runtime(model, drawn)
+    for after in (quantise(model, [{feed: drawn}]), quantise_dynamic(model)):
+        levels = runtime(after, drawn)
+        for output, value in plain.items():
+            if value.dtype.kind == "f":
+                assert np.abs(levels[output] - value).max() <= 0.03 * np.abs(value).max() + 1e-6, output
+
+
+def residual() -> bytes:
+    """x → two convolutions beside a third, added, then another: what a residual network is made of."""
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.normal(0, 0.4, (3, 3, 1, 1)).astype(np.float32) for i in range(4)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w1"], ["c"]),
+        helper.make_node("Conv", ["x", "w2"], ["d"]),
+        helper.make_node("Add", ["c", "d"], ["e"]),
+        helper.make_node("Relu", ["e"], ["f"]),
+        helper.make_node("Conv", ["f", "w3"], ["g"]),
+        helper.make_node("Add", ["g", "f"], ["y"]),
+    ]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 6, 6)) for name in "xy"]
+    graph = helper.make_graph(
+        nodes, "residual", info[:1], info[1:], [numpy_helper.from_array(value, key) for key, value in weights.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return cast(bytes, model.SerializeToString())
+
+
+def test_a_sum_is_quantised_where_an_integer_kernel_reads_it() -> None:
+    model, x = residual(), np.random.default_rng(1).normal(size=(20, 3, 6, 6)).astype(np.float32)
+    assert observed(model) == ("x", "b", "c", "d", "f"), "the last sum is read by nobody in integers"
+    after = quantise(model, [{"x": x}])
+    assert np.abs(run(after, x) - run(model, x)).max() < 0.04 * np.abs(run(model, x)).max()
+    counts = operators_run(after)
+    assert (counts["QLinearConv"], counts["QLinearAdd"]) == (3, 1), "the last convolution hands out floats"
+
+
+def test_a_channel_of_tiny_weights_under_a_large_bias_keeps_its_bias() -> None:
+    model = nn.Sequential(nn.Linear(4, 3))
+    weight = np.array([[1, -2, 0.5, 3], [1e-12, 0, 0, 0], [0, 0, 0, 0]], np.float32)
+    params = {"0.weight": weight, "0.bias": np.array([0.5, 40.0, -7.0], np.float32)}
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    after = quantise(exported(model, params, (1, 4)), [{"x": x}])
+    np.testing.assert_allclose(run(after, x)[:, 1:], np.tile([40.0, -7.0], (50, 1)), rtol=1e-4)
+
+
+def test_what_cannot_be_quantised_is_refused_by_name() -> None:
+    model, calibration, _ = small_cnn()
+    after = quantise(model, [{"x": calibration}])
+    cases: list[tuple[bytes, str]] = [
+        (b"\x08\x01nothing", "not an ONNX graph"),
+        (after, "QuantizeLinear .* it is quantised already"),
+        (_with_opset(model, 12), "opset 12"),
+        (exported(nn.Sequential(nn.ReLU()), {}, (1, 1, 8, 8)), "no operator that can be quantised"),
+    ]
+    for file, named in cases:
+        with pytest.raises(GraphRefused, match=named):
+            quantise(file, [{"x": calibration}])
+    with pytest.raises(InputError, match="range of the activation '.*' is not known"):
+        quantise_at(model, {"x": (0.0, 1.0)})
+    with pytest.raises(InputError, match="two finite numbers"):
+        quantise_at(model, dict.fromkeys(observed(model), (0.0, float("inf"))))
+    with pytest.raises(GraphRefused, match="no matrix product"):
+        quantise_dynamic(residual())
+
+
+def _with_opset(model: bytes, opset: int) -> bytes:
+    proto = ModelProto.FromString(model)
+    proto.opset_import[0].version = opset
+    return cast(bytes, proto.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"weights": "both"}, "weights"),
+        ({"activations": "none"}, "activations"),
+        ({"calibration": "entropy"}, "calibration"),
+        ({"weight_bits": 9}, "weight_bits"),
+        ({"activation_bits": True}, "activation_bits"),
+        ({"percentile": 50}, "percentile"),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused_by_name(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        QuantSettings(**fields)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damaged_files_are_refused_and_never_crash(data: st.DataObject) -> None:
+    model, calibration, _ = small_cnn()
+    damaged = bytearray(model[: data.draw(st.integers(0, len(model)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if damaged:
+            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        quantise(bytes(damaged), [{"x": calibration[:2]}])
+    except CoterieError as error:
+        assert not re.search(r"Traceback|object at 0x", str(error))
