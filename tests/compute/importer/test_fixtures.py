@@ -107,6 +107,7 @@ def test_gradients_are_those_of_another_differentiator_of_onnx_files(name: str, 
     assert compared == set(params)
 
 
+@pytest.mark.capability("G1")
 @pytest.mark.parametrize("name", TRAINED)
 def test_an_imported_model_trains_and_is_exported_again(name: str) -> None:
     model = scored(name)
