@@ -179,7 +179,11 @@ def test_news_are_handed_over_once() -> None:
 def test_an_agent_goes_on_on_the_cpu_says_so_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real trial of every recipe, a real round over HTTP: the provider fails in the middle of the first training."""
     frail = failing("Frail", len(ALL_RECIPES) + TRIED + 5)
-    monkeypatch.setattr("coterie.client_sdk.device.providers.discover", lambda plugins: [frail])
+
+    def discovered(plugins: object) -> list[Provider]:
+        return [frail]
+
+    monkeypatch.setattr("coterie.client_sdk.device.providers.discover", discovered)
     heard: list[dict[str, Any]] = []
 
     async def work(place: Lab) -> None:

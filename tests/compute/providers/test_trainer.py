@@ -27,9 +27,6 @@ class FrozenFront(Module):
         found = self.body.specs()
         return {name: replace(spec, role="frozen") if name.startswith("0.") else spec for name, spec in found.items()}
 
-    def init(self, seed: int) -> dict[str, Any]:
-        return self.body.init(seed)
-
     def __call__(self, params: Any, x: Array, mode: Mode = EVAL) -> Any:
         return self.body(params, x, mode)
 
