@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from coterie.compute.array import Array
 from coterie.compute.compress.given import Given, Masked
-from coterie.compute.compress.masks import masked
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, require
@@ -14,19 +13,20 @@ from coterie.errors import InputError
 _MASK = ".mask"
 
 
-def pruned(model: Module, masks: Mapping[str, NDArray], start: Mapping[str, NDArray] | None = None) -> Module:
+def pruned(model: Module, masks: Mapping[str, NDArray]) -> Module:
     """The model with these masks on its weights.
 
-    masks: by names of the model's parameters, ones and zeros of their shapes, as `by_magnitude` makes them. start:
-    weights to go on from, all of the model's; its own first values otherwise. The masks are frozen parameters called
-    "<weight>.mask", so a plan carries them once, beside the model, and no client uploads them.
+    masks: by names of the model's parameters, ones and zeros of their shapes, as `by_magnitude` makes them. They are
+    frozen parameters called "<weight>.mask", so a plan carries them once, beside the model, and no client uploads them.
+    To go on from trained weights give a trainer ``initial=masked(weights, masks)``, an experiment ``initial=model.init(0)
+    | masked(weights, masks)``.
 
     Guarantees: the model computes with weight · mask, so a pruned weight has no gradient and no influence, also where a
     lossy codec, noise or momentum moves the number that is kept for it. It starts at 0, and stays exactly 0 under every
     optimizer whose step is 0 for a gradient that was always 0 (all of `compute.optim`), and under every average of
     such updates.
 
-    Raises InputError for a mask that is no mask, or fits no parameter, and a start that lacks one.
+    Raises InputError for a mask that is no mask, or fits no parameter.
     """
     specs = model.specs()
     for name, mask in masks.items():
@@ -35,9 +35,7 @@ def pruned(model: Module, masks: Mapping[str, NDArray], start: Mapping[str, NDAr
             raise InputError(f"pruned: there is a mask {name!r} of {list(mask.shape)}; it must be {wanted}.")
         if not ((mask == 0) | (mask == 1)).all():
             raise InputError(f"pruned: the mask {name!r} holds other numbers than 0 and 1.")
-    if start is not None and (missing := sorted(specs.keys() - start.keys())):
-        raise InputError(f"pruned: the start lacks {', '.join(missing)}.", hint="Give all parameters of the model.")
-    return Pruned(model, dict(masks), None if start is None else masked({name: start[name] for name in specs}, masks))
+    return Pruned(model, dict(masks))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +44,9 @@ class Pruned(Module):
 
     model: Module
     masks: Mapping[str, NDArray]
-    start: Mapping[str, NDArray] | None = None
 
     def specs(self) -> dict[str, ParameterSpec]:
         specs = dict(self.model.specs())
-        for name, value in (self.start or {}).items():
-            specs[name] = replace(specs[name], init=Given(value))
         for name, mask in self.masks.items():
             specs[name] = replace(specs[name], init=Masked(specs[name].init, mask))
         return specs | {

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from coterie.compute.ir import DTYPES, NDArray
-from coterie.compute.nn.module import Module
+from coterie.compute.nn.module import Module, ParameterSpec
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.training.precision import Precision
 from coterie.errors import InputError
@@ -79,6 +79,26 @@ def check_data(data: object, label: str) -> Mapping[str, NDArray]:
                 hint=f"Convert it with astype to one of {', '.join(DTYPES)}.",
             )
     return cast("Mapping[str, NDArray]", data)
+
+
+def check_initial(specs: Mapping[str, ParameterSpec], initial: object) -> dict[str, NDArray]:
+    """First weights as float32, if they are arrays of the model's names and shapes. Raises InputError naming the first
+    that is not, or is not finite.
+    """
+    if not isinstance(initial, Mapping):
+        raise InputError(f"Trainer: the initial weights must be arrays by name, got a {type(initial).__name__}.")
+    found: dict[str, NDArray] = {}
+    for name, value in cast("Mapping[str, object]", initial).items():
+        shape = None if name not in specs else list(specs[name].shape)
+        array = np.array(cast(NDArray, value), np.float32) if isinstance(value, np.ndarray) else None
+        if array is None or list(array.shape) != shape:
+            given = type(cast(object, value)).__name__ if array is None else f"floats {list(array.shape)}"
+            wanted = f"floats {shape}" if shape is not None else f"one of {', '.join(list(specs)[:12])}"
+            raise InputError(f"Trainer: the initial weight {name!r} is {given}; it must be {wanted}.")
+        if not np.isfinite(array).all():
+            raise InputError(f"Trainer: the initial weight {name!r} is not finite in float32.")
+        found[name] = array
+    return found
 
 
 def check_labels(name: str, labels: NDArray, classes: int) -> None:

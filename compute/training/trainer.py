@@ -2,14 +2,14 @@
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from coterie.compute.data.batches import WEIGHT, Batches
+from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module, Role
@@ -26,16 +26,16 @@ from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyExecutable
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
-from coterie.compute.training.checks import check_arguments, check_callable, check_data, check_labels
+from coterie.compute.training.checks import check_arguments, check_callable, check_initial
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.loops import Loop, LoopOptions, loaded, made_loop, name_of
 from coterie.compute.training.precision import Precision
 from coterie.compute.training.sink import require_loops
 from coterie.compute.training.step import first_state, unscaling
+from coterie.compute.training.supply import Arrays, Batch, Data, Place, Supply, supply_of
 from coterie.errors import InputError
 
-Data = Mapping[str, NDArray]
 _GROUPS: tuple[Role, ...] = ("shared", "frozen", "buffer")
 
 
@@ -53,7 +53,7 @@ class Fit:
 
 
 class Trainer:
-    """Fits a module to arrays.
+    """Fits a module to arrays, or to what a pipeline gives.
 
     model, loss, optimizer: as in an experiment; loss(prediction, label) gives one value per example. metrics: more such
     functions, by name, for ``evaluate``. label: the array that the loss compares with; every other array of the data is
@@ -62,7 +62,8 @@ class Trainer:
     dropout. schedules: hyper-parameters as functions of the number of the step. precision: see Precision. sink_size:
     steps per host call, for providers with loops. provider: a name, or a Provider of a package; threads: see
     Executable. trunk: run the frozen front of
-    the model elsewhere than the rest, which then runs on the CPU (see Trunk).
+    the model elsewhere than the rest, which then runs on the CPU (see Trunk). initial: weights to begin with, by the
+    model's names; what it leaves out starts as the model says.
 
     Guarantees: a step is one run of one ONNX graph, its state bound and not copied; the same arguments, data and calls
     give the same losses bit for bit, and so does a trainer that ``load``\\ s what another one ``save``\\ d, at whatever
@@ -88,6 +89,7 @@ class Trainer:
         provider: str | Provider = CPU,
         threads: int = 1,
         trunk: Trunk | None = None,
+        initial: Data | None = None,
     ) -> None:
         if not isinstance(cast(object, metrics), Mapping | None):
             raise InputError(
@@ -121,10 +123,11 @@ class Trainer:
         self._loops: dict[Any, Loop] = {}
         self._classes: dict[Any, int | None] = {}
         self._evaluations: dict[Any, SteadyExecutable] = {}
-        self._position = {"epoch": 0, "batch": 0, "rows": 0}
+        self._place = Place()
         self.steps = 0
         roles = {name: spec.role for name, spec in model.specs().items()}
-        weights = {f"{roles[name]}/{name}": value for name, value in model.init(seed).items()}
+        weights = model.init(seed) | check_initial(model.specs(), initial or {})
+        weights = {f"{roles[name]}/{name}": value for name, value in weights.items()}
         trained = {name.removeprefix("shared/"): value for name, value in weights.items() if name.startswith("shared/")}
         started = first_state(unscaling(self._optimizer, precision), trained)
         shared = {f"shared/{name}": value.numpy() for name, value in started["params"].items()}
@@ -147,42 +150,40 @@ class Trainer:
         """Train over the data, ``epochs`` times: from where the trainer stands to the end of that many epochs, of which
         the one that it stands in is the first. steps: stop after so many, also in the middle of an epoch.
 
-        data: arrays [N, ...] by name, the label among them.
+        data: arrays [N, ...] by name, the label among them, whose rows are shuffled anew each epoch; or a pipeline of
+        compute.data, which gives its own order (its passes are the epochs).
         """
         check_whole("fit", epochs=epochs, **({} if steps is None else {"steps": steps}))
-        data = self._checked(data)
-        batches = Batches(data, batch_size=self._batch_size, seed=self._seed, epochs=self._position["epoch"] + epochs)
-        if self._position["batch"]:
-            batches.restore({**batches.state(), **self._position})
-        else:
-            batches.restore({**batches.state(), "epoch": self._position["epoch"]})
+        supply = self._supply(data)
         before = len(self._fallbacks)
-        loop = self._loop(data)
-        per_epoch = batches.per_epoch
-        begun = self._position["epoch"] * per_epoch + self._position["batch"]
-        losses, calls = self._run(loop, islice(batches, steps))
+        loop = self._loop(supply)
+        end, places = self._place.epoch + epochs, list[Place]()
+        with supply.open(self._place, end) as batches:
+            losses, calls = self._run(loop, _noting(islice(batches, steps), places))
         # Only now: a training that is interrupted leaves the trainer where it was.
         self.steps += len(losses)
-        done = begun + len(losses)
-        self._position = {"epoch": done // per_epoch, "batch": done % per_epoch, "rows": batches.rows}
+        places = places[: len(losses)]
+        # Where a filter decides, only the end of the stream says that an epoch is over.
+        self._place = Place(end) if steps is None else places[-1] if places else self._place
         self._state |= loop.state()
-        numbers = np.arange(begun, done) // per_epoch
+        numbers = np.array([place.last_epoch for place in places])
         epoch_means = tuple(float(losses[numbers == number].mean()) for number in np.unique(numbers))
         fallbacks = tuple(self._fallbacks[before:])
         return Fit(losses=losses, epochs=epoch_means, host_calls=calls, fallbacks=fallbacks)
 
     def evaluate(self, data: Data) -> dict[str, float]:
         """The mean loss and metrics over the data, with the model in its evaluation mode."""
-        data = self._checked(data)
-        key = _signature(data)
+        supply = self._supply(data)
+        sample = supply.sample
+        key = _signature(sample)
         if key not in self._evaluations:
-            graph = self._recipe(data).evaluate()
+            graph = self._recipe(sample).evaluate()
             self._evaluations[key] = SteadyExecutable(self._executable(graph, "evaluate"), told=self._fell_back)
         steady = self._evaluations[key]
         inputs, outputs = steady.executable.input, steady.executable.output
         weights = {name: value for name, value in self._state.items() if name in inputs}
         totals: dict[str, float] = dict.fromkeys(outputs, 0.0)
-        for batch in Batches(data, batch_size=self._batch_size, shuffle=False):
+        for batch in supply.once():
             sums = steady.run(weights | rows_of(batch, inputs))
             totals = {name: total + float(sums[name][0]) for name, total in totals.items()}
         examples = totals.pop("examples")
@@ -197,6 +198,7 @@ class Trainer:
         for another file, and leaves the trainer as it is.
         """
         arrays, facts = read_checkpoint(path)
+        facts = {"stream": "", **facts}  # which older files do not say
         mine = {name: (value.shape, value.dtype.name) for name, value in self._state.items()}
         theirs = {name: (value.shape, value.dtype.name) for name, value in arrays.items()}
         if differing := sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name)):
@@ -207,7 +209,7 @@ class Trainer:
             True
         }:
             raise InputError(f"{path} does not say where its training stopped.")
-        if min(numbers[name] for name in ("steps", *self._position)) < 0:
+        if min(numbers[name] for name in ("steps", "epoch", "batch", "rows")) < 0:
             raise InputError(f"{path} does not say where its training stopped.")
         if facts["optimizer"] != wanted["optimizer"]:
             raise InputError(
@@ -222,21 +224,21 @@ class Trainer:
         self._state, self.steps = arrays, numbers["steps"]
         if self._trunk is not None:
             self._loops.clear()  # the frozen tensors of the file lie in the trunk
-        self._position = {name: numbers[name] for name in self._position}
+        self._place = Place(numbers["epoch"], numbers["batch"], numbers["rows"], str(facts["stream"]))
 
     def _facts(self) -> dict[str, Fact]:
         """What a checkpoint tells besides its arrays."""
-        told = {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, **self._position}
+        told = {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, **asdict(self._place)}
         return {"optimizer": self._optimizer.name, **told}
 
-    def _checked(self, data: Data) -> Data:
-        checked = check_data(data, self._label)
-        key = _signature(checked)
+    def _supply(self, data: Data) -> Supply:
+        supply = supply_of(data, self._label, self._batch_size, self._seed)
+        sample = supply.sample
+        key = _signature(sample)
         if key not in self._classes:
-            self._classes[key] = self._recipe(checked).classes()
-        if (classes := self._classes[key]) is not None:
-            check_labels(self._label, checked[self._label], classes)
-        return checked
+            self._classes[key] = self._recipe(sample).classes()
+        classes = self._classes[key]
+        return supply if classes is None else supply.check_labels(self._label, classes)
 
     def _fell_back(self, fallback: Fallback) -> None:
         """Remember and say it; no graph is loaded for that provider again."""
@@ -260,11 +262,12 @@ class Trainer:
 
     # The graphs.
 
-    def _loop(self, data: Data) -> Loop:
-        key = _signature(data)
+    def _loop(self, supply: Supply) -> Loop:
+        sample = supply.sample
+        key = _signature(sample)
         constants = {name: value for name, value in self._state.items() if name.startswith("frozen/")}
         if key not in self._loops:
-            graph = self._recipe(data).train()
+            graph = self._recipe(sample).train()
             carry = {name: name.removeprefix(NEXT) for name in graph.outputs if name.startswith(NEXT)}
             held = {name: value for name, value in constants.items() if name in graph.inputs}
             state = {name: self._state[name] for name in carry.values()}
@@ -276,7 +279,7 @@ class Trainer:
                 told=self._fell_back,
             )
             self._loops[key] = made_loop(
-                graph, options, carry=carry, constants=held, state=state, shown=self._shown(data)
+                graph, options, carry=carry, constants=held, state=state, shown=self._shown(supply)
             )
             return self._loops[key]
         loop = self._loops[key]
@@ -286,20 +289,19 @@ class Trainer:
         )
         return loop
 
-    def _shown(self, data: Data) -> list[dict[str, NDArray]]:
+    def _shown(self, supply: Supply) -> list[dict[str, NDArray]]:
         """The batches that a trunk is quantised by: the first ones in the data's own order."""
         if self._trunk is None or self._trunk.quantise is None:
             return []
-        batches = Batches(data, batch_size=self._batch_size, shuffle=False)
         return [
             {f"batch/{name}": rows for name, rows in batch.items()}
-            for batch in islice(batches, self._trunk.calibration)
+            for batch in islice(supply.once(), self._trunk.calibration)
         ]
 
     def _executable(self, graph: Graph, name: str) -> Executable:
         return loaded(to_onnx(graph, name=name), self._provider, self._threads)
 
-    def _recipe(self, data: Data) -> Recipe:
+    def _recipe(self, data: Arrays) -> Recipe:
         rows = {
             name: TensorSpec((self._batch_size, *value.shape[1:]), value.dtype.name) for name, value in data.items()
         }
@@ -324,5 +326,12 @@ class Trainer:
         }
 
 
-def _signature(data: Data) -> Any:
+def _noting(batches: Iterator[tuple[Batch, Place]], places: list[Place]) -> Iterator[Batch]:
+    """The batches; the place behind each is added to the list."""
+    for batch, place in batches:
+        places.append(place)
+        yield batch
+
+
+def _signature(data: Arrays) -> Any:
     return tuple(sorted((name, value.shape[1:], value.dtype.name) for name, value in data.items()))
