@@ -6,6 +6,9 @@
     [project.entry-points."coterie.providers"]
     example = "example_package.provider:PROVIDER"        # a coterie.compute.runtime.devices.Provider with ``open``
 
+    [project.entry-points."coterie.converters"]
+    example = "example_package.compiler:CONVERTER"       # a coterie.compute.bundle.Converter
+
 Loading runs the code of these packages, as importing them would.
 """
 
@@ -17,7 +20,7 @@ from coterie.compute.extension.row import UserPrimitive
 from coterie.compute.source import source_of
 from coterie.errors import ConfigurationError, InputError
 
-Group: TypeAlias = Literal["coterie.primitives", "coterie.providers"]
+Group: TypeAlias = Literal["coterie.primitives", "coterie.providers", "coterie.converters"]
 
 
 def load_plugins(registry: Registry | None = None) -> tuple[str, ...]:
