@@ -19,7 +19,8 @@ from coterie.compute.onnx.importer.operation import Operation, Rule, is_known
 MOST_WRITTEN_OUT = 512
 State: TypeAlias = tuple[Array, ...]
 Function: TypeAlias = Callable[[Array], Array]
-Cell: TypeAlias = Callable[["_Weights", Array, State], State]
+Groups: TypeAlias = tuple[Array, ...]
+Cell: TypeAlias = Callable[["_Weights", Groups, State], State]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +49,31 @@ _ACTIVATIONS: Mapping[str, _Activation] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """An operator. gates: parts of its weights. states: arrays carried from step to step, the output first."""
+    """An operator. groups: how many gates each product of its weights makes, so that no step has to cut them apart.
+    states: arrays carried from step to step, the output first.
+    """
 
-    gates: int
+    groups: tuple[int, ...]
     states: int
     activations: tuple[str, ...]
     cell: Cell
 
+    @property
+    def gates(self) -> int:
+        """Parts of its weights."""
+        return sum(self.groups)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weights:
-    """Of one direction. size: of the state. given [inputs, gates size] and own [size, gates size]: factors of input and
-    state. offset and own_offset [gates size]. peephole: [3, size] or None. functions: activations, clipped before.
+    """Of one direction. size: of the state. given [inputs, gates size]: factor of the input. own [size, parts size]:
+    those of the state, by groups. offset [gates size]: added once for all steps. own_offset [size]: of the state's
+    share in a GRU's new state, where it cannot be. peephole: [3, size] or None. functions: activations, clipped before.
     """
 
     size: int
     given: Array
-    own: Array
+    own: Groups
     offset: Array | None
     own_offset: Array | None
     peephole: Array | None
@@ -73,37 +82,33 @@ class _Weights:
 
     def parts(self, x: Array, *counts: int) -> tuple[Array, ...]:
         """The gates of x [..., gates size], so many together."""
-        return ops.split(x, [count * self.size for count in counts], axis=-1)
+        return (x,) if len(counts) == 1 else ops.split(x, [count * self.size for count in counts], axis=-1)
 
 
-def _rnn_cell(weights: _Weights, given: Array, state: State) -> State:
+def _rnn_cell(weights: _Weights, given: Groups, state: State) -> State:
     (h,) = state
-    return (weights.functions[0](given + h @ weights.own),)
+    return (weights.functions[0](given[0] + h @ weights.own[0]),)
 
 
-def _gru_cell(weights: _Weights, given: Array, state: State) -> State:
+def _gru_cell(weights: _Weights, given: Groups, state: State) -> State:
     """Gates in the order update, reset, new."""
     (h,) = state
     gate, new = weights.functions
-    own_gates, own_new = weights.parts(weights.own, 2, 1)
-    given_gates, given_new = weights.parts(given, 2, 1)
-    keep, reset = weights.parts(gate(given_gates + h @ own_gates), 1, 1)
+    keep, reset = weights.parts(gate(given[0] + h @ weights.own[0]), 1, 1)
     if weights.node.option("linear_before_reset", 0):
-        own = h @ own_new
-        if weights.own_offset is not None:
-            own = own + weights.parts(weights.own_offset, 2, 1)[1]
-        own = reset * own
+        own = h @ weights.own[1]
+        own = reset * (own if weights.own_offset is None else own + weights.own_offset)
     else:
-        own = (reset * h) @ own_new
-    made = new(given_new + own)
+        own = (reset * h) @ weights.own[1]
+    made = new(given[1] + own)
     return (made + keep * (h - made),)
 
 
-def _lstm_cell(weights: _Weights, given: Array, state: State) -> State:
+def _lstm_cell(weights: _Weights, given: Groups, state: State) -> State:
     """Gates in the order input, output, forget, cell; peepholes in the order input, output, forget."""
     h, c = state
     gate, new, last = weights.functions
-    enter, leave, forget, made = weights.parts(given + h @ weights.own, 1, 1, 1, 1)
+    enter, leave, forget, made = weights.parts(given[0] + h @ weights.own[0], 1, 1, 1, 1)
     if weights.peephole is not None:
         enter, forget = enter + weights.peephole[0] * c, forget + weights.peephole[2] * c
     enter = gate(enter)
@@ -162,23 +167,24 @@ def _run(node: Operation, kind: _Kind, x: Array, index: int, reverse: bool) -> t
     given = given if weights.offset is None else given + weights.offset
     state = tuple(_start(node, 5 + part, index, (rows, weights.size), x) for part in range(kind.states))
     active = _active(node, steps, rows)
-    by_step = cnp.reshape(given, (steps, rows, given.shape[1]))
+    parts = tuple(cnp.reshape(part, (steps, rows, part.shape[1])) for part in weights.parts(given, *kind.groups))
 
     def step(state: State, part: tuple[Array, ...]) -> tuple[State, Array]:
-        after = kind.cell(weights, part[0], state)
-        if len(part) == 1:
+        after = kind.cell(weights, part[: len(kind.groups)], state)
+        if active is None:
             return after, after[0]
         # A sequence that has ended keeps its state, and its outputs are zeros.
-        kept = tuple(cnp.where(part[1], new, old) for new, old in zip(after, state, strict=True))
-        return kept, cnp.where(part[1], after[0], cnp.zeros_like(after[0]))
+        goes_on = part[-1]
+        kept = tuple(cnp.where(goes_on, new, old) for new, old in zip(after, state, strict=True))
+        return kept, cnp.where(goes_on, after[0], cnp.zeros_like(after[0]))
 
-    stacks = (by_step,) if active is None else (by_step, active)
+    stacks = parts if active is None else (*parts, active)
     if steps > MOST_WRITTEN_OUT:
         state, outputs = scan(step, state, stacks, reverse=reverse)
         return outputs, state
     made: list[Array] = []
-    parts = list(zip(*(_single(stack) for stack in stacks), strict=True))
-    for part in reversed(parts) if reverse else parts:
+    each = list(zip(*(_single(stack) for stack in stacks), strict=True))
+    for part in reversed(each) if reverse else each:
         state, output = step(state, part)
         made.append(output)
     return cnp.stack(made[::-1] if reverse else made, axis=0), state
@@ -193,24 +199,27 @@ def _weights_of(node: Operation, kind: _Kind, index: int) -> _Weights:
     size = node[2].shape[-1]
     offset = own_offset = None
     if (both := node.get(3)) is not None:
-        offset, own_offset = ops.split(both[index], [kind.gates * size] * 2, axis=0)
-        # Where the state's share is merely added, so is its offset, once for all steps.
+        offset, own = ops.split(both[index], [kind.gates * size] * 2, axis=0)
         if kind.cell is _gru_cell and node.option("linear_before_reset", 0):
-            gates, _ = ops.split(own_offset, [2 * size, size], axis=0)
-            offset = offset + cnp.concat([gates, cnp.zeros((size,), dtype=gates.dtype)], axis=0)
-        else:
-            offset = offset + own_offset
+            # The reset gate acts on the last part of it.
+            gates, own_offset = ops.split(own, [2 * size, size], axis=0)
+            own = cnp.concat([gates, cnp.zeros((size,), dtype=gates.dtype)], axis=0)
+        offset = offset + own
     peephole = None if node.get(7) is None else cnp.reshape(node[7][index], (3, size))
     return _Weights(
         size=size,
         given=cnp.matrix_transpose(node[1][index]),
-        own=cnp.matrix_transpose(node[2][index]),
+        own=tuple(cnp.matrix_transpose(part) for part in _by_groups(node[2][index], kind, size)),
         offset=offset,
         own_offset=own_offset,
         peephole=peephole,
         functions=tuple(_functions(node, kind))[index * len(kind.activations) :][: len(kind.activations)],
         node=node,
     )
+
+
+def _by_groups(weight: Array, kind: _Kind, size: int) -> Groups:
+    return (weight,) if len(kind.groups) == 1 else ops.split(weight, [count * size for count in kind.groups], axis=0)
 
 
 def _functions(node: Operation, kind: _Kind) -> Iterator[Function]:
@@ -262,7 +271,7 @@ def _active(node: Operation, steps: int, rows: int) -> Array | None:
 
 
 RULES: dict[str, Rule] = {
-    "GRU": _recurrent(_Kind(gates=3, states=1, activations=("Sigmoid", "Tanh"), cell=_gru_cell)),
-    "LSTM": _recurrent(_Kind(gates=4, states=2, activations=("Sigmoid", "Tanh", "Tanh"), cell=_lstm_cell)),
-    "RNN": _recurrent(_Kind(gates=1, states=1, activations=("Tanh",), cell=_rnn_cell)),
+    "GRU": _recurrent(_Kind(groups=(2, 1), states=1, activations=("Sigmoid", "Tanh"), cell=_gru_cell)),
+    "LSTM": _recurrent(_Kind(groups=(4,), states=2, activations=("Sigmoid", "Tanh", "Tanh"), cell=_lstm_cell)),
+    "RNN": _recurrent(_Kind(groups=(1,), states=1, activations=("Tanh",), cell=_rnn_cell)),
 }
