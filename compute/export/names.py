@@ -1,6 +1,7 @@
 """Names for the weights of an exported file: those that the model's own file had."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from onnx import GraphProto, ModelProto
 
@@ -12,17 +13,19 @@ _OPERATORS = {"Conv": "Conv", "ConvTranspose": "ConvTranspose", "Gemm": "Gemm", 
 
 def name_weights(data: bytes, graph: Graph, weights: Mapping[str, NDArray]) -> bytes:
     """The file with the weights of its convolutions and matrix products named as before: ``graph`` is the model before
-    its passes, whose weights these are. Where products were added, joined or dropped, nothing is renamed.
+    its passes, whose weights these are. Where products were added, joined or dropped nothing is renamed, and no tensor
+    takes the name of another.
     """
     before = _named_products(graph, weights)
     model = ModelProto.FromString(data)
     after = _products(model.graph)
-    if [kind for kind, _ in before] != [kind for kind, _ in after]:
+    if [kind for kind, _, _ in before] != [kind for kind, _, _ in after]:
         return data
-    taken = {value.name for value in (*model.graph.input, *model.graph.output)}
+    taken = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    taken.update(name for node in model.graph.node for name in node.output)
     renamed: dict[str, str] = {}
-    for (_, name), (_, initialiser) in zip(before, after, strict=True):
-        if name is not None and name not in taken and initialiser not in renamed:
+    for (_, size, name), (_, held, initialiser) in zip(before, after, strict=True):
+        if name and size == held and name not in taken and initialiser not in renamed:
             renamed[initialiser] = name
             taken.add(name)
     for tensor in model.graph.initializer:
@@ -33,15 +36,15 @@ def name_weights(data: bytes, graph: Graph, weights: Mapping[str, NDArray]) -> b
     return model.SerializeToString(deterministic=True)
 
 
-def _named_products(graph: Graph, weights: Mapping[str, NDArray]) -> Sequence[tuple[str, str | None]]:
-    """The kind and the weight's name of every product with constant weights, in order."""
+def _named_products(graph: Graph, weights: Mapping[str, NDArray]) -> Sequence[tuple[str, int, str]]:
+    """Every product with constant weights, in order: its kind, their number and their name; "" for none."""
     known: dict[tuple[str, bytes], str] = {}
     for name, array in weights.items():
         known.setdefault((array.dtype.name, array.tobytes()), name)
         if array.ndim == 2:
             known.setdefault((array.dtype.name, array.T.tobytes()), name)
     producers = graph.producers()
-    found: list[tuple[str, str | None]] = []
+    found: list[tuple[str, int, str]] = []
     for node in graph.nodes:
         for value in node.inputs[:2] if node.primitive in _PRODUCTS else ():
             made = producers.get(value)
@@ -49,15 +52,16 @@ def _named_products(graph: Graph, weights: Mapping[str, NDArray]) -> Sequence[tu
                 made = producers.get(made.inputs[0])
             if made is not None and made.primitive == "constant":
                 held: NDArray = made.attributes["value"]
-                found.append((_PRODUCTS[node.primitive], known.get((held.dtype.name, held.tobytes()))))
+                name = known.get((held.dtype.name, held.tobytes()), "")
+                found.append((_PRODUCTS[node.primitive], held.size, name))
     return found
 
 
-def _products(graph: GraphProto) -> Sequence[tuple[str, str]]:
-    """The kind and the initialiser of every product with constant weights, in order."""
-    held = {tensor.name for tensor in graph.initializer}
+def _products(graph: GraphProto) -> Sequence[tuple[str, int, str]]:
+    """Every product with constant weights, in order: its kind, their number and their initialiser."""
+    held = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
     return [
-        (_OPERATORS[node.op_type], name)
+        (_OPERATORS[node.op_type], held[name], name)
         for node in graph.node
         if node.op_type in _OPERATORS
         for name in node.input[:2]

@@ -139,6 +139,13 @@ def test_a_bare_runtime_runs_what_our_own_runtime_and_the_reference_run(in_float
     )
 
 
+def test_an_exported_file_can_be_exported_again(in_float32: Exported) -> None:
+    again = export(in_float32.data, quick())
+    assert again.report.after.operators == in_float32.report.after.operators
+    assert again.report.agreement.largest == 0
+    assert len(again.data) == len(in_float32.data)
+
+
 # ---- foreign files
 
 
