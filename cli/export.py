@@ -53,6 +53,10 @@ def export(
     sizes: Annotated[
         list[str] | None, typer.Option("--size", metavar="NAME=N", help="A size that the file leaves open: batch=8.")
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Write a bundle too: the file, its quantisation table, and checks with the right answers."),
+    ] = None,
     version: Annotated[
         str, typer.Option(help="Of a coordinator's experiment: best, latest, a round, a sha256's start, average(N).")
     ] = "best",
@@ -73,6 +77,7 @@ def export(
 
     output = Output(json)
     target = file_to_write(out)
+    packed = None if bundle is None else file_to_write(bundle)
     options = ExportOptions(
         precision=precision,
         quantisation=QuantSettings(
@@ -88,8 +93,14 @@ def export(
     source = _found(model, version, url, token, ca)
     result = exported(source, options, examples=_examples(source, data, label, experiment))
     written = result.save(target)
-    output.event("exported", model=model, path=written, report=result.report.to_json())
+    if packed is not None:
+        from coterie.compute.bundle import make_bundle, write_bundle
+
+        write_bundle(packed, make_bundle(result.data, result.sample, reference=result.reference))
+    output.event("exported", model=model, path=written, bundle=packed, report=result.report.to_json())
     _tell(output, result.report, written)
+    if packed is not None:
+        output.say(f"{packed}: {size(packed.stat().st_size)}, with checks")
 
 
 def _tell(output: Output, report: "ExportReport", written: Path) -> None:

@@ -27,10 +27,14 @@ _REFERENCE_ROWS = 64  # that are computed on NumPy, which takes its time
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """data: the bytes of the ONNX file. report: what it is beside the model before."""
+    """data: the bytes of the ONNX file. report: what it is beside the model before. reference: the file in float32, the
+    same where no fewer digits were asked for. sample: a batch of the rows that were compared, by input name.
+    """
 
     data: bytes
     report: ExportReport
+    reference: bytes
+    sample: Mapping[str, NDArray]
 
     def save(self, path: str | Path) -> Path:
         """Write the file, whole or not at all, and return its path. Raises StorageError."""
@@ -72,21 +76,27 @@ def export(
     options = ExportOptions() if options is None else options
     opened = open_model(source, options.sizes)
     types = {name: value.type for name, value in opened.graph.inputs.items()}
+    batches = synthetic(types) if examples is None else examples.batches(types)
     graph = optimise_for_inference(opened.graph)
+    data = reference = _written(graph, opened, options)
+    calibrated = 0
     if options.precision == "float16":
         graph = in_float16(graph)
-    data = name_weights(to_onnx(graph, name="infer", target=options.target), opened.graph, opened.weights)
-    calibrated = 0
-    if options.precision == "int8":
+        data = _written(graph, opened, options)
+    elif options.precision == "int8":
         data, calibrated = _in_int8(data, types, examples if calibration is None else calibration, options)
-    report = _measured(opened, graph, data, examples, options, calibrated)
+    report = _measured(opened, graph, data, batches, examples, options, calibrated)
     if missed := options.thresholds.misses(report.parity):
         raise GraphRefused(
             f"The exported file is another model: its {missed}.",
             hint="For int8, calibrate on more rows or choose another calibration; else export with more digits.",
             code="export_differs",
         )
-    return Exported(data=data, report=report)
+    return Exported(data=data, report=report, reference=reference, sample=batches[0])
+
+
+def _written(graph: Graph, opened: Opened, options: ExportOptions) -> bytes:
+    return name_weights(to_onnx(graph, name="infer", target=options.target), opened.graph, opened.weights)
 
 
 def _in_int8(
@@ -106,13 +116,18 @@ def _in_int8(
 
 
 def _measured(
-    opened: Opened, graph: Graph, data: bytes, examples: Examples | None, options: ExportOptions, calibrated: int
+    opened: Opened,
+    graph: Graph,
+    data: bytes,
+    batches: Sequence[Mapping[str, NDArray]],
+    examples: Examples | None,
+    options: ExportOptions,
+    calibrated: int,
 ) -> ExportReport:
-    """Both files on all rows in a bare runtime, and the first batch on the NumPy reference."""
-    types = {name: value.type for name, value in opened.graph.inputs.items()}
-    batches = synthetic(types) if examples is None else examples.batches(types)
+    """Both files on all rows in a bare runtime, and the first rows on the NumPy reference."""
     before, after = run_bare([opened.file, data], batches, repeats=options.repeats, threads=options.threads)
-    size = next(iter(types.values())).shape[0] if next(iter(types.values())).shape else 1
+    shape = next(iter(opened.graph.inputs.values())).type.shape
+    size = shape[0] if shape else 1
     rows = len(batches) * size if examples is None else examples.rows
     reference = _reference(opened.graph, batches[: max(_REFERENCE_ROWS // size, 1)])
     numbers = [name for name, value in opened.graph.outputs.items() if value.type.is_float] or list(reference)
