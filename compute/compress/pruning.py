@@ -18,8 +18,8 @@ def pruned(model: Module, masks: Mapping[str, NDArray]) -> Module:
 
     masks: by names of the model's parameters, ones and zeros of their shapes, as `by_magnitude` makes them. They are
     frozen parameters called "<weight>.mask", so a plan carries them once, beside the model, and no client uploads them.
-    To go on from trained weights give a trainer ``initial=masked(weights, masks)``, an experiment ``initial=model.init(0)
-    | masked(weights, masks)``.
+    To go on from trained weights give a trainer ``initial=masked(weights, masks)``, and an experiment
+    ``initial=model.init(0) | masked(weights, masks)``.
 
     Guarantees: the model computes with weight · mask, so a pruned weight has no gradient and no influence, also where a
     lossy codec, noise or momentum moves the number that is kept for it. It starts at 0, and stays exactly 0 under every
