@@ -205,12 +205,14 @@ class Dataset:
         return self.stage.length
 
     def __iter__(self) -> Iterator[Row]:
-        return (row for block in self._blocks() for row in block.rows())
+        # Rows that cost work are made when they are asked for, and an error comes at its row.
+        span = _SPAN if self.stage.columns is not None else 1
+        return (row for block in self._blocks(span) for row in block.rows())
 
     def arrays(self) -> dict[str, Values]:
         """All rows of the first pass, column by column: arrays where the values stack, else lists."""
         self._require_end("arrays")
-        parts = [block.as_columns() for block in self._blocks() if len(block)]
+        parts = [block.as_columns() for block in self._blocks(_SPAN) if len(block)]
         return dict(joined(parts)) if parts else {}
 
     def describe(self) -> str:
@@ -219,10 +221,10 @@ class Dataset:
 
     # The parts of the above.
 
-    def _blocks(self) -> Iterator[Block]:
+    def _blocks(self, span: int) -> Iterator[Block]:
         memory, start, length = Memory(), 0, self.stage.length
         while length is None or start < length:
-            stop = start + _SPAN if length is None else min(start + _SPAN, length)
+            stop = start + span if length is None else min(start + span, length)
             yield self.stage.make(self.stage.locate(Address.span(0, start, stop), memory), Job())
             start = stop
 

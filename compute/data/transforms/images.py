@@ -87,6 +87,9 @@ class CenterCrop(Transform):
     height: int
     width: int
 
+    def __post_init__(self) -> None:
+        require(self, "height and width must be at least 1", min(self.height, self.width) >= 1)
+
     def apply(self, value: Any, context: Context) -> NDArray:
         pixels = image(value)
         top, left = pixels.shape[0] - self.height, pixels.shape[1] - self.width

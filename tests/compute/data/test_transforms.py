@@ -1,0 +1,245 @@
+"""Operations on rows: known answers, and one interface for all."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coterie.compute.data import ArraySource, Context, Dataset, RandomStream, Transform, transforms
+from coterie.compute.data.stream import BatchStream
+from coterie.compute.ir import NDArray
+from coterie.errors import ArgumentValueError, CoterieError, DataError
+from tests.compute.data.pipelines import same
+
+RNG = np.random.default_rng(2)
+CLASSES = [getattr(transforms, name) for name in transforms.__all__]
+PIXELS = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+
+
+def context(position: int = 0) -> Context:
+    return Context(RandomStream(0, 0, 0, position))
+
+
+def encoded(pixels: NDArray, kind: str = "PNG") -> bytes:
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+# Each with a value that it takes: what every operation has to be is asked of all of them.
+WORKING: list[tuple[Transform, Any]] = [
+    (transforms.DecodeImage(), encoded(PIXELS)),
+    (transforms.Resize(8, 3), PIXELS),
+    (transforms.CenterCrop(2, 2), PIXELS),
+    (transforms.ChannelsFirst(), PIXELS),
+    (transforms.RandomCrop(3, 3, padding=1), PIXELS),
+    (transforms.RandomFlip(), PIXELS),
+    (transforms.RandomBrightness(0.4), PIXELS),
+    (transforms.RandomContrast(0.4), PIXELS),
+    (transforms.RandomErase(3), PIXELS),
+    (transforms.Normalise((0.5, 1, 2), 2.0), PIXELS),
+    (transforms.Cast("float32"), PIXELS),
+    (transforms.OneHot(4), 3),
+    (transforms.Pad(5, -1), np.arange(3)),
+    (transforms.Characters("abc"), "cab!"),
+    (transforms.Words(("the", "cat")), "The cat sat"),
+    (transforms.Spectrogram(8, 4), np.arange(20.0)),
+    (transforms.Decibels(), np.array([1.0, 100.0, 0.0])),
+    (transforms.RandomGain(6.0), np.arange(4.0)),
+]
+
+
+@pytest.mark.capability("F14")
+def test_every_operation_is_listed_and_tried() -> None:
+    assert {type(operation) for operation, _ in WORKING} == set(CLASSES)
+    defined = {
+        value
+        for module in (transforms.augment, transforms.images, transforms.numbers, transforms.sound, transforms.text)  # type: ignore[reportAttributeAccessIssue]
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, Transform) and value is not Transform
+    }
+    assert defined == set(CLASSES)
+
+
+@pytest.mark.capability("F14")
+@pytest.mark.parametrize("number", range(len(WORKING)), ids=lambda n: type(WORKING[n][0]).__name__)
+def test_an_operation_keeps_the_one_interface(number: int) -> None:
+    operation, value = WORKING[number]
+    kind = type(operation)
+    assert isinstance(operation, Transform) and dataclasses.is_dataclass(kind) and kind.__final__  # type: ignore[reportAttributeAccessIssue]
+    assert kind.__dataclass_params__.frozen and (inspect.getdoc(kind) or "").strip()  # type: ignore[reportAttributeAccessIssue]
+    assert list(inspect.signature(kind.apply).parameters) == ["self", "value", "context"]
+    assert str(operation) == repr(operation) and kind.__name__ in repr(operation)
+    before = value.copy() if isinstance(value, np.ndarray) else value
+    first = operation.apply(value, context())
+    assert np.array_equal(first, operation.apply(before, context())) and isinstance(first, np.ndarray)
+    rebuilt = dataclasses.replace(operation)
+    assert rebuilt == operation and np.array_equal(rebuilt.apply(before, context()), first)
+    random = kind.__name__.startswith("Random")
+    others = [operation.apply(before, context(position)) for position in range(1, 20)]
+    assert any(not np.array_equal(first, other) for other in others) is random
+    for wrong in (None, object(), {"a": 1}):
+        with pytest.raises(CoterieError):
+            operation.apply(wrong, context())
+
+
+KNOWN: list[tuple[Transform, Any, Any]] = [
+    (transforms.CenterCrop(2, 4), PIXELS, PIXELS[1:3, 1:5]),
+    (transforms.ChannelsFirst(), PIXELS, np.moveaxis(PIXELS, 2, 0)),
+    (transforms.Resize(4, 6), PIXELS, PIXELS),
+    (transforms.Resize(1, 1), PIXELS[:2, :2], [[[10, 12, 12]]]),  # 10.5, 11.5, 12.5 round to even
+    (transforms.Resize(1, 4), np.array([[[0.0], [8.0]]]), [[[0.0], [2.0], [6.0], [8.0]]]),
+    (transforms.RandomFlip(1.0), PIXELS, PIXELS[:, ::-1]),
+    (transforms.RandomFlip(1.0, vertical=True), PIXELS, PIXELS[::-1]),
+    (transforms.RandomFlip(0.0), PIXELS, PIXELS),
+    (transforms.RandomBrightness(0.0), PIXELS, PIXELS),
+    (transforms.RandomContrast(0.0), PIXELS, PIXELS),
+    (transforms.RandomCrop(4, 6), PIXELS, PIXELS),
+    (transforms.RandomErase(50), PIXELS, np.zeros_like(PIXELS)),
+    (transforms.Normalise((1.0, 2.0), (2.0, 4.0)), np.array([[1, 2], [5, 10]]), [[0.0, 0.0], [2.0, 2.0]]),
+    (transforms.OneHot(3), np.int64(1), [0.0, 1.0, 0.0]),
+    (transforms.Pad(4), np.array([1.0, 2.0]), [1.0, 2.0, 0.0, 0.0]),
+    (transforms.Pad(2), np.arange(6).reshape(3, 2), [[0, 1], [2, 3]]),
+    (transforms.Characters("abc"), "cab!", [3, 1, 2, 0]),
+    (transforms.Words(("the", "cat")), "The  cat\tsat", [1, 2, 0]),
+    (transforms.Words(("the", "cat"), lower=False), "The cat", [0, 2]),
+    (transforms.Decibels(30.0), np.array([1.0, 100.0, 1e-9]), [0.0, 20.0, -10.0]),
+    (transforms.RandomGain(0.0), np.array([1.0, -2.0]), [1.0, -2.0]),
+]
+
+
+@pytest.mark.capability("F6")
+@pytest.mark.parametrize("number", range(len(KNOWN)), ids=lambda n: f"{n}-{type(KNOWN[n][0]).__name__}")
+def test_known_answers(number: int) -> None:
+    operation, value, expected = KNOWN[number]
+    found = operation.apply(value, context())
+    np.testing.assert_array_equal(found, np.asarray(expected, found.dtype))
+
+
+@pytest.mark.capability("F6")
+def test_a_tone_is_where_it_sounds() -> None:
+    tone = np.sin(2 * np.pi * 5 * np.arange(512) / 64)
+    power = transforms.Spectrogram(64, 32).apply(tone, context())
+    assert power.shape == (15, 33) and power.dtype == np.float32
+    assert (power.argmax(1) == 5).all()
+    # A Hann window halves the amplitude: |X(5)| = 64 / 2 / 2.
+    np.testing.assert_allclose(power[:, 5], 256, rtol=1e-6)
+
+
+@pytest.mark.capability("F6")
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "TIFF", "WEBP"])
+def test_files_are_decoded(kind: str) -> None:
+    grey = RNG.integers(0, 256, (5, 7), np.uint8)
+    found = transforms.DecodeImage("L").apply(encoded(grey, kind), context())
+    assert found.shape == (5, 7, 1) and found.dtype == np.uint8
+    if kind != "WEBP":  # which loses a little
+        assert (found[..., 0] == grey).all()
+    assert transforms.DecodeImage(size=(3, 2)).apply(encoded(PIXELS, kind), context()).shape == (3, 2, 3)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, -30])
+def test_an_image_that_does_not_decode_is_named_with_its_file(cut: int) -> None:
+    whole = encoded(RNG.integers(0, 256, (20, 20, 3), np.uint8))
+    files = [whole, whole[:cut], whole]
+    dataset = Dataset.of(ArraySource({"image": files, "path": ["cats/1.png", "cats/2.png", "cats/3.png"]}))
+    decoded = dataset.map(transforms.DecodeImage(), "image")
+    assert len(next(iter(decoded))["image"]) == 20
+    with pytest.raises(DataError, match=r"DecodeImage.* failed at row 2 \(cats/2\.png\): these \d+ bytes") as caught:
+        list(decoded)
+    assert caught.value.reason == "image_undecodable" and caught.value.details == {"row": 2}
+    left = dataset.filter(lambda path: path != "cats/2.png", "path").map(transforms.DecodeImage(), "image")
+    assert len(list(left)) == 2
+
+
+def test_a_picture_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(DataError, match="exceeds limit of 200 pixels"):
+        transforms.DecodeImage().apply(encoded(np.zeros((20, 20), np.uint8)), context())
+
+
+@pytest.mark.capability("F6")
+def test_augmented_images_are_the_same_whoever_makes_them_and_new_in_every_pass() -> None:
+    files = [encoded(RNG.integers(0, 256, (12, 14, 3), np.uint8), "JPEG") for _ in range(12)]
+    batches = (
+        Dataset.of(ArraySource({"image": files, "label": np.arange(12)})).shuffle(1)
+        .map([
+            transforms.DecodeImage(), transforms.RandomCrop(8, 8, padding=2), transforms.RandomFlip(),
+            transforms.RandomBrightness(0.2), transforms.RandomErase(3),
+            transforms.Normalise(127.5, 127.5), transforms.ChannelsFirst(),
+        ], "image")
+        .batch(12).epochs(2)
+    )  # fmt: skip
+    same(batches, batches.workers(4))
+    first, second = batches
+    assert first["image"].shape == (12, 3, 8, 8) and first["image"].dtype == np.float32
+    again = second["image"][np.argsort(second["label"])] == first["image"][np.argsort(first["label"])]
+    assert not again.all((1, 2, 3)).any()
+    stream = batches.stream()
+    assert isinstance(stream, BatchStream)
+    next(stream)
+    resumed = batches.workers(3).stream()
+    resumed.restore(stream.state())
+    assert next(resumed)["image"].tobytes() == second["image"].tobytes()
+
+
+@pytest.mark.capability("F6")
+def test_text_becomes_batches_of_numbers() -> None:
+    rows = Dataset.of(ArraySource({"said": ["a cat", "the cat sat", ""], "y": np.arange(3)}))
+    batch = rows.map([transforms.Words(("cat", "sat")), transforms.Pad(3)], "said", outputs="ids").batch(3).first()
+    assert batch["ids"].tolist() == [[0, 1, 0], [0, 1, 2], [0, 0, 0]] and batch["said"][1] == "the cat sat"
+
+
+BAD_SETTINGS: list[Callable[[], Transform]] = [
+    lambda: transforms.DecodeImage("CMYK"),  # type: ignore[reportArgumentType]
+    lambda: transforms.DecodeImage(size=(0, 3)),
+    lambda: transforms.Resize(0, 1),
+    lambda: transforms.CenterCrop(0, 1),
+    lambda: transforms.RandomCrop(1, 0),
+    lambda: transforms.RandomCrop(1, 1, -1),
+    lambda: transforms.RandomFlip(1.5),
+    lambda: transforms.RandomBrightness(-1),
+    lambda: transforms.RandomContrast(2),
+    lambda: transforms.RandomErase(0),
+    lambda: transforms.Normalise(0.0, 0.0),
+    lambda: transforms.Cast("str"),
+    lambda: transforms.OneHot(0),
+    lambda: transforms.Pad(0),
+    lambda: transforms.Characters("aa"),
+    lambda: transforms.Words(("a", "a")),
+    lambda: transforms.Spectrogram(1),
+    lambda: transforms.Decibels(0),
+    lambda: transforms.RandomGain(-1),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BAD_SETTINGS)))
+def test_settings_that_make_no_sense_are_refused(number: int) -> None:
+    with pytest.raises(ArgumentValueError):
+        BAD_SETTINGS[number]()
+
+
+BAD_VALUES: list[tuple[Transform, Any, str]] = [
+    (transforms.CenterCrop(5, 5), PIXELS, "smaller than the 5 × 5"),
+    (transforms.RandomCrop(7, 7, 1), PIXELS, "6 × 8 with its padding"),
+    (transforms.Resize(2, 2), PIXELS[0], r"an image is an array \[H, W, C\], got uint8\[6, 3\]"),
+    (transforms.OneHot(3), 3, "3 is no class of 0 … 2"),
+    (transforms.OneHot(3), 1.0, "no class"),
+    (transforms.Spectrogram(8), np.zeros(7), "7 samples, fewer than the 8"),
+    (transforms.Spectrogram(2), np.zeros((7, 2)), r"a sound is an array \[N\]"),
+    (transforms.Pad(3), 5, "along an axis"),
+    (transforms.Characters("a"), b"a", "takes text"),
+    (transforms.DecodeImage(), "a.png", "bytes of a file"),
+    (transforms.RandomGain(1), np.arange(3), "float dtype"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(BAD_VALUES)))
+def test_values_that_cannot_be_taken_are_refused(number: int) -> None:
+    operation, value, said = BAD_VALUES[number]
+    with pytest.raises(CoterieError, match=said):
+        operation.apply(value, context())
