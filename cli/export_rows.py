@@ -48,7 +48,7 @@ def from_columns(path: Path, names: Sequence[str], label: str | None) -> Example
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
-    from coterie.compute.data.sources import open_source
+    from coterie.compute.data.sources.opening import open_source
 
     source = open_source(path)
     rows = source.rows(np.arange(len(source), dtype=np.int64))
