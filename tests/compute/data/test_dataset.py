@@ -30,7 +30,7 @@ LAWS: dict[str, Law] = {
     "zip": (lambda d: d.zip(d.rename(id="other").select("other")).select("id", "x"), lambda rows: rows),
     "split": (lambda d: d.split(0.5, 0.5)[1], lambda rows: rows[round(len(rows) * 0.5) :]),
     "map": (lambda d: d.map(double, "id"), lambda rows: [2 * row for row in rows]),
-    "select": (lambda d: d.select("id"), lambda rows: rows),
+    "select": (lambda d: d.select("x", "id"), lambda rows: rows),
     "filter": (lambda d: d.filter(not_third, "id"), lambda rows: [row for row in rows if row % 3 != 2]),
 }
 NEED_ALL_ROWS = ("zip", "split")
