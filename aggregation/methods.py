@@ -14,6 +14,7 @@ from coterie.aggregation.analytics.mean import mean_rule
 from coterie.aggregation.analytics.quantiles import quantiles_rule
 from coterie.aggregation.analytics.rule import Sums, method
 from coterie.aggregation.horizontal import ALGORITHMS, Algorithm
+from coterie.aggregation.preparation.ranges import calibrate_rule
 from coterie.aggregation.preparation.rule import survey_rule
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = MappingProxyType(
         "quantiles": _asking(quantiles_rule),
         "heavy_hitters": _asking(heavy_hitters_rule),
         "survey": _asking(survey_rule),
+        "calibrate": _asking(calibrate_rule),
     }
 )
 

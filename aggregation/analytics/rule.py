@@ -64,7 +64,8 @@ class Sums(Protocol):
 
     largest: what a client's sums may reach; a larger one is refused. clipped: whether the sums travel as the change of
     the version, shortened to a public norm, so that the noise of user-level privacy can be made for them; every client
-    then counts once, and the sums of all are estimated.
+    then counts once, and the sums of all are estimated. samples: whether some of a client's rows will do, as many as
+    the experiment's ``max_steps`` let it take.
     """
 
     @property
@@ -85,6 +86,8 @@ class Sums(Protocol):
     def largest(self) -> int: ...
     @property
     def clipped(self) -> bool: ...
+    @property
+    def samples(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -109,6 +112,7 @@ class Rule:
     elements: int | None = None
     largest: int = LARGEST_EXACT
     clipped: bool = False
+    samples: bool = False
 
 
 def method(rule: Sums) -> Algorithm:
@@ -238,7 +242,10 @@ def _told(rule: Sums, version: Vector) -> Told:
 def _needs(rule: Sums, experiment: Experiment) -> Rules:
     e, wanted = experiment, rule.rounds
     return (
-        (e.epochs == 1 and e.max_steps is None, "a query goes through every row once; set epochs=1 and no max_steps"),
+        (
+            e.epochs == 1 and (e.max_steps is None or rule.samples),
+            "a query goes through every row once; set epochs=1 and no max_steps",
+        ),
         (e.holdout == 0, "a query asks all rows; set holdout=0"),
         (e.rounds.rounds == wanted, f"the query {rule.name} takes {wanted} rounds, not {e.rounds.rounds}"),
         (e.rounds.evaluate_every == 0 and e.evaluation is None, "a query has nothing to evaluate; evaluate_every=0"),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from coterie.aggregation.analytics.rule import MOST_COMPARED, TALLY, TOLD, method
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.preparation import rule as rules
+from coterie.aggregation.preparation.bins import LOGARITHMIC, LOW, WIDTH
 from coterie.aggregation.preparation.counting import in_bins, of_texts
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import COLUMNS, LONGEST, matrix
@@ -96,7 +97,7 @@ class _Surveyed(Module):
         if rule.numbers:
             parts = [xp.reshape(rows[part.name], (count, part.elements)) for part in self.draft.numbers]
             weights = xp.reshape(tally[1:middle], (rule.numbers, rule.bins))
-            bins = [params[TOLD + name] for name in (rules.LOW, rules.WIDTH, rules.LOGARITHMIC)]
+            bins = [params[TOLD + name] for name in (LOW, WIDTH, LOGARITHMIC)]
             values = xp.matrix_transpose(parts[0] if len(parts) == 1 else xp.concat(parts, axis=1))
             found = found + xp.sum(in_bins(values, bins[0], bins[1], bins[2], weights), axis=0)
         if rule.texts:

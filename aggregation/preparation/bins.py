@@ -11,6 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.analytics.rule import Told
+
+LOW, WIDTH, LOGARITHMIC = "low", "width", "logarithmic"
+"""The names under which devices are told of them."""
 SMALLEST, LARGEST = 2.0**-20, 2.0**60
 REACH = 80.5
 """s of `LARGEST` is 80; zero lies in the middle of a bin, so that a column of small whole numbers keeps its zeros
@@ -34,6 +38,19 @@ class Range:
     def everything(groups: int, bins: int) -> "Range":
         """All magnitudes."""
         return Range(np.full(groups, -REACH), np.full(groups, 2 * REACH / bins), True)
+
+    @staticmethod
+    def of_told(told: Told) -> "Range":
+        """The inverse of `told`."""
+        return Range(told[LOW].astype(float), told[WIDTH].astype(float), bool(told[LOGARITHMIC][0]))
+
+    def told(self) -> dict[str, npt.NDArray[np.float32]]:
+        """What devices are told of it."""
+        return {
+            LOW: self.low.astype(np.float32),
+            WIDTH: self.width.astype(np.float32),
+            LOGARITHMIC: np.array([self.logarithmic], np.float32),
+        }
 
     def edges(self, bins: int) -> Vector:
         """``[groups, bins + 1]``, in the values' own units."""

@@ -19,10 +19,10 @@ def in_bins(values: Array, low: Array, width: Array, logarithmic: Array, weights
     """Of each value the weight of its bin; a value beyond all bins is in the one at the end.
 
     values: ``[groups, N]``. low, width: ``[groups]``; logarithmic: ``[1]``, one where these are of the signed
-    logarithm, else zero. weights: ``[groups, bins]``, bins a multiple of 16. Returns ``[groups, N]``.
+    logarithm, else zero. weights: ``[groups, bins]``, bins a power of two. Returns ``[groups, N]``.
     """
     groups, bins = weights.shape
-    inner = 16 * max(1, round(math.sqrt(bins) / 16))
+    inner = 1 << round(math.log2(bins) / 2)
     position = xp.floor((_scaled(values, logarithmic) - low[:, None]) / width[:, None])
     position = xp.minimum(xp.maximum(position, 0.0), float(bins - 1))
     outer = xp.floor(position / float(inner))

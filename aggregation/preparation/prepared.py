@@ -11,16 +11,13 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.rule import Told
-from coterie.aggregation.preparation.bins import Range
+from coterie.aggregation.preparation.bins import LOGARITHMIC, WIDTH, Range
 from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
 from coterie.aggregation.preparation.rule import (
     COLUMNS,
-    LOGARITHMIC,
-    LOW,
     NOISE,
     SLOTS,
-    WIDTH,
     Sheet,
     SurveyRule,
     above_noise,
@@ -142,17 +139,20 @@ def _element(part: Number, place: int) -> str:
     return part.name if part.elements == 1 else f"{part.name}[{place}]"
 
 
+_QUARTILES = np.array([0.25, 0.5, 0.75])
+
+
 def _number(name: str, counts: Vector, told: Told, place: int, noise: float) -> FoundNumber:
     width = float(told[WIDTH][place])
     whole = float(counts.sum())
     if bool(told[LOGARITHMIC][0]) or not whole > 0:
         raise _unanswered(f"Nothing is known of the numbers of {name!r}")
-    edges = Range(told[LOW].astype(float), told[WIDTH].astype(float), False).edges(counts.size)[place]
+    edges = Range.of_told(told).edges(counts.size)[place]
     middles = (edges[:-1] + edges[1:]) / 2
     mean = float(counts @ middles / whole)
     variance = max(float(counts @ (middles - mean) ** 2 / whole), 0.0)
     reached = np.concatenate([[0.0], np.maximum.accumulate(np.cumsum(counts)) / whole])
-    lower, median, upper = (float(np.interp(level, reached, edges)) for level in (0.25, 0.5, 0.75))
+    lower, median, upper = (float(value) for value in np.asarray(np.interp(_QUARTILES, reached, edges), np.float64))
     held = np.flatnonzero(counts > 3 * noise)
     first, last = (int(held[0]), int(held[-1])) if held.size else (0, counts.size - 1)
     blur = 3 * noise * float(np.linalg.norm(middles - mean)) / whole
@@ -207,7 +207,8 @@ _SCALINGS = {"standard": _standard, "robust": _robust, "range": _range}
 def _category(
     category: Category, sums: Vector, slots: npt.NDArray[np.float32], least: float, seed: int
 ) -> FoundCategory:
-    counts, missing, unreadable = {}, 0.0, 0
+    counts: dict[str, float] = {}
+    missing, unreadable = 0.0, 0
     for place, count in enumerate(sums[:, MARK].tolist()):
         if count < least or slots[place, 0] < 0:
             continue
@@ -245,7 +246,7 @@ def _label(label: Category | Label, found: Mapping[str, FoundCategory]) -> Label
         return label
     classes = tuple(found[label.name].counts)
     if len(classes) < 2:
-        raise _unanswered(f"The label {label.name!r} has only the class {classes[0]!r}")
+        raise _unanswered(f"The label {label.name!r} has only the class {''.join(classes)!r}")
     # A class that is too rare to be found is in some client's rows all the same.
     return Label(name=label.name, column=label.column, classes=classes, others="dropped")
 

@@ -35,9 +35,9 @@ NAME = "survey"
 BINS, NOISED_BINS = 256, 64
 """Of a number. Every bin has noise of its own, so that many of them make a mean worse."""
 MOST_NUMBERS, MOST_TEXT_COLUMNS, MOST_FOUND = 4_096, 256, 1_024
-LOW, WIDTH, LOGARITHMIC, STAGE, SLOTS, NOISE = "low", "width", "logarithmic", "stage", "slots", "noise"
-"""What devices are told: the bins of the numbers, what is asked of texts, and the digits of the hashes found so far;
-and, for the reader, the deviation of the noise on every sum.
+STAGE, SLOTS, NOISE = "stage", "slots", "noise"
+"""What devices are told beside the bins of the numbers: what is asked of texts, and the digits of the hashes found so
+far; and, for the reader, the deviation of the noise on every sum.
 """
 FALSE = 1e-3
 """The chance that noise alone passes for anything in a round."""
@@ -62,6 +62,7 @@ class SurveyRule:
     most: int
     name: str = NAME
     whole: bool = True
+    samples: bool = False
 
     @property
     def size(self) -> int:
@@ -123,8 +124,7 @@ def survey_rule(
         sheet = rule.split(total)
         after = dict(told)
         if groups and round < rounds:
-            before = Range(told[LOW].astype(float), told[WIDTH].astype(float), bool(told[LOGARITHMIC][0]))
-            after |= _told_range(before.narrowed(sheet.numbers, sheet.rows, outside, floor))
+            after |= Range.of_told(told).narrowed(sheet.numbers, sheet.rows, outside, floor).told()
         if columns and round < rounds:
             after[STAGE] = _stage(round + 1, rounds)
             least = max(least_share * sheet.rows * (1 - 1e-12), floor, 1e-9)
@@ -168,21 +168,13 @@ def _first(
 ) -> dict[str, npt.NDArray[np.float32]]:
     told = {NOISE: np.array([noise], np.float32)}
     if numbers:
-        told |= _told_range(Range.everything(numbers, bins))
+        told |= Range.everything(numbers, bins).told()
     if texts:
         known = np.full((texts, most, DIGITS), UNUSED, np.float32) if slots is None else slots.copy()
         known[declared:] = UNUSED
         known[declared:, 0] = OPEN
         told |= {STAGE: _stage(1, rounds), SLOTS: known}
     return told
-
-
-def _told_range(found: Range) -> dict[str, npt.NDArray[np.float32]]:
-    return {
-        LOW: found.low.astype(np.float32),
-        WIDTH: found.width.astype(np.float32),
-        LOGARITHMIC: np.array([found.logarithmic], np.float32),
-    }
 
 
 def _stage(round: int, rounds: int) -> npt.NDArray[np.float32]:

@@ -124,8 +124,9 @@ class Survey:
         Raises errors.InputError (``query_mismatch``) for a version of anything else; errors.ExperimentError
         (``survey_unanswered``) naming a column of which too little is known.
         """
-        noise = float(version[TOLD + NOISE][0]) if np.shape(version.get(TOLD + NOISE)) == (1,) else 0.0
-        rule = self.rule(_Terms(noise=abs(noise) if math.isfinite(noise) else 0.0))
+        told = version.get(TOLD + NOISE, np.zeros(1))
+        noise = float(told[0]) if told.shape == (1,) and np.isfinite(told).all() else 0.0
+        rule = self.rule(_Terms(noise=abs(noise)))
         wanted = {HIGH: (rule.size,), LOW: (rule.size,)} | {TOLD + n: value.shape for n, value in rule.told.items()}
         if {name: value.shape for name, value in version.items()} != wanted:
             raise errors.InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from coterie import errors
 from coterie.compute import numpy as xp
@@ -61,7 +61,8 @@ class _Tabular(Module):
 
     def __call__(self, params: Parameters, x: Any, mode: Mode = EVAL) -> Array:
         """``[B, outputs]``."""
-        named = x if isinstance(x, Mapping) else {(*self.categories, *self.numbers)[0]: x}
+        alone = (*self.categories, *self.numbers)[0]
+        named = cast(Mapping[str, Array], x) if isinstance(x, Mapping) else {alone: cast(Array, x)}
         rows = next(iter(named.values())).shape[0]
         flat = [xp.reshape(named[name], (rows, -1)) for name in self.numbers]
         if not self.categories:

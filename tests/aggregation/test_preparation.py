@@ -99,7 +99,7 @@ def test_texts_and_classes_are_all_there_with_their_exact_counts(found: Prepared
     named = {category.name: dict(category.counts) for category in found.categories}
     assert named["city"] == Counter(everything("city").tolist())
     assert named["ill"] == Counter(everything("ill").tolist())
-    jobs = Counter(everything("work").tolist())
+    jobs: Counter[str] = Counter(everything("work").tolist())
     assert named["job"] == {"cook": jobs["cook"], "nurse": jobs["nurse"]}
     assert [category.full for category in found.categories] == [False] * 3
 
@@ -193,7 +193,9 @@ def direct(survey: Survey, rows: Rows) -> Prepared:
         {HIGH: (rule.size,), LOW: (rule.size,)} | {TOLD + name: value.shape for name, value in rule.told.items()}
     )
     blind = algorithm(rule.name, rule.parameters).server  # as a server has it: without the declared texts
-    weights = layout.flatten({**layout.unflatten(np.zeros(layout.size, np.float32)), **dict(part.client.initial(dict))})
+    weights = layout.flatten(
+        {**layout.unflatten(np.zeros(layout.size, np.float32)), **dict(part.client.initial(lambda seed: {}))}
+    )
     state = blind.init(layout)
     for _ in range(rule.rounds):
         version = layout.unflatten(weights)
@@ -218,7 +220,7 @@ def test_every_text_of_the_share_is_found_and_nothing_else(rows: list[tuple[str,
     labels = np.array(["yes" if flag else "no" for _, flag in rows])
     labels[:2] = ("yes", "no")
     survey = Survey(Draft((Category("word"),), label=Label(name="y", low=0, high=1)), share=share)
-    counted = Counter(texts.tolist())
+    counted: Counter[str] = Counter(texts.tolist())
     wanted = {text: n for text, n in counted.items() if n >= share * len(texts) * (1 - 1e-12)}
     if not wanted:
         with pytest.raises(errors.ExperimentError, match="No text of 'word' is frequent enough"):
@@ -396,7 +398,12 @@ def test_impossible_drafts_are_refused_by_name(make: Any, words: str) -> None:
 
 
 def test_impossible_surveys_are_refused_and_other_versions_are_no_answer() -> None:
-    for changes, words in (({"share": 2.0}, "share"), ({"most": 5000}, "most"), ({"tail": 0.5}, "tail")):
+    impossible: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"share": 2.0}, "share"),
+        ({"most": 5000}, "most"),
+        ({"tail": 0.5}, "tail"),
+    )
+    for changes, words in impossible:
         with pytest.raises(errors.ExperimentError, match=words):
             Survey(DRAFT, **changes)
     with pytest.raises(errors.InputError, match="no answer to this survey") as caught:

@@ -122,18 +122,18 @@ WARDS = ("surgery", "children", "007")
 
 
 def skewed(folder: Path) -> list[Path]:
-    """Three hospitals, each with a ward that it has most of; healed where the dose is above the ward's own."""
+    """Three hospitals, each with a ward that it has most of, where doses are its own; who is healed shows in the dose."""
     paths: list[Path] = []
     for site in range(3):
         draw = np.random.Generator(np.random.PCG64(site))
-        wards = draw.choice(3, 60, p=np.roll((0.7, 0.2, 0.1), site))
-        doses = draw.normal(500 + 200 * wards, 60)
+        wards: list[int] = draw.choice(3, 60, p=np.roll((0.7, 0.2, 0.1), site)).tolist()
+        doses: list[float] = draw.normal([500 + 200 * ward for ward in wards], 60).tolist()
         paths.append(folder / f"hospital{site}.csv")
         with paths[-1].open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(("patient", "ward", "dose", "outcome"))
-            for ward, dose in zip(wards.tolist(), doses.tolist(), strict=True):
-                outcome = "healed" if dose > 500 + 200 * ward else "ill"
+            for ward, dose in zip(wards, doses, strict=True):
+                outcome = "healed" if dose > 650 else "ill"
                 writer.writerow((f"p{draw.integers(1000)}", WARDS[ward], f"{dose:.1f}", outcome))
     return paths
 
@@ -160,20 +160,17 @@ def devices(coordinator: Coordinator, token: str, paths: Sequence[Path], folder:
 def test_files_with_text_are_prepared_and_trained_on_by_devices_that_join_once(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    """First the statistics of all files, then the same with noise, whose price the population's ledger holds, then
-    training; all in one population."""
+    """First the statistics of all files, with a little noise, whose price the population's ledger holds; then training;
+    all in one population.
+    """
     paths, survey = skewed(tmp_path), Survey(DRAFT, most=8)
     rows: list[Mapping[str, str]] = [row for path in paths for row in csv.DictReader(path.read_text().splitlines())]
-    privacy = UserLevel(clip=200.0, delta=1e-6, epsilon=9000.0)
+    privacy = UserLevel(clip=500.0, delta=1e-6, epsilon=1e4)
     with Control(coordinator.url, token=coordinator.token) as control:
-        run = control.submit(survey.ask(clients=3), key=RESEARCHER, population="wards")
+        run = control.submit(survey.ask(clients=3, privacy=privacy), key=RESEARCHER, population="wards")
         token = control.enrolment_token("wards", uses=3).token
         with devices(coordinator, token, paths, tmp_path):
             answer = prepared(survey, run, timeout_s=60)
-            noised = control.submit(
-                survey.ask(clients=3, name="noised", privacy=privacy), key=RESEARCHER, population="wards"
-            )
-            again = prepared(survey, noised, timeout_s=60)
             experiment = Experiment(
                 name="outcome",
                 model=tabular(answer.schema, hidden=(16,)),
@@ -183,7 +180,7 @@ def test_files_with_text_are_prepared_and_trained_on_by_devices_that_join_once(
                 optimizer=adam(0.02),
                 batch_size=8,
                 epochs=6,
-                rounds=RoundPolicy(rounds=4, cohort=3, evaluate_every=4),
+                rounds=RoundPolicy(rounds=3, cohort=3, evaluate_every=3),
             )
             history = control.submit(experiment, key=RESEARCHER, population="wards").wait(60)
         assert len(control.devices("wards")) == 3
@@ -191,11 +188,13 @@ def test_files_with_text_are_prepared_and_trained_on_by_devices_that_join_once(
         unlike = DataSchema((Feature(name="patient", dtype="int32"),), Label(name="y"))
         with pytest.raises(ExperimentError, match="reads patient as 'patient', which was not declared so"):
             control.ensure_population("wards", unlike)
-    assert answer.categories[0].counts == Counter(row["ward"] for row in rows)
-    assert answer.categories[1].counts == Counter(row["outcome"] for row in rows)
+    assert 0 < answer.noise < 10
+    for found, column in zip(answer.categories, ("ward", "outcome"), strict=True):
+        counted = Counter(row[column] for row in rows)
+        assert set(found.counts) == set(counted)
+        assert all(abs(count - counted[text]) < 6 * answer.noise for text, count in found.counts.items())
     doses = np.array([float(row["dose"]) for row in rows])
-    assert abs(answer.numbers[0].mean - doses.mean()) <= answer.numbers[0].error < 5
-    assert again.schema.label == answer.schema.label and again.noise > 0
-    assert [record.state for record in history.rounds] == ["committed"] * 4
-    assert history.rounds[-1].metrics["accuracy"] > 0.8
-    assert any(0 < (part.epsilon or 0) <= 9000 for part in spent.experiments)
+    assert abs(answer.numbers[0].mean - doses.mean()) <= answer.numbers[0].error
+    assert [record.state for record in history.rounds] == ["committed"] * 3
+    assert history.rounds[-1].metrics["accuracy"] > 0.75
+    assert any(0 < (part.epsilon or 0) <= 1e4 for part in spent.experiments)

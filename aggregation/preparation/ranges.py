@@ -1,0 +1,62 @@
+"""The sums of a federated calibration: how often the numbers of each tensor fall into bins. Needs no compiler.
+
+The first round counts in bins of every magnitude, the second in even bins of the range that all numbers of the first
+lie in: see `bins`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coterie.aggregation.analytics.checks import whole
+from coterie.aggregation.analytics.rule import LARGEST_EXACT, Told
+from coterie.aggregation.preparation.bins import Range
+from coterie.aggregation.reducers import Vector
+
+NAME = "calibrate"
+BINS = 2048
+"""As many as `coterie.compute.quant.Histogram` has."""
+MOST_TENSORS = 4_096
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RangesRule:
+    """See `coterie.aggregation.analytics.rule.Sums`. tensors: how many there are."""
+
+    parameters: dict[str, float]
+    told: Told
+    advance: Callable[[Vector, Told, int], Told]
+    largest: int
+    tensors: int
+    name: str = NAME
+    rounds: int = 2
+    whole: bool = True
+    clipped: bool = False
+    samples: bool = True
+
+    @property
+    def size(self) -> int:
+        """How many sums there are."""
+        return self.tensors * BINS
+
+
+def calibrate_rule(tensors: float, largest: float) -> RangesRule:
+    """The rule of a calibration of so many tensors. largest: see `Sums`. Raises errors.ExperimentError
+    (``query_invalid``).
+    """
+    count = whole(NAME, "tensors", tensors, least=1, most=MOST_TENSORS)
+    reach = whole(NAME, "largest", largest, least=1, most=LARGEST_EXACT)
+
+    def advance(total: Vector, told: Told, round: int) -> Told:
+        if round > 1:
+            return told
+        return Range.of_told(told).narrowed(total.reshape(count, BINS), 0.0, tail=0.0, floor=0.0).told()
+
+    return RangesRule(
+        parameters={"tensors": float(count), "largest": float(reach)},
+        told=Range.everything(count, BINS).told(),
+        advance=advance,
+        largest=reach,
+        tensors=count,
+    )
