@@ -9,6 +9,7 @@ import numpy as np
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.session import CPU, Session, describe, first_line, open_session
 from coterie.compute.runtime.tensors import TensorInfo, check_names
+from coterie.compute.runtime.unread import inputs_of
 from coterie.errors import ArgumentTypeError, CoterieError, InputError, InternalError, ProviderFailed
 
 # What ONNX Runtime says of Gather and its kind. No other mistake in the inputs is left for it to find.
@@ -62,7 +63,10 @@ class Executable:
         self.provider = provider
         self.threads = threads
         self.data = data
-        self.inputs: tuple[TensorInfo, ...] = describe(self.session.get_inputs())
+        taken = describe(self.session.get_inputs())
+        self.inputs: tuple[TensorInfo, ...] = taken if provider == CPU or session is not None else inputs_of(data)
+        self.taken: frozenset[str] = frozenset(info.name for info in taken)
+        """The inputs that the session has: on another provider than the CPU those that some node reads."""
         self.outputs: tuple[TensorInfo, ...] = describe(self.session.get_outputs())
 
     @cached_property
@@ -87,7 +91,7 @@ class Executable:
             for name, value in feeds.items()
         }
         try:
-            values = self.session.run(None, checked)
+            values = self.session.run(None, {name: value for name, value in checked.items() if name in self.taken})
         except Exception as error:  # see open_session
             if any(words in str(error) for words in _INDEX_OUTSIDE):
                 raise InputError(

@@ -8,6 +8,7 @@ import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.libraries import library_versions, plugin_devices
 from coterie.compute.runtime.tensors import TensorInfo
+from coterie.compute.runtime.unread import without_unread_inputs
 from coterie.errors import ConfigurationError, GraphRefused
 
 CPU = "CPUExecutionProvider"
@@ -101,7 +102,7 @@ def open_session(
     record: bool = False,
 ) -> Session:
     """A session over a serialised graph. ``Executable`` documents the options. record: keep which provider got which
-    node, for ``assignment``.
+    node, for ``assignment``. Of another provider than the CPU it lacks the inputs that no node reads.
 
     Raises ConfigurationError for an absent provider or a thread count below one, GraphRefused when ONNX Runtime does
     not load the graph.
@@ -131,6 +132,7 @@ def open_session(
     if record:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     providers = [provider] if provider == CPU or not fallback else [provider, CPU]
+    data = data if provider == CPU else without_unread_inputs(data)
     # Otherwise a provider that fails, now or in a run, is replaced by the CPU with a word to the terminal alone.
     settings: dict[str, Any] = {"enable_fallback": 0}
     try:

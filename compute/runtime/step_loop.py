@@ -141,7 +141,8 @@ class StepLoop:
     def _bind_inputs(self, binding: Binding, turn: int) -> None:
         for group in (self._feeds, self._constants, self._states[turn]):
             for name, slot in group.items():
-                binding.bind_ortvalue_input(name, slot.value)
+                if name in self.executable.taken:
+                    binding.bind_ortvalue_input(name, slot.value)
 
     def _runner(self, turn: int) -> Callable[[], None]:
         session, binding = self.executable.session, self._bindings[turn]
