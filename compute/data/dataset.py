@@ -48,7 +48,7 @@ class Dataset:
             return data
         if isinstance(data, Source):
             return Dataset(Reading(data))
-        from coterie.compute.data.sources import open_source  # the readers are many
+        from coterie.compute.data.sources.opening import open_source  # the readers are many
 
         return Dataset(Reading(open_source(data)))
 
