@@ -1,0 +1,128 @@
+"""The smallest client that there can be: one device's part of a round, with NumPy and ONNX Runtime and nothing else.
+
+    python examples/minimal_client.py PLAN WEIGHTS ROWS UPDATE [--seed 0]
+
+PLAN is a folder with manifest.json, begin.onnx, train.onnx and finish.onnx (`Plan.save` writes it), WEIGHTS the model
+version as a safetensors file, ROWS an .npz of the schema's features and label, UPDATE the .npz that is written: the
+update's sections, and how many rows and steps it is of. It gives the numbers that coterie's own client gives, to the
+last bit, and shows all that a client for another platform must do between download and upload.
+
+What it leaves out: the network, signatures and checks of what was downloaded, secure aggregation, state between
+rounds, a plan's probe, and example-level privacy, whose noise needs a secret source. It refuses plans that need these.
+"""
+
+import argparse
+import json
+import sys
+from itertools import islice
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from coterie.compute.data.batches import Batches
+
+
+def read_weights(path):
+    """The arrays of a safetensors file of float32."""
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header.pop("__metadata__", None)
+    arrays = {}
+    for name, entry in header.items():
+        first, last = (end + offset for offset in entry["data_offsets"])
+        arrays[name] = np.frombuffer(data[first:last], "<f4").reshape(entry["shape"])
+    return arrays
+
+
+def refuse(manifest):
+    """Stop at a plan that needs what is left out."""
+    needs = {
+        "a trainer of its own": manifest["trainer"] != "plan",
+        "a probe": "probe" in manifest["graphs"],
+        "private rows": "private" in manifest["training"],
+        "frozen tensors": manifest["frozen"] is not None,
+        "state between rounds": bool(manifest["client_state"]),
+    }
+    found = [what for what, needed in needs.items() if needed]
+    if found:
+        sys.exit(f"This plan has {' and '.join(found)}; the minimal client does without.")
+
+
+class Client:
+    """Drives the graphs of a plan. Which input takes what, the manifest says: every one has a source and a key."""
+
+    def __init__(self, folder, weights):
+        self.manifest = json.loads((folder / "manifest.json").read_bytes())
+        refuse(self.manifest)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.sessions = {
+            name: onnxruntime.InferenceSession(str(folder / f"{name}.onnx"), options, ["CPUExecutionProvider"])
+            for name in ("begin", "train", "finish")
+        }
+        hyper = self.manifest["hyper"]
+        self.supply = {
+            "model": lambda one: weights[one["key"]],
+            "hyper": lambda one: np.array([hyper[one["key"]]], np.float32),
+            "active": lambda one: np.ones(1, np.float32),
+            "zeros": lambda one: np.zeros(one["shape"], one["dtype"]),
+            "state": lambda one: self.state[one["name"]],
+            "counter": lambda one: np.array([self.counters[one["key"]]], np.float32),
+            "batch": lambda one: self.batch[one["key"]],
+            "random": lambda one: self.uniform(one["shape"]),
+        }
+
+    def run(self, name):
+        """The outputs of a graph by name."""
+        inputs = self.manifest["graphs"][name]["inputs"]
+        feeds = {one["name"]: self.supply[one["source"]](one) for one in inputs}
+        session = self.sessions[name]
+        return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
+
+    def uniform(self, shape):
+        """Numbers in [0, 1) for dropout, from the task's seed."""
+        raw = np.asarray(self.stream.random_raw(prod(shape)), np.uint64)
+        return ((raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
+
+    def train(self, rows, seed):
+        """The sections of the update, and how many rows and steps it is of."""
+        training, carry = self.manifest["training"], self.manifest["graphs"]["train"]["carry"]
+        self.state = {name.removeprefix("next/"): value for name, value in self.run("begin").items()}
+        first = {one["name"]: one for one in self.manifest["graphs"]["train"]["inputs"] if one["source"] == "zeros"}
+        self.state |= {name: np.zeros(one["shape"], one["dtype"]) for name, one in first.items()}
+        self.supply["zeros"] = self.supply["state"]
+        self.stream = np.random.Philox(key=np.array([seed % 2**64, 1 << 63], np.uint64))
+        batches = Batches(rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"])
+        steps = 0
+        for self.batch in islice(batches, training["max_steps"]):
+            outputs = self.run("train")
+            self.state |= {target: outputs[name] for name, target in carry.items()}
+            steps += 1
+        count = len(next(iter(rows.values())))
+        self.counters = {"steps": float(steps), "weight": float(count)}
+        finished = self.run("finish")
+        sections = {
+            name.removeprefix("upload/"): value for name, value in finished.items() if name.startswith("upload/")
+        }
+        return sections, count, steps
+
+
+def main():
+    """Train, and write the update."""
+    parser = argparse.ArgumentParser(description="One device's part of a round, with NumPy and ONNX Runtime alone.")
+    for name in ("plan", "weights", "rows", "update"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with np.load(options.rows, allow_pickle=False) as file:
+        rows = {name: file[name] for name in file.files}
+    sections, count, steps = Client(options.plan, read_weights(options.weights)).train(rows, options.seed)
+    np.savez(options.update, **sections, weight=count, steps=steps)
+    print(f"{count} rows, {steps} steps: {', '.join(f'{name} {value.size}' for name, value in sections.items())}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""How little each edition of coterie loads, and that the smallest client trains as the whole one does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sdk_kit import counting, experiment, rows, save_rows
+
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.horizontal.fedprox import FedProx
+from coterie.aggregation.plan.compile import compile_plan
+from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions
+from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.compute import nn, optim
+
+ROOT = Path(__file__).resolve().parents[2]
+MINIMAL = ROOT / "examples" / "minimal_client.py"
+# Installed packages that a process may not import are no packages to it.
+ALONE = """
+import importlib.abc, runpy, sys
+import numpy, onnxruntime
+allowed = {"numpy", "onnxruntime", "coterie"} | set(sys.stdlib_module_names)
+class Wall(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Wall())
+before = set(sys.modules)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def minimal(tmp_path: Path, wanted: Experiment, seed: int) -> subprocess.CompletedProcess[str]:
+    compiled = compile_plan(wanted)
+    compiled.plan.save(tmp_path / "plan")
+    (tmp_path / "weights.safetensors").write_bytes(compiled.initial_bytes)
+    save_rows(tmp_path / "rows.npz", rows(53, seed))
+    words = [str(tmp_path / name) for name in ("plan", "weights.safetensors", "rows.npz", "update.npz")]
+    command = [sys.executable, "-c", ALONE, str(MINIMAL), *words, "--seed", "7"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+WITH_DROPOUT = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+EXPERIMENTS = {
+    "momentum, dropout and few steps": experiment(model=WITH_DROPOUT, optimizer=optim.adam(0.01), max_steps=5),
+    "fedprox": experiment(algorithm=FedProx(0.1), epochs=2),
+}
+
+
+@pytest.mark.capability("G16")
+@pytest.mark.parametrize("wanted", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_a_client_of_numpy_and_onnxruntime_alone_makes_the_same_update(wanted: Experiment, tmp_path: Path) -> None:
+    done = minimal(tmp_path, wanted, seed=3)
+    assert done.returncode == 0, done.stderr
+    compiled = compile_plan(wanted)
+    result = PlanTrainer().train(
+        compiled.plan, compiled.initial, {}, LocalTask(experiment="x", round=1, seed=7), rows(53, 3), {}, TrainOptions()
+    )
+    with np.load(tmp_path / "update.npz") as update:
+        assert set(update.files) == {*result.sections, "weight", "steps"}
+        assert (int(update["weight"]), int(update["steps"])) == (result.weight, result.steps)
+        for name, value in result.sections.items():
+            assert update[name].tobytes() == value.tobytes() and np.any(value)
+
+
+def test_the_minimal_client_refuses_what_it_leaves_out(tmp_path: Path) -> None:
+    done = minimal(tmp_path, experiment(algorithm=counting()), seed=0)
+    assert done.returncode == 1 and "state between rounds; the minimal client does without" in done.stderr
+
+
+# What tests/house/test_layers.py says of servers and of the command line is not said again.
+SERVER = {"fastapi", "sqlalchemy", "uvicorn", "alembic", "starlette"}
+# Edition → what it starts with, what it loads of other packages, and what it must not.
+EDITIONS: dict[str, tuple[str, set[str], set[str]]] = {
+    "ultra-light": ("coterie.compute.data.batches", {"numpy"}, {"onnx", "pydantic", "httpx", "cryptography", *SERVER}),
+    "device": (
+        "coterie.client_sdk.device.agent",
+        {"numpy", "onnxruntime", "onnx", "pydantic", "httpx", "cryptography", "zstandard"},
+        {"typer", "rich", *SERVER},
+    ),
+}
+
+
+@pytest.mark.capability("G16")
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_an_edition_loads_what_it_says(edition: str) -> None:
+    module, needed, absent = EDITIONS[edition]
+    code = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stdout.split())
+    assert needed <= loaded and not absent & loaded
