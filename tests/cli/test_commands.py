@@ -41,6 +41,7 @@ COMMANDS = (
     "budget plot",
     "models list",
     "models download",
+    "export",
     "doctor",
 )
 

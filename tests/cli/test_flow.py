@@ -116,6 +116,8 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
     assert (place.folder / written["path"]).stat().st_size == written["bytes"]
     (missing,) = run("models", "download", "machines", "x.onnx", "--version", "77", code=REMOTE)
     assert missing["code"] == "model_unknown"
+    (delivered,) = run("export", "machines", "--version", "1", "--out", "delivered.onnx", "--repeats", "2")
+    assert (place.folder / delivered["path"]).stat().st_size == delivered["report"]["after"]["bytes"]
 
     (again,) = run("submit", "experiment.py", "--initial", "weights.safetensors")
     models = run("models", "list", again["experiment"])
