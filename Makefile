@@ -5,12 +5,13 @@ BIN := .venv/bin
 FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
 PYTEST := $(BIN)/python -m pytest -q -n 2
 
-.PHONY: help demo test check clean
+.PHONY: help demo test check test-providers clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
 	@echo "make test    the tests"
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
+	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
 	@echo "make clean   remove .venv, .coterie and the caches"
 
 demo: .venv/installed-demo
@@ -24,6 +25,9 @@ check: .venv/installed-dev
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
 	@$(PYTEST) tests/house
+
+test-providers: .venv/installed-test
+	@$(BIN)/python -m tests.providers $(ARGS)
 
 clean:
 	rm -rf .venv .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
