@@ -43,11 +43,12 @@ class Zygote:
 
 @dataclass
 class Supervisor:
-    """Keeps a coordinator running: the first process with a fault, every later one without."""
+    """Keeps a coordinator running: each process with the next fault, and when all have struck, one without."""
 
     zygote: Zygote
     folder: Path
     port: int
+    faults: tuple[str, ...]
     pid: int = 0
     statuses: list[int] = field(default_factory=list[int])
     starts: int = 0
@@ -57,8 +58,9 @@ class Supervisor:
         """Where it answers; the same after a restart."""
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self, fault: str) -> None:
+    def start(self) -> None:
         """Start a process."""
+        fault = self.faults[self.starts] if self.starts < len(self.faults) else ""
         self.starts += 1
         settings = {
             "folder": str(self.folder / "state"),
@@ -90,7 +92,7 @@ class Supervisor:
         while True:
             if self.dead():
                 self.reap()
-                self.start("")
+                self.start()
             await asyncio.sleep(0.02)
 
 
@@ -105,7 +107,7 @@ class Patient(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await request.aread()
-        for _ in range(500):
+        for _ in range(3000):
             if self._supervisor.ready():
                 try:
                     response = await self._inner.handle_async_request(request)
@@ -129,11 +131,11 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def supervised(zygote: Zygote, folder: Path, fault: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
-    """A coordinator that dies at a fault and comes back, and its operator."""
+async def supervised(zygote: Zygote, folder: Path, *faults: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
+    """A coordinator that dies at a fault, comes back and dies at the next, and its operator."""
     prepare(folder / "state")
-    supervisor = Supervisor(zygote, folder, free_port())
-    supervisor.start(fault)
+    supervisor = Supervisor(zygote, folder, free_port(), faults)
+    supervisor.start()
     watching = asyncio.create_task(supervisor.watch())
     try:
         async with httpx.AsyncClient(transport=Patient(supervisor), base_url=supervisor.url, timeout=20) as http:
@@ -147,10 +149,10 @@ async def supervised(zygote: Zygote, folder: Path, fault: str) -> AsyncGenerator
         supervisor.reap()
 
 
-async def until_dead_once(supervisor: Supervisor) -> None:
+async def until_all_have_struck(supervisor: Supervisor) -> None:
     """Points after the last round (cleaning up) are reached a moment later."""
     async with asyncio.timeout(60):
-        while not supervisor.statuses or not supervisor.ready():
+        while len(supervisor.statuses) < len(supervisor.faults) or not supervisor.ready():
             await asyncio.sleep(0.02)
 
 

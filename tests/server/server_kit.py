@@ -45,6 +45,8 @@ from coterie.server.store.migrate import migrate
 SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name="y", low=0, high=1))
 RESEARCHER = SigningKey.from_seed(b"r" * 32)
 SIZE = 4
+MOST_RESTARTS = 8
+"""So often may a coordinator begin anew while a device sends one request."""
 
 
 def layout() -> Layout:
@@ -270,14 +272,14 @@ class Device:
         headers: Mapping[str, str] | None = None,
         nonce: str | None = None,
     ) -> httpx.Response:
-        """One signed request, signed again once when its nonce is stale."""
-        for attempt in (1, 2):
+        """One signed request, signed again when its nonce is stale: for each time that the coordinator begins anew."""
+        for _ in range(MOST_RESTARTS):
             answer = await self.once(method, path, body, headers, nonce)
-            if attempt == 2 or nonce is not None or answer.status_code != 401:
+            if nonce is not None or answer.status_code != 401:
                 return answer
             if answer.headers.get("Coterie-Problem") not in ("nonce_stale", "nonce_used"):
                 return answer
-        raise AssertionError("unreachable")
+        return await self.once(method, path, body, headers, nonce)
 
     async def once(
         self,

@@ -2,15 +2,15 @@
 ends by name.
 
 The points are not sampled: the table `COMMIT_POINTS` is enumerated, and the coordinator can commit nothing outside of
-it. For each point a real coordinator process serves over a socket, devices work with it over HTTP, SIGKILL strikes at
-the point, a second process takes over the folder, and
-the devices carry on as real ones do: they repeat what was not answered.
+it. Real coordinator processes serve over a socket, devices work with them over HTTP, SIGKILL strikes at one point after
+another, each time another process takes over the folder, and the devices carry on as real ones do: they repeat what was
+not answered.
 """
 
 import asyncio
 import json
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from kill_kit import Zygote, supervised, until_dead_once, until_no_update_is_left
+from kill_kit import Zygote, supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny, update
 
 from coterie.protocol.device import Task
@@ -123,14 +123,53 @@ async def stopped_story(operator: Operator, token: str, ledger: Ledger) -> list[
 
 Story = Callable[[Operator, str, Ledger], Awaitable[list[str]]]
 
-STORIES: dict[str, Story] = {
-    "expire": lost_story,
-    "deadline": late_story,
-    "evaluated": measured_story,
-    "aggregate_failed": failing_story,
-    "stop": stopped_story,
-    "revoke": stopped_story,
-}
+START = ("first_start", "sweep", "population", "token")
+BEGINNING = ("blob", "experiment", "enrol", "lease")
+MIDDLE = ("progress", "abort", "refuse", "part")
+END = ("aggregated", "commit")
+
+
+def sides(names: Sequence[str], side: str) -> tuple[str, ...]:
+    """One side of transactions, by name."""
+    return tuple(f"{name}.{side}_commit" for name in names)
+
+
+def both(name: str) -> tuple[str, ...]:
+    """Both sides of a transaction."""
+    return (f"{name}.before_commit", f"{name}.after_commit")
+
+
+# What a coordinator lives through, and where it dies on the way: every point once, in the order of the story.
+CHAINS: dict[str, tuple[Story, tuple[str, ...]]] = {
+    "before the beginning": (
+        main_story,
+        (*sides(START, "before"), "upload_blob.before_sync", *sides(BEGINNING, "before")),
+    ),
+    "after the beginning": (
+        main_story,
+        (*sides(START, "after"), "upload_blob.after_sync", *sides(BEGINNING, "after")),
+    ),
+    "before the end": (
+        main_story,
+        (
+            *sides(MIDDLE, "before"), "update_blob.before_sync", "accept.before_commit", "result_blob.before_sync",
+            *sides(END, "before"), "updates.before_delete", "cleanup.before_commit",
+        ),
+    ),
+    "after the end": (
+        main_story,
+        (
+            *sides(MIDDLE, "after"), "update_blob.after_sync", "accept.after_commit", "result_blob.after_sync",
+            *sides(END, "after"), "updates.after_delete", "cleanup.after_commit",
+        ),
+    ),
+    "a lease that runs out": (lost_story, both("expire")),
+    "a deadline": (late_story, both("deadline")),
+    "an evaluation": (measured_story, both("evaluated")),
+    "a failing aggregate": (failing_story, both("aggregate_failed")),
+    "a device shut out": (stopped_story, both("revoke")),
+    "a stop": (stopped_story, both("stop")),
+}  # fmt: skip
 
 ENDINGS: dict[Story, tuple[str, str, str, str | None]] = {
     main_story: ("finished", "completed", "committed", None),
@@ -144,25 +183,29 @@ ENDINGS: dict[Story, tuple[str, str, str, str | None]] = {
 ELSEWHERE = (*EDGE_POINTS, *SECURE_POINTS, *BUDGET_POINTS)
 
 
-@pytest.mark.parametrize("point", [point for point in COMMIT_POINTS if point not in ELSEWHERE])
-def test_kill_at(point: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(kill_at(point, zygote, tmp_path))
+def test_every_point_is_struck_once() -> None:
+    struck = [point for _, points in CHAINS.values() for point in points]
+    assert sorted(struck) == sorted(set(COMMIT_POINTS) - set(ELSEWHERE))
 
 
-async def kill_at(point: str, zygote: Zygote, folder: Path) -> None:
-    """Live through a story in which the coordinator dies at the point, then hold it to what it acknowledged."""
-    story = STORIES.get(point.split(".")[0], main_story)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_kill_at(chain: str, zygote: Zygote, tmp_path: Path) -> None:
+    asyncio.run(live(*CHAINS[chain], zygote, tmp_path))
+
+
+async def live(story: Story, points: Sequence[str], zygote: Zygote, folder: Path) -> None:
+    """Live through a story in which the coordinator dies at each point, then hold it to what it acknowledged."""
     ledger = Ledger()
-    async with supervised(zygote, folder, f"{point}:1") as (supervisor, operator):
+    async with supervised(zygote, folder, *(f"{point}:1" for point in points)) as (supervisor, operator):
         token = await operator.population()
         (experiment,) = await story(operator, token, ledger)
         await operator.finished(experiment)
-        await until_dead_once(supervisor)
+        await until_all_have_struck(supervisor)
         await check_rounds(operator, experiment, ENDINGS[story])
         await check_updates(operator, experiment, ledger, measured() if story is measured_story else tiny())
         await check_events(operator, experiment, ledger)
         await until_no_update_is_left(folder)
-    assert supervisor.statuses == [-signal.SIGKILL, 0]
+    assert supervisor.statuses == [*([-signal.SIGKILL] * len(points)), 0]
 
 
 async def check_rounds(operator: Operator, experiment: str, ending: tuple[str, str, str, str | None]) -> None:

@@ -11,30 +11,37 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kill_kit import Zygote, supervised, until_dead_once, until_no_update_is_left
+from kill_kit import Zygote, supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import Device, Operator, fleet, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
 
-# Each point with the time at which it strikes: the second acceptance or commit lies between two rounds.
-STRIKES = (
-    "lease.before_commit:2", "lease.after_commit:4",
-    "accept.before_commit:1", "accept.after_commit:1", "accept.before_commit:2", "accept.after_commit:2",
-    "update_blob.after_sync:2", "aggregated.before_commit:1", "aggregated.after_commit:2",
-    "commit.before_commit:1", "commit.after_commit:1", "commit.before_commit:2",
-    "updates.before_delete:1", "updates.after_delete:1", "cleanup.before_commit:1",
-)  # fmt: skip
+# A coordinator dies at one point after another, in the order of the rounds; each process counts anew, so that from the
+# second acceptance or commit on a strike lies between two rounds.
+CHAINS = {
+    "before": (
+        "lease.before_commit:2", "accept.before_commit:1", "aggregated.before_commit:1", "commit.before_commit:1",
+        "updates.before_delete:1", "accept.before_commit:1", "commit.before_commit:1", "cleanup.before_commit:1",
+    ),
+    "after": (
+        "lease.after_commit:2", "accept.after_commit:1", "commit.after_commit:1", "updates.after_delete:1",
+        "update_blob.after_sync:1", "aggregated.after_commit:1",
+    ),
+    "late": ("accept.before_commit:2", "aggregated.after_commit:2"),
+    "later": ("accept.after_commit:2", "lease.after_commit:1"),
+    "between two commits": ("commit.before_commit:2",),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("strike", STRIKES)
-def test_kill_between_buffered_rounds(strike: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(live(strike, zygote, tmp_path))
+@pytest.mark.parametrize("chain", CHAINS)
+def test_kills_between_buffered_rounds(chain: str, zygote: Zygote, tmp_path: Path) -> None:
+    asyncio.run(live(CHAINS[chain], zygote, tmp_path))
 
 
-async def live(strike: str, zygote: Zygote, folder: Path) -> None:
+async def live(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
     """One experiment of three rounds, each of one update or of as many as waited."""
-    async with supervised(zygote, folder, strike) as (supervisor, operator):
+    async with supervised(zygote, folder, *strikes) as (supervisor, operator):
         token = await operator.population()
         experiment = await operator.experiment(
             rounds=3, cohort=1, concurrency=3, mode="buffered", staleness_cap=5, staleness_exponent=0.0
@@ -50,10 +57,10 @@ async def live(strike: str, zygote: Zygote, folder: Path) -> None:
                     if found is not None:
                         task = Task.model_validate(found)
                         sent.append((device, task, await delivered(device, task, value=0.0)))
-        await until_dead_once(supervisor)
+        await until_all_have_struck(supervisor)
         await check(operator, experiment, sent)
         await until_no_update_is_left(folder)
-    assert supervisor.statuses == [-signal.SIGKILL, 0]
+    assert supervisor.statuses == [*([-signal.SIGKILL] * len(strikes)), 0]
 
 
 async def delivered(device: Device, task: Task, *, value: float) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kill_kit import Zygote, supervised, until_dead_once, until_no_update_is_left
+from kill_kit import Zygote, supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import Device, Operator, Recipe, fleet, once, tiny
 
 from coterie.aggregation.horizontal import FedDyn, Scaffold
@@ -107,7 +107,7 @@ async def live(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
             delta, change = np.average(sent, axis=0, weights=WEIGHTS)
             means.append((float(delta), float(change)))
         view = await operator.finished(experiment)
-        await until_dead_once(supervisor)
+        await until_all_have_struck(supervisor)
         assert view["state"] == "finished"
         await check(operator, experiment, manifest, FORMULAS[method](means))
         await until_no_update_is_left(folder)

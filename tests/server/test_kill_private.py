@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kill_kit import Supervisor, Zygote, supervised, until_dead_once, until_no_update_is_left
+from kill_kit import Supervisor, Zygote, supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import SIZE, Device, Operator, fleet, once, update
 
 from coterie.aggregation.private.central import CentralNoise, noised_mean
@@ -65,7 +65,7 @@ async def kill_at(point: str, zygote: Zygote, folder: Path) -> None:
         devices = await fleet(operator, token, 2)
         await asyncio.gather(*(_deliver(device, value) for device, value in zip(devices, VALUES, strict=True)))
         view = await operator.finished(made["id"])
-        await until_dead_once(supervisor)
+        await until_all_have_struck(supervisor)
         watching.cancel()
         assert (view["state"], view["reason"]) == ("finished", "completed")
         await _check_books(operator, made["id"], seeds)
