@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
-PYTEST := $(BIN)/python -m pytest -q -n 2
+# Four workers for two cores: many tests wait for processes that they start.
+PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal
 
 .PHONY: help demo test check test-providers clean
 
