@@ -1,0 +1,63 @@
+"""The data pipeline: reading CSV files, batches of them, and keeping a device busy with images.
+
+    python benchmarks/pipeline.py [--json] [--quick] [--rows N] [--rounds K] [--only CASE ...]
+
+Cases: csv_decimals, csv_shortest and csv_mixed (see pipeline_csv.py; budgets: the first epoch at least 3 times as fast
+as `numpy.loadtxt`, later epochs at least 0.5 of a NumPy loop over loaded arrays), and images (see pipeline_images.py;
+needs Pillow). One line a case. Times are of the wall clock: the machine should have two free cores and nothing to do.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pipeline_csv import csv_case, decimals, mixed, shortest
+
+Case = Callable[[argparse.Namespace], dict[str, Any]]
+
+
+def images(options: argparse.Namespace) -> dict[str, Any]:
+    """The case of images, which needs Pillow."""
+    from pipeline_images import images as measured
+
+    return measured(8 if options.quick else 30)
+
+
+def csv(write: Callable[[int], str]) -> Case:
+    """The case of CSV files that ``write`` makes."""
+    measure = csv_case(write)
+    return lambda options: measure(options.rows, options.rounds)
+
+
+CASES: Mapping[str, Case] = {
+    "csv_decimals": csv(decimals),
+    "csv_shortest": csv(shortest),
+    "csv_mixed": csv(mixed),
+    "images": images,
+}
+
+
+def main() -> None:
+    """Read the options, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON line for each case")
+    parser.add_argument("--quick", action="store_true", help="few rows and rounds, to see that it runs")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the CSV files")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=[*CASES], choices=[*CASES], metavar="CASE")
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.rounds = 20_000, 2
+    for name in options.only:
+        found = {"case": name, **CASES[name](options)}
+        print(json.dumps(found) if options.json else line(found), flush=True)
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """One line for people."""
+    return f"{found['case']:14s} " + "  ".join(f"{name} {value}" for name, value in found.items() if name != "case")
+
+
+if __name__ == "__main__":
+    main()
