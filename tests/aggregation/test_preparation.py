@@ -80,7 +80,7 @@ def everything(column: str) -> NDArray[Any]:
 @pytest.fixture(scope="module")
 def found() -> Prepared:
     """Twelve clients, whose sums are therefore secret."""
-    return prepare(Survey(DRAFT), CLIENTS)
+    return prepare(Survey(DRAFT, most=8), CLIENTS)
 
 
 def test_numbers_are_those_of_all_rows_within_the_stated_error(found: Prepared) -> None:
@@ -120,7 +120,7 @@ def test_the_schema_reads_rows_with_what_was_found(found: Prepared) -> None:
 
 
 def test_secret_sums_say_the_same_as_open_ones(found: Prepared) -> None:
-    assert prepare(Survey(DRAFT), CLIENTS, secure_aggregation=False) == found
+    assert prepare(Survey(DRAFT, most=8), CLIENTS, secure_aggregation=False) == found
 
 
 def test_a_schema_file_holds_the_schema(found: Prepared, tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ ADULT = (
 def test_skewed_census_files_train_without_anyone_seeing_a_row(data_dir: Path, tmp_path: Path) -> None:
     """Twelve CSV files of the census, each of people of few occupations, are prepared and trained on."""
     with gzip.open(data_dir / "adult_train.csv.gz", "rt", newline="") as file:
-        table = list(csv.DictReader(file))[:6000]
+        table = list(csv.DictReader(file))[:3600]
     names = {name.replace("-", "_"): name for name in table[0]}
     table.sort(key=lambda row: row[names["occupation"]])
     paths: list[Path] = []
@@ -466,7 +466,7 @@ def test_skewed_census_files_train_without_anyone_seeing_a_row(data_dir: Path, t
         else replace(part, column=names[part.name])
         for part in ADULT
     )
-    answer = prepare(Survey(Draft(adult, label=Category("income")), share=0.005, most=32), paths)
+    answer = prepare(Survey(Draft(adult, label=Category("income")), share=0.005, most=16), paths)
     jobs = Counter(row[names["occupation"]] for row in table)
     found = {category.name: category.counts for category in answer.categories}
     assert found["occupation"] == {job: n for job, n in jobs.items() if n >= 0.005 * len(table)}
@@ -478,7 +478,7 @@ def test_skewed_census_files_train_without_anyone_seeing_a_row(data_dir: Path, t
         metrics={"accuracy": accuracy},
         optimizer=adam(0.01),
         batch_size=32,
-        rounds=RoundPolicy(rounds=4, cohort=12, evaluate_every=4),
+        rounds=RoundPolicy(rounds=3, cohort=12, evaluate_every=3),
     )
     assert simulate(wanted, paths).rounds[-1].metrics["accuracy"] > 0.81
 
