@@ -55,16 +55,17 @@ class Step(Stage):
         block = self.below.make(located.parts[0], job)
         rows = block.rows()
         places = range(len(rows)) if block.index is None else block.index.tolist()
+        depth = self.depth
         with job.timed("map"):
-            made = [self._worked(row, place, located, job) for row, place in zip(rows, places, strict=True)]
+            made = [self._worked(row, place, depth, located, job) for row, place in zip(rows, places, strict=True)]
         if self.decides:
             return block.pick(np.flatnonzero(np.array(made, bool)))
         return Block(listed=made, index=block.index)
 
-    def _worked(self, row: Row, place: int, located: Located, job: Job) -> Any:
+    def _worked(self, row: Row, place: int, depth: int, located: Located, job: Job) -> Any:
         address = located.address
         epoch, position = int(address.passes[place]), int(address.positions[place])
-        context = Context(RandomStream(self.seed, self.depth, epoch, position), epoch, job.signals)
+        context = Context(RandomStream(self.seed, depth, epoch, position), epoch, job.signals)
         operation = self.operations[0]
         try:
             value = self._taken(row)

@@ -72,8 +72,8 @@ class RandomBrightness(Transform):
         require(self, "the amount must lie in [0, 1]", 0 <= self.amount <= 1)
 
     def apply(self, value: Any, context: Context) -> NDArray:
-        pixels = image(value)
-        return _bounded(pixels * np.float32(context.random.uniform(1 - self.amount, 1 + self.amount)), pixels)
+        factor = np.float32(context.random.uniform(1 - self.amount, 1 + self.amount))
+        return _each(image(value), factor, np.float32(0))
 
 
 @final
@@ -90,7 +90,7 @@ class RandomContrast(Transform):
         pixels = image(value)
         mean = np.float32(pixels.mean(dtype=np.float64))
         factor = np.float32(context.random.uniform(1 - self.amount, 1 + self.amount))
-        return _bounded((pixels - mean) * factor + mean, pixels)
+        return _each(pixels, factor, mean - mean * factor)
 
 
 @final
@@ -113,9 +113,14 @@ class RandomErase(Transform):
         return pixels
 
 
-def _bounded(values: NDArray, like: NDArray) -> NDArray:
-    """The values in the dtype of the image that they were made of."""
-    if like.dtype.kind not in "iu":
-        return values.astype(like.dtype)
-    limits = np.iinfo(like.dtype)
-    return np.clip(np.rint(values), limits.min, limits.max).astype(like.dtype)
+def _each(pixels: NDArray, factor: np.float32, shift: np.float32) -> NDArray:
+    """``pixels * factor + shift`` in their dtype: integers are rounded and kept in their range."""
+    if pixels.dtype.kind not in "iu":
+        return (pixels * factor + shift).astype(pixels.dtype)
+    limits = np.iinfo(pixels.dtype)
+    values = pixels.astype(np.float32, order="C")
+    values *= factor
+    values += shift
+    np.rint(values, out=values)
+    np.clip(values, limits.min, limits.max, out=values)
+    return values.astype(pixels.dtype)
