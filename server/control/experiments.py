@@ -7,6 +7,7 @@ from fastapi import Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round, StopRequested
+from coterie.aggregation.plan.strategies import strategies
 from coterie.aggregation.progress import Progress, Reason, measured
 from coterie.errors import Conflict, InternalError, NotFound
 from coterie.protocol import ids
@@ -107,7 +108,9 @@ async def create(
         events.append(
             session, "experiment.started", {"rounds": body.rounds.rounds, "cohort": body.rounds.cohort}, row.id
         )
-        await audit.append(session, admin.token, "experiment.created", row.id, {"name": row.name, "plan": row.plan})
+        server = {"reducer": body.reducer, "server": body.server.model_dump(mode="json")}
+        told = {"name": row.name, "plan": row.plan, "strategies": list(strategies(manifest)), **server}
+        await audit.append(session, admin.token, "experiment.created", row.id, told)
         once.remember(session, row.id)
     await here.board.catch_up()
     response.headers["Location"] = f"/v1/experiments/{row.id}"
