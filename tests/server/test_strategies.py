@@ -92,12 +92,13 @@ def test_a_plan_of_another_version_or_with_another_strategy_is_refused() -> None
 
     checked(plan.manifest.data)
     said = plan.manifest.to_json()
-    for change, code in (
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"format": "coterie-plan-9"}, "plan_manifest"),
         ({"algorithm": {"name": "fedprox", "parameters": {"mu": 0.0}}}, "plan_signature"),
         ({"codecs": []}, "plan_signature"),
         ({"strategies": []}, "plan_manifest"),
-    ):
+    ]
+    for change, code in changes:
         with pytest.raises(PlanRefused) as refused:
             checked(canonical_json({**said, **change}))
         assert refused.value.reason == code
