@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from coterie.cli.extras import EXTRAS, missing
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
 from coterie.cli.places import HOME, PORT
+
+if TYPE_CHECKING:
+    from coterie.cli.doctor_providers import ProviderRow
 
 PACKAGES = ("numpy", "onnx", "onnxruntime", "pydantic", "httpx", "cryptography", "zstandard")
 # A clock before this is not set; certificates would seem to lie in the future.
@@ -38,11 +41,19 @@ def doctor(
     port: Annotated[
         int, typer.Option(min=0, max=65535, envvar="COTERIE_PORT", help="The port that a coordinator would bind.")
     ] = PORT,
+    experiment: Annotated[
+        str | None,
+        typer.Option(metavar="FILE[:NAME]", help="Cover and time this experiment's plan on every provider."),
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="A client's folder; what it remembers of providers is brought up to date.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check versions, execution providers, write access, port, clock and extras."""
     output = Output(json)
-    findings = [*_versions(), *_providers(), _write_access(), _free_port(port), _clock(), *_extras()]
+    providers = _providers(output, experiment, store)
+    findings = [*_versions(), *providers, _write_access(), _free_port(port), _clock(), *_extras()]
     for finding in findings:
         output.event("check", name=finding.name, ok=finding.ok, detail=finding.detail, fix=finding.fix)
     marks = {True: "ok", False: "FAILED", None: "limits"}
@@ -75,23 +86,48 @@ def _versions() -> Iterator[Finding]:
             yield Finding(package, False, "not installed", "Run: pip install --upgrade coterie")
 
 
-def _providers() -> Iterator[Finding]:
-    """Every execution provider found here, judged by running each recipe against NumPy."""
-    from coterie.compute.extension.providers import load_providers
-    from coterie.compute.runtime.devices import conformance, discover
+def _providers(output: Output, experiment: str | None, store: Path | None) -> list[Finding]:
+    """Every execution provider found here, judged by running each recipe against NumPy, as a table of its own."""
+    from coterie.cli.doctor_providers import ProviderRow, broken_libraries, provider_rows
+    from coterie.compute.runtime.session import CPU
 
-    for provider in discover(load_providers()):
-        report = conformance(provider)
-        name = f"provider {provider.name}"
-        if report.passed:
-            yield Finding(name, True, f"{len(report.cases)} recipes agree with NumPy")
-        else:
-            yield Finding(
-                name,
-                False,
-                f"differs from NumPy: {', '.join(case.name for case in report.failures)}",
-                "Update its driver or leave it unused.",
+    compiled = None
+    if experiment is not None:
+        from coterie.aggregation.plan.compile import compile_plan
+        from coterie.cli.loading import load_experiment
+
+        compiled = compile_plan(load_experiment(experiment)[0])
+    rows: list[ProviderRow] = []
+    for row in provider_rows(compiled, store):
+        output.event("provider", **row.to_json())
+        rows.append(row)
+    graphs = list(rows[0].coverage) if rows else []
+    output.table(
+        ("provider", "version, on", "verdict", "recipes", *(f"{name}: runs there" for name in graphs), "step, ms"),
+        [
+            (
+                row.provider.name.removesuffix("ExecutionProvider"),
+                f"{row.provider.runtime}, {row.provider.driver}",
+                row.verdict + (f" (it was {row.before})" if row.before and row.before != row.verdict else ""),
+                row.recipes,
+                *(str(row.coverage[name]) for name in graphs),
+                row.fault if row.step_ms is None else f"{row.step_ms:.3f}",
             )
+            for row in rows
+        ],
+        empty="",
+    )
+    found = [_of_provider(row, needed=row.provider.name == CPU) for row in rows]
+    fix = "Install what it needs, or uninstall it."
+    return found + [Finding(f"plug-in {package}", None, fault, fix) for package, fault in broken_libraries()]
+
+
+def _of_provider(row: "ProviderRow", *, needed: bool) -> Finding:
+    """A machine without its CPU provider is not ready; any other one is left unused where it is wrong."""
+    name = f"provider {row.provider.name}"
+    if row.report.passed:
+        return Finding(name, True, row.recipes)
+    return Finding(name, False if needed else None, row.verdict, "Update its driver or leave it unused.")
 
 
 def _write_access() -> Finding:

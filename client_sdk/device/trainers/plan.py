@@ -90,6 +90,18 @@ class Begun:
         graph = self.supply.plan.manifest.graph("train")
         return {t.name: _FILL[t.source](self.supply, t) for t in graph.inputs if t.source not in _FED}
 
+    def step(self, feeds: Arrays) -> StepCase:
+        """The first step, for who wants to time it. feeds: what ``step_feeds`` gives."""
+        carry, filled = self.supply.plan.manifest.graph("train").carry, self.filled()
+        carried = frozenset(carry.values())
+        return StepCase(
+            data=self.supply.plan.graphs["train"],
+            carry=carry,
+            constants={name: value for name, value in filled.items() if name not in carried},
+            state={name: value for name, value in filled.items() if name in carried},
+            feeds=feeds,
+        )
+
 
 class PlanTrainer:
     """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at
@@ -206,19 +218,7 @@ class PlanTrainer:
         """The provider of a plan's steps. first: the feeds of the first step, by which it is chosen."""
         if self._providers is None or not first:
             return ON_CPU
-        plan = begun.supply.plan
-
-        def case() -> StepCase:
-            carried, filled = frozenset(plan.manifest.graph("train").carry.values()), begun.filled()
-            return StepCase(
-                data=plan.graphs["train"],
-                carry=plan.manifest.graph("train").carry,
-                constants={name: value for name, value in filled.items() if name not in carried},
-                state={name: value for name, value in filled.items() if name in carried},
-                feeds=first[0],
-            )
-
-        return self._providers.choose(plan.id, case, threads)
+        return self._providers.choose(begun.supply.plan.id, lambda: begun.step(first[0]), threads)
 
     def _passed(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
         """A whole pass over rows on the provider of this plan; on the CPU again from its beginning where that fails."""
