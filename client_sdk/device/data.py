@@ -22,11 +22,12 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from coterie.client_sdk.device.pipeline import Pipeline, rows_of
 from coterie.errors import DataError
 from coterie.protocol.schema import DataSchema
 
 Arrays = Mapping[str, NDArray[Any]]
-DataSource = str | Path | Arrays | Callable[[DataSchema], Arrays]
+DataSource = str | Path | Arrays | Pipeline | Callable[[DataSchema], Arrays]
 
 
 def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]:
@@ -42,12 +43,15 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
       their names;
     - ``"module:function"``, called with the schema if it takes an argument, found as ``import`` finds it or in the
       working folder;
-    - the function itself; or a mapping of arrays.
+    - the function itself; a mapping of arrays; or a source or a data set of ``coterie.compute.data``, whose first pass
+      is taken.
 
     Raises DataError.
     """
     if isinstance(source, Mapping):
         return schema.check(cast(Arrays, source), "the arrays given")
+    if isinstance(source, Pipeline):
+        return schema.check(rows_of(source, schema), "the pipeline given")
     if callable(source):
         return schema.check(_called(source, schema), _named(source))
     if isinstance(source, str) and _is_entry_point(source):
