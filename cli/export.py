@@ -30,6 +30,9 @@ def export(
     data: Annotated[
         Path | None, typer.Option(help="Rows to measure on, and to calibrate int8: a file such as .npz or .csv.")
     ] = None,
+    calibration_data: Annotated[
+        Path | None, typer.Option(help="Rows to calibrate int8 on, so that --data measures on rows it has not seen.")
+    ] = None,
     label: Annotated[
         str | None, typer.Option(help="The label's column in --data; `label` or `y` when absent, if there is one.")
     ] = None,
@@ -91,7 +94,12 @@ def export(
         threads=threads,
     )
     source = _found(model, version, url, token, ca)
-    result = exported(source, options, examples=_examples(source, data, label, experiment))
+    result = exported(
+        source,
+        options,
+        examples=_examples(source, data, label, experiment),
+        calibration=_examples(source, calibration_data, label, experiment),
+    )
     written = result.save(target)
     if packed is not None:
         from coterie.compute.bundle import make_bundle, write_bundle

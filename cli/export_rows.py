@@ -44,7 +44,7 @@ def from_columns(path: Path, names: Sequence[str], label: str | None) -> Example
             hint="Name the experiment whose schema knows the classes: --experiment FILE.",
             code="data_invalid",
         )
-    return Examples(inputs=_matched(rest, names, path), labels=_whole(labels))
+    return Examples(inputs=_matched(rest, names, path), labels=labels)
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
@@ -86,13 +86,6 @@ def _beside(path: Path, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     if not held:
         raise DataError(f"{path.name} has no columns but the label's.", code="data_missing")
     return held[0] if len(held) == 1 else np.concatenate([column.reshape(len(column), -1) for column in held], axis=1)
-
-
-def _whole(labels: NDArray[Any] | None) -> NDArray[Any] | None:
-    """Labels that were read as floats and are whole are classes."""
-    if labels is None or labels.dtype.kind != "f" or not np.array_equal(labels, np.round(labels)):
-        return labels
-    return labels.astype(np.int64)
 
 
 def _listed(columns: Mapping[str, object]) -> str:

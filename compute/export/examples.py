@@ -14,8 +14,8 @@ Metric: TypeAlias = Literal["accuracy", "mean_squared_error"]
 
 @dataclass(frozen=True, kw_only=True)
 class Examples:
-    """Rows of data. inputs: by the model's input name, each [N, ...] with the same N. labels: [N, ...], for a score:
-    whole numbers are classes, anything else is a value; None for no score.
+    """Rows of data. inputs: by the model's input name, each [N, ...] with the same N. labels: [N, ...], for a score
+    (see :func:`score`); None for no score.
     """
 
     inputs: Mapping[str, NDArray]
@@ -57,10 +57,11 @@ class Examples:
             )
         for name, type_ in types.items():
             given = self.inputs[name]
-            if given.shape[1:] != type_.shape[1:] or given.dtype.kind not in "biuf":
+            broken = not type_.is_float and given.dtype.kind == "f" and not np.array_equal(given, np.round(given))
+            if given.shape[1:] != type_.shape[1:] or given.dtype.kind not in "biuf" or broken:
                 raise DataError(
                     f"{name} is {given.dtype}{list(given.shape)}; the model takes {type_} with any number of rows.",
-                    hint="Give numbers of the shape that the model was traced with.",
+                    hint="Give numbers of the shape that the model was traced with, whole ones for ids.",
                     code="data_shape",
                 )
 
@@ -94,16 +95,27 @@ def answers(outputs: NDArray) -> NDArray:
 
 
 def score(outputs: NDArray, labels: NDArray) -> tuple[Metric, float]:
-    """How well the outputs [N, ...] answer: the share of right classes for whole numbers, else the mean squared error.
-    Raises DataError for labels of another shape.
+    """How well the outputs [N, ...] answer, by what they are. Of several numbers a row the greatest is the class, and the
+    score is the share of right ones; whole numbers are classes themselves. One number a row is a logit where labels are
+    0 and 1, right when both or neither are above 0; else it is a value, and the score is the mean squared error.
+    Raises DataError for labels of another shape, and for classes that are no whole numbers.
     """
-    if labels.dtype.kind in "biu":
-        found = answers(outputs) if outputs.shape != labels.shape else np.round(outputs)
+    several = outputs.dtype.kind == "f" and outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1
+    if several or outputs.dtype.kind != "f":
+        found = answers(outputs)
         _check_labels(found.shape, labels.shape)
+        if not np.array_equal(labels, np.round(labels)):
+            raise DataError(
+                "The labels are no whole numbers, and the model answers with classes.",
+                hint="Give each row's class as a number from 0.",
+                code="data_invalid",
+            )
         return "accuracy", float(np.mean(np.equal(found, labels)))
-    flat = outputs.reshape(labels.shape) if outputs.size == labels.size else outputs
-    _check_labels(flat.shape, labels.shape)
-    return "mean_squared_error", float(np.mean((flat.astype(np.float64) - labels) ** 2))
+    values = outputs.reshape(labels.shape) if outputs.size == labels.size else outputs
+    _check_labels(values.shape, labels.shape)
+    if np.isin(labels, (0, 1)).all():
+        return "accuracy", float(np.mean(np.equal(values > 0, labels > 0)))
+    return "mean_squared_error", float(np.mean((values.astype(np.float64) - labels) ** 2))
 
 
 def _check_labels(found: Sequence[int], labels: Sequence[int]) -> None:

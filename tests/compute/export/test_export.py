@@ -12,7 +12,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from coterie.compute import nn
 from coterie.compute.array import Array, as_array
-from coterie.compute.export import Examples, Exported, ExportOptions, Thresholds, export, infer_bare, run_bare
+from coterie.compute.export import (
+    Examples,
+    Exported,
+    ExportOptions,
+    Thresholds,
+    bare_runs,
+    export,
+    infer_bare,
+    run_bare,
+)
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.zoo import lenet
@@ -22,7 +31,7 @@ from coterie.compute.passes import optimise
 from coterie.compute.quant.settings import QuantSettings
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
-from coterie.errors import CoterieError, DataError, GraphRefused, InputError, StorageError
+from coterie.errors import CoterieError, DataError, GraphRefused, InputError, InternalError, StorageError
 
 FIXTURES = Path(__file__).parents[1] / "importer" / "fixtures"
 QUICK = 3  # timed runs: what they say is not asked here
@@ -331,6 +340,18 @@ def test_what_a_bare_runtime_cannot_run_is_said_in_its_words() -> None:
     with pytest.raises(GraphRefused, match="bare ONNX Runtime does not run the file: .*INVALID_ARGUMENT") as refused:
         run_bare([CONV], [wrong])
     assert refused.value.reason == "bare_runtime"
+
+
+def test_a_process_that_has_coterie_in_it_proves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "bare.py"
+    told: dict[str, Any] = {"onnxruntime": "0", "names": [[]], "milliseconds": [[]], "modules": ["coterie", "numpy"]}
+    script.write_text(f"print({json.dumps(json.dumps(told))})", encoding="utf-8")
+    monkeypatch.setattr(bare_runs, "_SCRIPT", script)
+    with pytest.raises(InternalError, match="has loaded coterie"):
+        run_bare([CONV], [{"x": rows(1, 2, 4, 4)}])
+    script.write_text("raise SystemExit(3)", encoding="utf-8")
+    with pytest.raises(InternalError, match="ended with 3"):
+        run_bare([CONV], [{"x": rows(1, 2, 4, 4)}])
 
 
 def test_a_file_is_written_whole_or_not_at_all(in_float32: Exported, tmp_path: Path) -> None:

@@ -75,7 +75,10 @@ LOGITS = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]])
         (LOGITS, np.array([1, 0, 0]), ("accuracy", 2 / 3)),
         (LOGITS[None], np.array([[1, 0, 0]]), ("accuracy", 2 / 3)),
         (np.array([[-1.0], [2.0]]), np.array([0, 1]), ("accuracy", 1.0)),
+        (np.array([-1.0, 0.2]), np.array([0.0, 1.0]), ("accuracy", 1.0)),
+        (np.array([[-1.0, 3.0]]), np.array([[1, 1]]), ("accuracy", 0.5)),
         (np.array([1, 0]), np.array([1, 1]), ("accuracy", 0.5)),
+        (LOGITS, np.array([1.0, 0.0, 1.0]), ("accuracy", 1.0)),
         (np.array([[1.0], [3.0]]), np.array([1.5, 2.5]), ("mean_squared_error", 0.25)),
         (LOGITS, LOGITS + 2.0, ("mean_squared_error", 4.0)),
     ],
@@ -88,7 +91,16 @@ def test_scores_of_known_answers(outputs: NDArray, labels: NDArray, found: tuple
 def test_labels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DataError, match=r"\[2\]"):
         score(LOGITS, np.array([1, 0]))
+    with pytest.raises(DataError, match="no whole numbers"):
+        score(LOGITS, np.array([1.0, 0.5, 0.0]))
     np.testing.assert_array_equal(answers(LOGITS), [1, 0, 1])
+
+
+def test_ids_that_are_no_whole_numbers_are_refused() -> None:
+    types = {"ids": Type("int32", (2,))}
+    assert Examples(inputs={"ids": np.array([1.0, 2.0])}).batches(types)[0]["ids"].tolist() == [1, 2]
+    with pytest.raises(DataError, match="whole ones for ids"):
+        Examples(inputs={"ids": np.array([1.0, 2.5])}).batches(types)
 
 
 @given(st.integers(1, 30), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 40)))
