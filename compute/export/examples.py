@@ -95,10 +95,12 @@ def answers(outputs: NDArray) -> NDArray:
 
 
 def score(outputs: NDArray, labels: NDArray) -> tuple[Metric, float]:
-    """How well the outputs [N, ...] answer, by what they are. Of several numbers a row the greatest is the class, and the
-    score is the share of right ones; whole numbers are classes themselves. One number a row is a logit where labels are
-    0 and 1, right when both or neither are above 0; else it is a value, and the score is the mean squared error.
-    Raises DataError for labels of another shape, and for classes that are no whole numbers.
+    """How well the outputs [N, ...] answer, by what they are.
+
+    Of several numbers a row the greatest is the class, and the score is the share of right ones; whole numbers are
+    classes themselves. One number a row is a logit where labels are 0 and 1, right when both or neither are above 0;
+    else it is a value, and the score is the mean squared error. Raises DataError for labels of another shape, and for
+    classes that are no whole numbers.
     """
     several = outputs.dtype.kind == "f" and outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1
     if several or outputs.dtype.kind != "f":
