@@ -1,18 +1,20 @@
 # Three commands: `make demo`, `make test`, `make check`. Each makes .venv when it is missing and adds what it needs.
 
 PYTHON ?= python3
+FUZZ_SECONDS ?= 300
 BIN := .venv/bin
 FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
 # Four workers for two cores: many tests wait for processes that they start.
 PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal
 
-.PHONY: help demo test check test-providers clean
+.PHONY: help demo test check test-providers fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
 	@echo "make test    the tests"
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
+	@echo "make fuzz    the readers of foreign files, FUZZ_SECONDS=300 each, in an environment of its own"
 	@echo "make clean   remove .venv, .coterie and the caches"
 
 demo: .venv/installed-demo
@@ -30,8 +32,14 @@ check: .venv/installed-dev
 test-providers: .venv/installed-test
 	@$(BIN)/python -m tests.providers $(ARGS)
 
+fuzz: .venv-fuzz/installed
+	@for target in tests/fuzz/fuzz_*.py; do \
+		echo "$$target, $(FUZZ_SECONDS) seconds"; \
+		.venv-fuzz/bin/python $$target -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
+
 clean:
-	rm -rf .venv .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	rm -rf .venv .venv-fuzz .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 
 $(BIN)/python:
 	@echo "making .venv with $$($(PYTHON) --version)"
@@ -43,4 +51,9 @@ $(BIN)/python:
 	@echo "installing coterie[$*] into .venv (the first time takes about a minute)"
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable ".[$*]"
 	@$(BIN)/python -m compileall -q $(FOLDERS)
+	@touch $@
+
+.venv-fuzz/installed: pyproject.toml
+	@$(PYTHON) -m venv .venv-fuzz
+	@.venv-fuzz/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable ".[fuzz]"
 	@touch $@

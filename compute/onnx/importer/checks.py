@@ -15,6 +15,24 @@ from coterie.compute.onnx.importer.tensors import DAMAGED, refused
 MOST_NODES, DEEPEST = 1_000_000, 100  # nodes, functions written out; and calls of functions inside one another
 
 
+def refuse_unreadable(model: Any) -> None:
+    """Raises GraphRefused for a name that is not UTF-8: the ONNX package gives it as bytes."""
+    for graph in (model.graph, *model.functions):
+        inner = model.graph is graph
+        values = (*graph.input, *graph.output) if inner else ()
+        names: list[object] = [value.name for value in values]
+        names += [d.dim_param for value in values for d in value.type.tensor_type.shape.dim]
+        names += [tensor.name for tensor in graph.initializer] if inner else [graph.name, graph.domain]
+        names += [] if inner else [*graph.input, *graph.output]
+        for node in graph.node:
+            names += (node.op_type, node.domain, node.name, *node.input, *node.output)
+            names += (attribute.name for attribute in node.attribute)
+        names += (entry.domain for entry in model.opset_import)
+        for name in names:
+            if isinstance(name, bytes):
+                raise refused(f"The name {name[:64]!r} is not UTF-8.", DAMAGED)
+
+
 def refuse_endless(nodes: Sequence[Any], functions: Iterable[Any]) -> None:
     """Raises GraphRefused for more nodes than are imported. Functions that call functions can stand for more than fit
     into memory.

@@ -190,7 +190,10 @@ class ImportedModel:
             # What a well-formed file cannot do: the translations trust types and numbers of arguments.
             told = f"{type(error).__name__}: {error}".rstrip(".")
             node.refuse(f"it does not fit its inputs ({told})", "The file is damaged: export it again.")
-        return [results] if isinstance(results, Array) else list(results)
+        found = [results] if isinstance(results, Array) else list(results)
+        if len(found) < len(step.outputs):
+            node.refuse(f"its output {len(found)} is used", f"Only {len(found)} of its outputs are translated.")
+        return found
 
 
 def _without(held: Mapping[str, NDArray], names: Collection[str]) -> dict[str, NDArray]:

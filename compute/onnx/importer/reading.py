@@ -15,6 +15,7 @@ from coterie.compute.onnx.importer.checks import (
     refuse_endless,
     refuse_huge,
     refuse_unknown,
+    refuse_unreadable,
 )
 from coterie.compute.onnx.importer.graph import Foreign, Input, Size, Step, needed
 from coterie.compute.onnx.importer.learners import DOMAIN, MAP, WRITTEN_OUT, written_out
@@ -54,6 +55,7 @@ def load(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None =
 def read(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None = None) -> Foreign:
     """As :func:`load`, as plain values."""
     model = _parsed(source)
+    refuse_unreadable(model)
     opset = _opset(model)
     refuse_endless(model.graph.node, model.functions)
     if len(model.functions):
@@ -126,7 +128,8 @@ class _Parts:
             return
         # Names of nodes need not differ.
         twice = any(name.startswith(f"{step.name}.") for name in self.held)
-        written = written_out(replace(step, name=f"{step.name}#{index}") if twice else step)
+        step = replace(step, name=f"{step.name}#{index}") if twice else step
+        written = sound(f"The node {step.name!r} ({step.operator}) is damaged", lambda: written_out(step))
         self.steps.extend(written.steps)
         self.held.update(written.held)
         self.text.update(written.text)

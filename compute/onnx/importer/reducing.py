@@ -55,10 +55,12 @@ def _position(fn: Callable[..., Array]) -> Rule:
 
 
 def _gemm(node: Operation) -> Array:
+    if node[0].ndim != 2 or node[1].ndim != 2:
+        node.refuse(f"it multiplies arrays of {node[0].ndim} and {node[1].ndim} axes", "Give rows: [N, features].")
     a = cnp.matrix_transpose(node[0]) if node.option("transA", 0) else node[0]
     b = cnp.matrix_transpose(node[1]) if node.option("transB", 0) else node[1]
     alpha, beta = node.option("alpha", 1.0), node.option("beta", 1.0)
-    node.held(a.shape[0] * b.shape[-1] if a.ndim and b.ndim else 0)
+    node.held(a.shape[0] * b.shape[1])
     y = a @ b if alpha == 1.0 else alpha * (a @ b)
     c = node.get(2)
     return y if c is None or beta == 0.0 else y + (c if beta == 1.0 else beta * c)
@@ -120,8 +122,8 @@ def _group_normalisation(node: Operation) -> Array:
 
 def _unit_length(node: Operation) -> Array:
     x, axis = node[0], int(node.option("axis", -1))
-    size = _l2 if node.option("p", 2) == 2 else _l1
-    return x / size(x, axis=axis, keepdims=True)
+    size = (_l2 if node.option("p", 2) == 2 else _l1)(x, axis=axis, keepdims=True)
+    return x / cnp.where(size == 0, cnp.ones_like(size), size)  # what is all zeros stays so
 
 
 def _batch_normalisation(node: Operation) -> Array:

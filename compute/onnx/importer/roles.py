@@ -40,7 +40,7 @@ def sorted_by_use(
     first states and running statistics are none. A single number is one where a product, a normalisation or a recurrent
     layer reads it, or where it is added to a product; elsewhere it is a factor or an epsilon of the author's.
     """
-    steps, held = _told_apart(opset, steps, held)
+    steps, held = _told_apart(opset, _without_unread(steps, outputs), held)
     means, variances = ({step.inputs[places[i]] for step, places in _normalising(steps)} for i in (0, 1))
     moved = means | variances
     trained = _read_as_data(steps, held) - moved
@@ -58,6 +58,19 @@ def sorted_by_use(
         statistics=statistics,
         constants={name: held[name] for name in held if name in read and name not in {*weights, *statistics}},
     )
+
+
+def _without_unread(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
+    """The steps without outputs that nobody reads: some are not translated. A split counts them."""
+    read = {*outputs, *(name for step in steps for name in step.inputs)}
+
+    def kept(step: Step) -> tuple[str, ...]:
+        names = [name if name in read else "" for name in step.outputs]
+        while names and not names[-1]:
+            names.pop()
+        return tuple(names)
+
+    return [step if step.operator == "Split" else replace(step, outputs=kept(step)) for step in steps]
 
 
 def is_uniform(array: NDArray) -> bool:

@@ -24,9 +24,11 @@ def refused(message: str, hint: str, **details: Any) -> GraphRefused:
 
 
 def sound(what: str, call: Callable[[], Result]) -> Result:
-    """The result of a call into onnx, which raises many classes on damaged files."""
+    """The result of a call into onnx, which raises many classes on damaged files, or of one that trusts types."""
     try:
         return call()
+    except GraphRefused:
+        raise
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise refused(f"{what}: {reason[:500].rstrip('.')}.", "Export it again.") from error

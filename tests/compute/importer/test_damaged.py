@@ -55,6 +55,7 @@ def doubled(depth: int) -> list[Any]:
     return [function(f"f{i}", f"f{i + 1}", f"f{i + 1}") for i in range(depth)] + [function(f"f{depth}", "Relu")]
 
 
+ML = "ai.onnx.ml"
 COLUMN = np.zeros((2**20, 1), np.float32)
 MANY = [node("ConstantOfShape", ["s"], [name]) for name in "abc"] + [node("Sum", ["a", "b", "c"], ["y"])]
 HUGE, FAR, BACK = [2**19] * 4, [2**18] * 2, np.ones((2, 2, 1, 1), np.float32)
@@ -105,6 +106,11 @@ REFUSED: list[tuple[str, bytes]] = [
         "The running variance 'v' has numbers below 0",
         model([node("BatchNormalization", ["x", "s", "s", "s", "v"], ["y"])], s=np.ones(3, "f4"), v=-np.ones(3, "f4")),
     ),
+    (
+        "The node '#0' (LinearRegressor) is damaged",
+        model([node("LinearRegressor", ["x"], ["y"], domain=ML, coefficients="a")]),
+    ),
+    ("The name b'\\xff\\xfe' is not UTF-8", model([node("Relu", ["x"], ["zz"])]).replace(b"zz", b"\xff\xfe")),
     ("The input 'x' has the sizes [1099511627776, 3]", model([node("Relu", ["x"], ["y"])], (2**40, 3))),
     ("makes 1099511627776 elements", model([node("Add", ["a", "b"], ["y"])], a=COLUMN, b=COLUMN.T)),
     ("makes 1099511627776 elements", model([node("MatMul", ["a", "b"], ["y"])], a=COLUMN, b=COLUMN.T)),
