@@ -7,7 +7,6 @@ import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from simulation_kit import CLIENTS, experiment, rows
 
-from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedAvg, FedProx, Scaffold
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_adam, server_sgd
@@ -124,7 +123,7 @@ def test_a_model_of_an_experiment_is_quantised_by_rows_of_a_client() -> None:
 
 def test_masks_and_teachers_are_part_of_what_is_signed() -> None:
     def plan_of(model: nn.Module) -> str:
-        return compile_plan(cast(Experiment, experiment(model=model))).plan.id
+        return compile_plan(experiment(model=model)).plan.id
 
     masks = [by_magnitude(MODEL.init(0), share) for share in (0.5, 0.6)]
     first, again, other = (plan_of(pruned(MODEL, mask)) for mask in (masks[0], masks[0], masks[1]))

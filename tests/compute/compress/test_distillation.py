@@ -11,6 +11,7 @@ from coterie.compute.autodiff import value_and_grad
 from coterie.compute.compress import distilled
 from coterie.compute.ir import NDArray
 from coterie.compute.nn import mode as modes
+from coterie.compute.nn.initialisers import Constant
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.training import Trainer
@@ -38,7 +39,7 @@ def test_the_term_and_its_gradient_are_those_of_the_paper() -> None:
         """Logits that are given: a parameter."""
 
         def specs(self) -> dict[str, nn.ParameterSpec]:
-            return {"logits": nn.ParameterSpec((5, 3), nn.initialisers.Constant(0.0))}
+            return {"logits": nn.ParameterSpec((5, 3), Constant(0.0))}
 
         def __call__(self, params: Any, x: Array, mode: modes.Mode = modes.EVAL) -> Array:
             return params["logits"]

@@ -94,7 +94,7 @@ def test_scales_and_zeros_are_those_of_the_runtimes_own_tools(low: float, high: 
     tools = cast(Any, quant_utils)
     ends = [np.asarray(end, np.float32) for end in (min(low, 0.0), max(high, 0.0))]
     for form, bounds in (("asymmetric", (0, 255)), ("symmetric", (-127, 127))):
-        mine = affine(np.float32(low), np.float32(high), form=cast(Any, form))
+        mine = affine(np.asarray(low), np.asarray(high), form=cast(Any, form))
         zero, scale = tools.compute_scale_zp(
             *ends, *(np.asarray(bound, np.uint8 if form == "asymmetric" else np.int8) for bound in bounds),
             symmetric=form == "symmetric",
@@ -169,7 +169,7 @@ def test_bits_axes_and_ranges_that_do_not_exist_are_refused() -> None:
     with pytest.raises(InputError, match="no axis 2"):
         asymmetric(x, 8, 2)
     with pytest.raises(InputError, match="lower one first"):
-        affine(np.float32(2), np.float32(1), form="asymmetric")
+        affine(np.asarray(2.0), np.asarray(1.0), form="asymmetric")
 
 
 def test_weights_that_are_all_zero_or_tiny_have_levels_too() -> None:
