@@ -88,6 +88,12 @@ class Assigned(Protocol):
 _DISABLED = ["NchwcTransformer"]
 # Melts a scale into a product as a float32 number, also where the product is of float64.
 _INEXACT = ["MatMulScaleFusion"]
+# Moves transpositions behind comparisons. WebGPU has none for bools: one node more for the CPU, and two copies, in
+# every step that counts right answers.
+_ELSEWHERE = ["TransposeOptimizer"]
+# What a plug-in's provider is told. With channels last, which WebGPU's takes by itself, weights that are inputs are
+# transposed in every step, and the same bools besides.
+_TOLD: Mapping[str, Mapping[str, str]] = {"WebGpuExecutionProvider": {"preferredLayout": "NCHW"}}
 
 
 def open_session(
@@ -135,17 +141,18 @@ def open_session(
     data = data if provider == CPU else without_unread_inputs(data)
     # Otherwise a provider that fails, now or in a run, is replaced by the CPU with a word to the terminal alone.
     settings: dict[str, Any] = {"enable_fallback": 0}
+    disabled = _DISABLED if provider == CPU else _DISABLED + _ELSEWHERE
     try:
         if devices:
             # One device, as plug-ins ask for; ONNX Runtime adds the CPU by itself, unless it may not help.
-            options.add_provider_for_devices(devices[:1], {})
+            options.add_provider_for_devices(devices[:1], dict(_TOLD.get(provider, {})))
         else:
             settings["providers"] = providers
-        session = runtime.InferenceSession(data, options, disabled_optimizers=_DISABLED, **settings)
+        session = runtime.InferenceSession(data, options, disabled_optimizers=disabled, **settings)
         ends = (*session.get_inputs(), *session.get_outputs())
         # A profile is of one session, and of its times, not its numbers.
         if profile_prefix is None and any(tensor.type == "tensor(double)" for tensor in ends):
-            disabled = _DISABLED + _INEXACT
+            disabled = disabled + _INEXACT
             session = runtime.InferenceSession(data, options, disabled_optimizers=disabled, **settings)
     except (
         Exception

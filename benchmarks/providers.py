@@ -1,0 +1,146 @@
+"""Step times of our plans on every execution provider, in one table; and how long a trial of all recipes takes.
+
+    python benchmarks/providers.py [--json] [--only mlp_784_128_10_b32 ...] [--environments openvino webgpu]
+
+A case is a plan: a model of the zoo with FedAvg and SGD, its first training step on made-up rows, as a device times it
+before it chooses (the quickest of up to 20 steps in a second, state and rows copied in each). Providers live in
+environments of their own, which `make test-providers` makes; those that are there are measured one after another, each
+against the CPU provider of the same ONNX Runtime. One JSON line a case and provider: environment, provider, version,
+driver, case, whole (every node runs there), step_us, cpu_us, ratio; and one a provider with recipes_s, the process time
+of its conformance run (budget on the CPU: 20 s). A line with a fault has no time.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from coterie.aggregation.experiment import Experiment  # noqa: E402
+from coterie.aggregation.plan.compile import compile_plan  # noqa: E402
+from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions  # noqa: E402
+from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds  # noqa: E402
+from coterie.compute.extension.providers import load_providers  # noqa: E402
+from coterie.compute.nn.losses import softmax_cross_entropy  # noqa: E402
+from coterie.compute.nn.module import Module  # noqa: E402
+from coterie.compute.nn.zoo import char_transformer, fedavg_cnn, lenet, mlp  # noqa: E402
+from coterie.compute.optim import sgd  # noqa: E402
+from coterie.compute.runtime.choice import StepCase, timings  # noqa: E402
+from coterie.compute.runtime.conformance import conformance  # noqa: E402
+from coterie.compute.runtime.coverage import coverage  # noqa: E402
+from coterie.compute.runtime.devices import discover  # noqa: E402
+from coterie.protocol.rounds import RoundPolicy  # noqa: E402
+from coterie.protocol.schema import DataSchema, Feature, Label  # noqa: E402
+from tests.providers.environments import ENVIRONMENTS, NotHere  # noqa: E402
+
+BUDGET_S = 20.0
+IMAGES = Feature(name="x", shape=(1, 28, 28), low=-10, high=10)
+# name → model, feature, rows of a batch
+CASES: Mapping[str, tuple[Callable[[], Module], Feature, int]] = {
+    "mlp_784_128_10_b32": (lambda: mlp((784, 128, 10)), Feature(name="x", shape=(784,), low=-10, high=10), 32),
+    "lenet_b16": (lenet, IMAGES, 16),
+    "fedavg_cnn_b32": (fedavg_cnn, IMAGES, 32),
+    "char_transformer_b8": (
+        lambda: char_transformer(10, 64, 4, 1, 32),
+        Feature(name="x", shape=(32,), dtype="int32", low=0, high=9),
+        8,
+    ),
+}
+
+
+def step(name: str) -> StepCase:
+    """The first step of a case's plan."""
+    model, feature, size = CASES[name]
+    experiment = Experiment(
+        name=name,
+        model=model(),
+        schema=DataSchema((feature,), Label(name="y", low=0, high=9)),
+        loss=softmax_cross_entropy,
+        optimizer=sgd(0.01),
+        batch_size=size,
+        rounds=RoundPolicy(rounds=1, cohort=1, evaluate_every=0),
+    )
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(size, *feature.shape)).astype(np.float32)
+    x = rng.integers(0, 10, x.shape).astype(np.int32) if feature.dtype == "int32" else x
+    rows = {"x": x, "y": rng.integers(0, 10, size).astype(np.int32)}
+    compiled, task, options = compile_plan(experiment), LocalTask(experiment=name, round=1, seed=0), TrainOptions()
+    begun = PlanTrainer().begin(compiled.plan, compiled.initial, {}, task, rows, {}, options)
+    return begun.step(next(step_feeds(compiled.plan, task, rows, options)))
+
+
+def here(environment: str, only: list[str]) -> Iterator[dict[str, Any]]:
+    """The lines of this interpreter."""
+    providers = discover(load_providers())
+    for provider in providers:
+        begun = time.process_time()
+        report = conformance(provider)
+        yield {
+            "environment": environment,
+            "provider": provider.name,
+            "version": provider.runtime,
+            "driver": provider.driver,
+            "recipes_s": round(time.process_time() - begun, 2),
+            "budget_s": BUDGET_S if provider.name == "CPUExecutionProvider" else None,
+            "trusted": report.passed,
+        }
+    for name in only:
+        case = step(name)
+        found = timings(case, providers)
+        for timing in found:
+            fault = {"fault": timing.fault} if timing.fault else {}
+            yield {
+                "environment": environment,
+                "provider": timing.provider.name,
+                "version": timing.provider.runtime,
+                "case": name,
+                "whole": coverage(case.data, timing.provider).whole,
+                "step_us": None if timing.fault else round(timing.seconds * 1e6, 1),
+                "cpu_us": round(found[0].seconds * 1e6, 1),
+                "ratio": None if timing.fault else round(timing.seconds / found[0].seconds, 2),
+                **fault,
+            }
+
+
+def main() -> None:
+    """Measure here, and in every environment that is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="JSON lines instead of a table")
+    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--environments", nargs="*", default=[each.name for each in ENVIRONMENTS])
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.here:
+        for line in here(asked.here, asked.only):
+            print(json.dumps(line), flush=True)
+        return
+    lines: list[dict[str, Any]] = []
+    for environment in ENVIRONMENTS:
+        if environment.name not in asked.environments or not environment.python.exists():
+            continue
+        try:
+            variables = dict(environment.made())
+        except NotHere as error:
+            print(f"{environment.name}: {error}", file=sys.stderr)
+            continue
+        command = [str(environment.python), __file__, "--here", environment.name, "--only", *asked.only]
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+        if done.returncode:
+            print(f"{environment.name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        lines += [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        lines = list(here("this interpreter", asked.only))
+    for line in lines:
+        print(json.dumps(line) if asked.json else "  ".join(f"{name}={value}" for name, value in line.items()))
+
+
+if __name__ == "__main__":
+    main()
