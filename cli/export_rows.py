@@ -15,7 +15,7 @@ _LABELS = ("label", "y")
 
 
 def from_schema(path: Path, schema: DataSchema, names: Sequence[str]) -> Examples:
-    """Rows as an experiment's devices read them: checked, scaled, with text as numbers. Raises DataError."""
+    """Rows as an experiment's devices read them: checked, classes as numbers. Raises DataError."""
     from coterie.client_sdk.device.data import load_data
 
     arrays = load_data(path, schema)

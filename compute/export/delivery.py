@@ -19,7 +19,7 @@ from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray, Type
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes.cost import flops
-from coterie.compute.passes.inference import in_float16, optimise_for_inference
+from coterie.compute.passes.inference import in_float16, optimise_for_inference, optimise_for_integers
 from coterie.errors import GraphRefused, InputError, StorageError
 
 _REFERENCE_ROWS = 64  # that are computed on NumPy, which takes its time
@@ -77,7 +77,8 @@ def export(
     opened = open_model(source, options.sizes)
     types = {name: value.type for name, value in opened.graph.inputs.items()}
     batches = synthetic(types) if examples is None else examples.batches(types)
-    graph = optimise_for_inference(opened.graph)
+    optimise = optimise_for_integers if options.precision == "int8" else optimise_for_inference
+    graph = optimise(opened.graph)
     data = reference = _written(graph, opened, options)
     calibrated = 0
     if options.precision == "float16":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from coterie.compute.ir import Graph
 from coterie.compute.passes import PASSES, fixpoint
 from coterie.compute.passes.inference.examples_apart import put_examples_apart
-from coterie.compute.passes.inference.fold import fold_scales
+from coterie.compute.passes.inference.fold import fold_scales_before, fold_scales_behind
 from coterie.compute.passes.inference.half import in_float16 as in_float16
 from coterie.compute.passes.inference.layout import move_transpositions
 from coterie.compute.passes.inference.products import turn_products
@@ -36,7 +36,7 @@ def _repeated(name: str, *sweeps: Pass) -> Pass:
 
 fold_constants = _repeated("fold_constants")
 """Whatever depends on constants alone is computed now."""
-fold_batch_norm = _repeated("fold_batch_norm", turn_products, _replace, fold_scales)
+fold_batch_norm = _repeated("fold_batch_norm", turn_products, _replace, fold_scales_behind, fold_scales_before)
 """Scales and shifts of channels, and so BatchNorm, go into the convolution or matrix product beside them."""
 replace_operators = _repeated("replace_operators", turn_products, _replace)
 """Operators become cheaper ones of the same meaning."""
@@ -62,6 +62,15 @@ def optimise_for_inference(graph: Graph) -> Graph:
     return _moved(folded)
 
 
-_FOLDING = (put_examples_apart, turn_products, move_transpositions, _replace, fold_scales)
-_folded = _repeated("optimise_for_inference", *_FOLDING)
-_moved = _repeated("optimise_for_inference", *_FOLDING, _reorder)
+def optimise_for_integers(graph: Graph) -> Graph:
+    """As :func:`optimise_for_inference`, for a graph that is to be quantised: scales and shifts before a product stay,
+    since an activation is quantised better behind them (see ``fold_scales_before``).
+    """
+    return _moved_for_integers(_folded_for_integers(graph))
+
+
+_SWEEPS = (put_examples_apart, turn_products, move_transpositions, _replace, fold_scales_behind)
+_folded = _repeated("optimise_for_inference", *_SWEEPS, fold_scales_before)
+_moved = _repeated("optimise_for_inference", *_SWEEPS, fold_scales_before, _reorder)
+_folded_for_integers = _repeated("optimise_for_integers", *_SWEEPS)
+_moved_for_integers = _repeated("optimise_for_integers", *_SWEEPS, _reorder)

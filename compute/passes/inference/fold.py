@@ -12,20 +12,27 @@ from coterie.compute.passes.inference.channels import PRODUCTS, addend_of, by_ch
 from coterie.compute.passes.rewrite import View, rewrite
 
 
-def fold_scales(graph: Graph) -> Graph:
-    """One sweep. Results change by rounding alone; where folded weights would leave their dtype's range, nothing is
-    folded.
+def fold_scales_behind(graph: Graph) -> Graph:
+    """One sweep over the scales and shifts of what a product makes. Results change by rounding alone; where folded
+    weights would leave their dtype's range, nothing is folded.
     """
-    return rewrite(graph, _rule)
+    return rewrite(graph, _rule_behind)
 
 
-def _rule(node: Node, view: View) -> Value | None:
+def fold_scales_before(graph: Graph) -> Graph:
+    """One sweep over the scales and shifts of what a product reads.
+
+    Not for what is to be quantised: they bring the channels of an activation, which share one range of integers, to one
+    size, and without them the small ones would lose their digits.
+    """
+    return rewrite(graph, lambda node, view: _before(node, view) if node.primitive in PRODUCTS else None)
+
+
+def _rule_behind(node: Node, view: View) -> Value | None:
     if node.primitive in ("multiply", "add") and node.output.type.is_float:
         for value, other in (node.inputs, node.inputs[::-1]):
             if (found := _behind(node, view, value, view.constant(other))) is not None:
                 return found
-    if node.primitive in PRODUCTS:
-        return _before(node, view)
     return None
 
 

@@ -128,6 +128,18 @@ def test_int8_is_small_and_answers_the_same(in_int8: Exported, examples: Example
     assert report.agreement.largest > 0
 
 
+def test_int8_sees_features_of_any_unit_as_the_model_scales_them() -> None:
+    """A column of thousands beside one of thousandths: had the scaling gone into the weights, one range of 256 levels
+    would have to hold both.
+    """
+    units, weights = np.array([1e3, 1.0, 1e-3], np.float32), rows(3, 4, seed=2)
+    graph = trace_named(
+        lambda given: {"y": (given["x"] / as_array(units)) @ as_array(weights)}, {"x": TensorSpec((8, 3), "float32")}
+    )
+    made = export(graph, quick(precision="int8"), examples=Examples(inputs={"x": rows(64, 3) * units}))
+    assert made.report.parity.euclidean > 0.98
+
+
 def test_float16_halves_the_file_and_keeps_its_ends(lenet_file: tuple[bytes, dict[str, NDArray]]) -> None:
     made = export(lenet_file[0], quick(precision="float16"))
     assert 0.48 < made.report.size_ratio < 0.52

@@ -26,13 +26,14 @@ from coterie.compute.passes.inference import (
     fold_constants,
     in_float16,
     optimise_for_inference,
+    optimise_for_integers,
     reorder_operators,
     replace_operators,
 )
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.errors import GraphRefused, InputError
 
-PASSES = {**INFERENCE_PASSES, "all": optimise_for_inference}
+PASSES = {**INFERENCE_PASSES, "all": optimise_for_inference, "all for integers": optimise_for_integers}
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> NDArray:
@@ -177,6 +178,13 @@ def test_a_shift_before_padding_stays_and_a_scale_does_not() -> None:
     assert (left["add"], left["multiply"]) == (1, 1)
     bare = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 2, 3))
     assert not {"add", "multiply"} & kinds(optimise_for_inference(model(bare, 2, 3, 5, 5))).keys()
+
+
+def test_for_integers_scales_stay_before_a_product_and_go_into_the_one_behind() -> None:
+    """What they bring to one size is quantised with one range."""
+    net = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2))
+    left = kinds(optimise_for_integers(model(net, 2, 3, 5, 5)))
+    assert (left["multiply"], left["add"], left["conv"]) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("scale", [np.inf, np.nan, 1e30])
