@@ -33,6 +33,7 @@ from coterie.aggregation.horizontal.algorithm import (
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
+from coterie.privacy.dp.spread import stride
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -144,15 +145,20 @@ def method(rule: Sums) -> Algorithm:
         from coterie.compute import numpy as xp
 
         zeros = {name: xp.zeros(shape) for name, shape in version.items()}
-        return Finished(sections={section: {**zeros, HIGH: context.optimizer[SUM]}}, client_state={})
+        sums = context.optimizer[SUM]
+        sent = xp.take(sums, xp.asarray(_dealt(rule.size)), axis=0) if rule.clipped else sums
+        return Finished(sections={section: {**zeros, HIGH: sent}}, client_state={})
 
     def init(layout: Layout) -> State:
         return {"version": _flat(rule, np.zeros(rule.size), rule.told), "round": np.zeros(1)}
 
     def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
         number = int(state["round"][0]) + 1
-        # The mean of what a public number of clients sent, or their sum.
-        total = aggregates.sections[section][: rule.size] * (aggregates.clients if rule.clipped else 1)
+        total = aggregates.sections[section][: rule.size]
+        if rule.clipped:
+            # The mean of what a public number of clients sent.
+            total = np.empty_like(total)
+            total[_dealt(rule.size)] = aggregates.sections[section][: rule.size] * aggregates.clients
         told = rule.advance(total, _told(rule, state["version"]), number)
         after = _flat(rule, total, told)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}
@@ -221,6 +227,13 @@ def most_rows(rule: Rule, elements: int) -> int:
     while exact < room and (exact + 1) * (exact + 4) * elements < LARGEST_EXACT // 2:
         exact += 1
     return exact
+
+
+def _dealt(size: int) -> npt.NDArray[np.int32]:
+    """The order in which clipped sums are sent. What one client's rows add lies in few places near to each other, and
+    rings of secure aggregation are made for vectors whose length lies in all blocks alike.
+    """
+    return (np.arange(size, dtype=np.int64) * stride(size) % size).astype(np.int32)
 
 
 def _flat(rule: Sums, total: Vector, told: Told) -> Vector:

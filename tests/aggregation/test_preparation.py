@@ -348,6 +348,16 @@ def test_noise_hides_clients_and_the_answer_says_how_much(mechanism: str, secure
     assert answer.lines()[0].startswith("about ")
 
 
+def test_clipped_sums_in_the_ring_are_those_in_the_open() -> None:
+    """What one client adds lies in few places; a ring made for even vectors must not cut it."""
+    rows: list[Rows] = [{name: client(n)[name] for name in ("city", "ill")} for n in range(12)]
+    survey = Survey(Draft((Category("city"),), label=Category("ill")), most=32)
+    privacy = UserLevel(clip=150.0, delta=1e-6, epsilon=1e4)
+    found = [prepare(survey, rows, privacy=privacy, secure_aggregation=secure) for secure in (True, False)]
+    for secret, open_sums in zip(found[0].categories, found[1].categories, strict=True):
+        assert dict(secret.counts) == pytest.approx(dict(open_sums.counts), abs=2)
+
+
 def test_what_noise_hides_is_not_made_up() -> None:
     with pytest.raises(errors.ExperimentError, match="the noise of"):
         prepare(Survey(DRAFT, most=2), CLIENTS[:2], privacy=noised(0.5), secure_aggregation=False)
