@@ -10,7 +10,8 @@ it prints.
 
 # atheris has no types, and lives in an environment of its own.
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportAttributeAccessIssue=false
+# pyright: reportMissingModuleSource=false
 
 import shutil
 import sys

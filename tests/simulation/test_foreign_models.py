@@ -7,9 +7,10 @@ import pytest
 from simulation_kit import CLIENTS, experiment, rows
 
 from coterie import errors
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.compute import nn, onnx
 from coterie.compute.nn.losses import mean_squared_error
+from coterie.compute.onnx import ImportedModel
 from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -20,10 +21,12 @@ READINGS = MODELS["readings_17"].source
 CLASSES = Label(name="y", low=0, high=2)
 
 
-def plan_of(name: str, model: Any) -> Any:
+def plan_of(name: str, model: ImportedModel) -> CompiledPlan:
     """The compiled plan of a fixture, whatever its input is."""
     example = MODELS[name].draw(np.random.default_rng(0), 1)
-    bounds = {"low": 0, "high": 10, "dtype": "int32"} if example.dtype.kind == "i" else {"low": -9, "high": 9}
+    bounds: dict[str, Any] = (
+        {"low": 0, "high": 10, "dtype": "int32"} if example.dtype.kind == "i" else {"low": -9, "high": 9}
+    )
     feature = Feature(name="x", shape=example.shape[1:], **bounds)
     label = Label(name="y", low=-9, high=9, dtype="float32") if name == "sk_ridge_15" else CLASSES
     loss = _first_column if name == "sk_ridge_15" else nn.losses.softmax_cross_entropy
@@ -45,8 +48,7 @@ def test_a_foreign_model_compiles_to_a_plan_of_the_portable_subset(name: str) ->
     model = onnx.load(given.source)
     model = model.cut(given.score) if given.score else model
     compiled = plan_of(name, model)
-    layout = compiled.plan.manifest.layout
-    assert set(layout.names) == {*model.parameters, *model.buffers}
+    assert set(compiled.plan.manifest.layout.names) == {*model.parameters, *model.buffers}
     for key, value in {**model.parameters, **model.buffers}.items():
         np.testing.assert_array_equal(compiled.initial[key], value)
 

@@ -144,8 +144,11 @@ def runtime(source: Path | bytes, x: NDArray) -> dict[str, NDArray]:
     data = source if isinstance(source, bytes) else str(source)
     session = cast(Any, onnxruntime).InferenceSession(data, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
-    found = session.run(None, {session.get_inputs()[0].name: x})
-    return {
-        name: np.asarray([[*row.values()] for row in value]) if isinstance(value, list) else value
-        for name, value in zip(names, found, strict=True)
-    }
+    found: list[Any] = session.run(None, {session.get_inputs()[0].name: x})
+    return {name: _numbers(value) for name, value in zip(names, found, strict=True)}
+
+
+def _numbers(value: Any) -> NDArray:
+    if not isinstance(value, list):
+        return value
+    return np.asarray([[*row.values()] for row in cast("list[dict[Any, float]]", value)])

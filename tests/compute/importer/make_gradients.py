@@ -57,11 +57,11 @@ def gradients(name: str) -> dict[str, Any]:
     given, output = model.graph.input[0], model.graph.output[-1]
     for value in (given, output):
         value.type.tensor_type.shape.dim[0].dim_value = BATCH
-    plain = onnxruntime.InferenceSession(model.SerializeToString())
+    plain: Any = onnxruntime.InferenceSession(model.SerializeToString())
     (y,) = plain.run([output.name], {given.name: x, **weights})
     seed = rng.normal(size=y.shape).astype(np.float32)
     backward = onnx_ad.reverse(model, inputs=list(weights), outputs=[output.name], layout="onnx")
-    session = onnxruntime.InferenceSession(backward.SerializeToString())
+    session: Any = onnxruntime.InferenceSession(backward.SerializeToString())
     (place,) = [value.name for value in session.get_inputs() if value.name not in (given.name, *weights)]
     names = [value.name for value in session.get_outputs()][-len(weights) :]
     found = session.run(names, {given.name: x, **weights, place: seed[..., None]})

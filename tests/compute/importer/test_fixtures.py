@@ -1,5 +1,6 @@
 """Graphs of other exporters become functions: the runtime's outputs, true gradients, and training (A15, G1)."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -27,8 +28,9 @@ ORACLE = Path(__file__).parent / "gradients.npz"
 TRAINED = ["cnn_20", "transformer_17", "gru_17", "tensorflow", "sk_logistic_17", "sk_mlp_18"]
 
 
-def results(model: ImportedModel, *given: Any) -> tuple[Array, ...]:
-    found = model(*given)
+def results(run: Callable[..., Any], *given: Any) -> tuple[Array, ...]:
+    """Of a model, or of a compiled one: as many arrays as there are outputs."""
+    found = run(*given)
     return cast("tuple[Array, ...]", found if isinstance(found, tuple) else (found,))
 
 
@@ -47,9 +49,8 @@ def test_an_imported_graph_computes_what_the_runtime_does(name: str) -> None:
     for batch in (1, 4):
         x = given.draw(RNG, batch)
         expected = runtime(given.source, x)
-        compiled = jit(model, fullgraph=True)(model.parameters, x)
-        for found in (results(model, model.parameters, x), compiled if isinstance(compiled, tuple) else (compiled,)):
-            for told, output in zip(found, model.outputs, strict=True):
+        for run in (model, jit(model, fullgraph=True)):
+            for told, output in zip(results(run, model.parameters, x), model.outputs, strict=True):
                 np.testing.assert_allclose(told.numpy(), expected[output], rtol=1e-5, atol=1e-5)
 
 
