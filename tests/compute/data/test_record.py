@@ -10,7 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -54,9 +54,9 @@ def _assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     assert list(found) == list(expected)
     for name, values in expected.items():
         if isinstance(values, np.ndarray):
-            _assert_equal(found[name], values)
+            _assert_equal(found[name], cast(NDArray, values))
         elif isinstance(values[0], np.ndarray):
-            for one, other in zip(found[name], values, strict=True):
+            for one, other in zip(found[name], cast(Sequence[NDArray], values), strict=True):
                 _assert_equal(one, other)
         else:
             assert found[name] == values
@@ -285,7 +285,7 @@ def test_a_damaged_byte_is_found_wherever_it_is(tmp_path: Path) -> None:
     path = tmp_path / "damaged.rec"
     # The heads and trailers wholly; of the rest, which one checksum covers, every few bytes.
     heads = [at for at in range(0, len(whole), ALIGNMENT) if whole[at : at + 4] == b"cRec"]
-    for at in sorted({*range(0, len(whole), 11), *(head + k for head in heads for k in range(-32 if head else 0, 32))}):
+    for at in sorted({*range(0, len(whole), 37), *(head + k for head in heads for k in range(-32 if head else 0, 32))}):
         data = bytearray(whole)
         data[at] ^= 1 << at % 8
         path.write_bytes(data)

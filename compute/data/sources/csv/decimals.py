@@ -36,6 +36,7 @@ FOLDS = tuple(
 TEN_TO_8, TEN_TO_16 = np.uint64(10**8), np.uint64(10**16)
 # 19 digits are always below 2^64, 20 are not.
 MOST_IN_THIRD_WORD = np.uint64(999)
+NONE, ONE, BYTE, SEVEN_BYTES = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(56)
 MINUS, PLUS = ord("-"), ord("+")
 
 
@@ -43,9 +44,9 @@ MINUS, PLUS = ord("-"), ord("+")
 class Decimals:
     """For each cell the number ``±mantissa · 10^-fraction``; 0 where ``bad``.
 
-    mantissa: uint64[n]. fraction: int64[n], the digits after the point, at most 23. negative: bool[n]. bad: bool[n],
-    the cell has more than 24 characters, or is other than an optional sign and up to 19 digits (leading zeros do not
-    count) with at most one point.
+    mantissa: uint64. fraction: int64, the digits after the point, at most 23; its first axis has length 1 where all
+    rows have the same. negative: bool. bad: bool, the cell has more than 24 characters, or is other than an optional
+    sign and up to 19 digits (leading zeros do not count) with at most one point.
     """
 
     mantissa: NDArray
@@ -53,12 +54,17 @@ class Decimals:
     negative: NDArray
     bad: NDArray
 
+    @property
+    def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+        """The fields."""
+        return self.mantissa, self.fraction, self.negative, self.bad
+
 
 def decimals(buffer: NDArray, starts: NDArray, ends: NDArray) -> Decimals:
     """Read the cells ``buffer[starts[i]:ends[i]]``.
 
     buffer: uint8, contiguous, with PADDING bytes of any content before the first cell and at least one after the last.
-    starts, ends: int64[n], ``PADDING <= starts <= ends``.
+    starts, ends: int64, of any shape, ``PADDING <= starts <= ends``; rows of cells that look alike are the fastest.
     """
     lead = buffer[starts]
     # An empty cell's first byte is what follows it, which is no sign.
@@ -68,7 +74,12 @@ def decimals(buffer: NDArray, starts: NDArray, ends: NDArray) -> Decimals:
     count = min(max(-(-longest // WORD), 1), MOST_WORDS)
     words = _load(buffer, ends, length, count)
     words, fraction, points = _without_points(words)
-    foreign = np.bitwise_or.reduce([word | (word + ABOVE_NINE) for word in words]) & HIGH_BITS
+    foreign = words[0] + ABOVE_NINE
+    foreign |= words[0]
+    for word in words[1:]:
+        foreign |= word
+        foreign |= word + ABOVE_NINE
+    foreign &= HIGH_BITS
     bad = (foreign != 0) | (length <= points) | (points > 1)
     folded = [_fold(word) for word in words]
     mantissa = folded[0]
@@ -78,7 +89,8 @@ def decimals(buffer: NDArray, starts: NDArray, ends: NDArray) -> Decimals:
         bad |= (folded[2] > MOST_IN_THIRD_WORD) | (length > PADDING)
         mantissa = mantissa + folded[2] * TEN_TO_16
     if bad.any():
-        mantissa[bad] = fraction[bad] = 0
+        fraction = np.where(bad, 0, fraction)
+        mantissa[bad] = 0
     return Decimals(mantissa, fraction, negative, bad)
 
 
@@ -100,25 +112,36 @@ def _load(buffer: NDArray, ends: NDArray, length: NDArray, count: int) -> list[N
 def _without_points(words: list[NDArray]) -> tuple[list[NDArray], NDArray, NDArray]:
     """The words with the point squeezed out, the digits after it, and how many points there are."""
     marks = [_zero_bytes(word ^ POINTS) for word in words]
-    points = sum(
-        (np.bitwise_count(mark).astype(np.int64) for mark in marks[1:]), np.bitwise_count(marks[0]).astype(np.int64)
-    )
+    if all((mark == mark[:1]).all() for mark in marks):
+        # Columns of so many digits after the point: one row tells of all.
+        marks = [mark[:1] for mark in marks]
+    points = np.bitwise_count(marks[0])
+    for mark in marks[1:]:
+        points += np.bitwise_count(mark)
     if not points.any():
-        return words, points, points
+        return words, np.zeros(points.shape, np.int64), points
     squeezed: list[NDArray] = []
+    found: NDArray | None = None
     moved_bits = np.zeros(points.shape, np.int64)
-    found = np.zeros(points.shape, np.uint64)
-    nothing = np.uint64(0)
     for k, (word, mark) in enumerate(zip(words, marks, strict=True)):
         here = (mark != 0).astype(np.uint64)
         # The point and everything before it: these move one place towards the end.
-        moving = ((mark << np.uint64(1)) - here) | (nothing - found)
-        before = words[k + 1] >> np.uint64(56) if k + 1 < len(words) else nothing
-        moved = (word << np.uint64(8)) | before
-        squeezed.append(word ^ ((word ^ moved) & moving))
+        moving = mark << ONE
+        moving -= here
+        if found is not None:
+            moving |= NONE - found
+        moved = word << BYTE
+        if k + 1 < len(words):
+            moved |= words[k + 1] >> SEVEN_BYTES
+        moved ^= word
+        moved &= moving
+        moved ^= word
+        squeezed.append(moved)
         moved_bits += np.bitwise_count(moving)
-        found |= here
-    fraction = (WORD * len(words) - (moved_bits >> 3)) * (points == 1)
+        if k + 1 < len(words):
+            found = here if found is None else found | here
+    fraction = WORD * len(words) - (moved_bits >> 3)
+    fraction *= points == 1
     return squeezed, fraction, points
 
 

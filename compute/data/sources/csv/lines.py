@@ -36,7 +36,8 @@ def blocks(file: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[bytes]:
 
 def is_open(text: bytes) -> bool:
     """Whether a quote is still open at the end of these lines."""
-    return text.count(b'"') % 2 == 1
+    # Looking for one is much faster than counting.
+    return b'"' in text and text.count(b'"') % 2 == 1
 
 
 def line_ends(text: bytes) -> NDArray:

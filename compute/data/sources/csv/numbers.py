@@ -21,10 +21,10 @@ HIGHEST_BIT = np.uint64(63)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What n cells hold.
+    """What cells hold.
 
-    values: float64[n], the nearest to the text (ties to even), as ``float(text)`` is; NaN where ``bad``. bad: bool[n],
-    the cell is empty or no number. plain: the digits that were read, where they tell the value.
+    values: float64, the nearest to the text (ties to even), as ``float(text)`` is; NaN where ``bad``. bad: bool, the
+    cell is empty or no number. plain: the digits that were read, where they tell the value.
     """
 
     values: NDArray
@@ -32,25 +32,28 @@ class Numbers:
     plain: Decimals
 
     def whole(self) -> tuple[NDArray, NDArray]:
-        """int64[n], and bool[n] where it is the cell's number: written without a point or exponent, and in range."""
+        """int64, and bool where it is the cell's number: written without a point or exponent, and in range."""
         digits = self.plain.mantissa.view(np.int64)
-        fits = (digits >= 0) & (self.plain.fraction == 0)
-        fits &= ~self.plain.bad
+        fits = (digits >= 0) & (self.plain.fraction == 0) & ~self.plain.bad
         # Two's complement: all bits turned over, and one added.
         sign = self.plain.negative.astype(np.int64)
         return (digits ^ -sign) + sign, fits
+
+    def at(self, columns: "slice | NDArray") -> "Numbers":
+        """Some columns of cells in rows."""
+        plain = Decimals(*(array[:, columns] for array in self.plain.arrays))
+        return Numbers(self.values[:, columns], self.bad[:, columns], plain)
 
 
 def numbers(buffer: NDArray, starts: NDArray, ends: NDArray) -> Numbers:
     """Read the cells ``buffer[starts[i]:ends[i]]``; the arguments are those of `decimals`."""
     plain = decimals(buffer, starts, ends)
-    values, sure = scaled(plain.mantissa, -plain.fraction)
+    values, unsure = scaled(plain.mantissa, -plain.fraction)
     # The sign is the highest bit of a float64, also of zero.
     values.view(np.uint64)[...] |= plain.negative.astype(np.uint64) << HIGHEST_BIT
-    bad = plain.bad | ~sure
+    bad = plain.bad.copy() if unsure is None else plain.bad | unsure
     if bad.any():
-        rest = np.flatnonzero(bad)
-        values[rest], bad[rest] = _with_exponents(buffer, starts[rest], ends[rest])
+        values[bad], bad[bad] = _with_exponents(buffer, starts[bad], ends[bad])
     return Numbers(values, bad, plain)
 
 
@@ -68,9 +71,9 @@ def _with_exponents(buffer: NDArray, starts: NDArray, ends: NDArray) -> tuple[ND
         power = decimals(buffer, middle[chosen] + 1, ends[chosen])
         size = np.minimum(power.mantissa, FAR).view(np.int64)
         exponent = np.where(power.negative, -size, size) - mantissa.fraction
-        found, sure = scaled(mantissa.mantissa, exponent)
+        found, unsure = scaled(mantissa.mantissa, exponent)
         values[chosen] = np.where(mantissa.negative, -found, found)
-        bad[chosen] = mantissa.bad | power.bad | (power.fraction != 0) | ~sure
+        bad[chosen] = mantissa.bad | power.bad | (power.fraction != 0) | (False if unsure is None else unsure)
     for cell in np.flatnonzero(bad).tolist():
         text = buffer[starts[cell] : ends[cell]].tobytes()
         if NUMBER.fullmatch(text):

@@ -1,17 +1,15 @@
 """Which cells a CSV file's columns are made of, from its first line, its first rows, and what was asked for."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from coterie.compute.data.sources.csv.cells import Cells
 from coterie.compute.data.sources.csv.numbers import NUMBER
-from coterie.compute.data.sources.csv.table import FLOATS, INTEGERS, Group, Numeric, Table, Text
+from coterie.compute.data.sources.csv.table import FLOATS, INTEGERS, Numeric, Table, Text
 from coterie.errors import DataError
 
 DTYPES = (*INTEGERS, *FLOATS, "str")
-WHOLE = re.compile(rb"\s*[+-]?\d+\s*")
 
 
 def plan(
@@ -31,30 +29,29 @@ def plan(
     chosen: dict[str, str | Sequence[str]] = dict(columns) if columns is not None else {name: name for name in header}
     _check_dtypes(name, chosen, dtypes)
     gaps = frozenset(text.encode() for text in missing) | {b""}
-    wanted: list[Numeric | Text] = []
-    # Single columns are read in two groups, so that whole numbers pay nothing for points; a vector is a group.
-    singles: dict[bool, list[int]] = {True: [], False: []}
-    vectors: list[Group] = []
+    texts: dict[str, int] = {}
+    numeric: dict[str, tuple[int, ...]] = {}
     for column, asked in chosen.items():
-        dtype = dtypes.get(column)
-        if isinstance(asked, str):
-            place = _place(name, header, asked)
-            first = _first(sample, place, gaps)
-            if dtype == "str" or (dtype is None and first and not NUMBER.fullmatch(first)):
-                wanted.append(Text(column, place))
-                continue
-            whole = dtype in INTEGERS or WHOLE.fullmatch(first) is not None
-            wanted.append(Numeric(column, not whole, len(singles[whole]), dtype))
-            singles[whole].append(place)
+        places = tuple(_place(name, header, part) for part in ([asked] if isinstance(asked, str) else asked))
+        if not places:
+            raise DataError(f"Column {column!r} joins no column of {name}.", code="data_missing", column=column)
+        first = _first(sample, places[0], gaps)
+        is_text = isinstance(asked, str) and column not in dtypes and first and not NUMBER.fullmatch(first)
+        if is_text or dtypes.get(column) == "str":
+            texts[column] = places[0]
         else:
-            places = tuple(_place(name, header, part) for part in asked)
-            if not places:
-                raise DataError(f"Column {column!r} joins no column of {name}.", code="data_missing", column=column)
-            whole = dtype in INTEGERS or all(WHOLE.fullmatch(_first(sample, place, gaps)) for place in places)
-            wanted.append(Numeric(column, 2 + len(vectors), None, dtype))
-            vectors.append(Group(places, whole))
-    groups = (Group(tuple(singles[True]), True), Group(tuple(singles[False]), False), *vectors)
-    return Table(header, tuple(wanted), groups, gaps)
+            numeric[column] = places
+    # In the order of the file, so that a file of numbers is read without rearranging its cells.
+    read = sorted({place for places in numeric.values() for place in places})
+    wanted = tuple(
+        Text(column, texts[column])
+        if column in texts
+        else Numeric(
+            column, tuple(map(read.index, numeric[column])), not isinstance(chosen[column], str), dtypes.get(column)
+        )
+        for column in chosen
+    )
+    return Table(header, wanted, tuple(read), gaps)
 
 
 def _check_dtypes(name: str, columns: Mapping[str, str | Sequence[str]], dtypes: Mapping[str, str]) -> None:

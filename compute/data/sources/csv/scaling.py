@@ -26,27 +26,29 @@ SPLITTER = 134217729.0
 MARGIN = 2.0**-40
 
 
-def scaled(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, NDArray]:
+def scaled(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, NDArray | None]:
     """``mantissa · 10^exponent`` rounded to nearest, ties to even.
 
-    mantissa: uint64[n], below 10^19. exponent: int64[n]. Returns values float64[n] and sure bool[n]; a value that is
-    not sure means nothing.
+    mantissa: uint64, below 10^19. exponent: int64, of a shape that is broadcast to the mantissa's. Returns values
+    float64, and bool where a value is not sure, and means nothing; None where all are sure.
     """
     values = mantissa.astype(np.float64)
-    if not exponent.any():
+    lowest, highest = int(exponent.min(initial=0)), int(exponent.max(initial=0))
+    if not lowest and not highest:
         # The conversion itself rounds correctly.
-        return values, np.ones(values.shape, np.bool_)
-    size = np.abs(exponent)
-    power = EXACT_POWERS[np.minimum(size, MOST_EXACT)]
-    if exponent.max() > 0:
+        return values, None
+    near = -MOST_EXACT <= lowest and highest <= MOST_EXACT
+    if not near or highest:
+        power = EXACT_POWERS[np.minimum(np.abs(exponent), MOST_EXACT)]
         values = np.where(exponent < 0, values / power, values * power)
     else:
-        values /= power
-    sure = (mantissa <= EXACT_BELOW) & (size <= MOST_EXACT)
-    if not sure.all():
-        rest = np.flatnonzero(~sure)
-        values[rest], sure[rest] = _by_double_double(mantissa[rest], exponent[rest])
-    return values, sure
+        values /= EXACT_POWERS[-exponent]
+    if near and int(mantissa.max()) <= EXACT_BELOW:
+        return values, None
+    inexact = (mantissa > EXACT_BELOW) | (np.abs(exponent) > MOST_EXACT)
+    exponents = np.broadcast_to(exponent, mantissa.shape)[inexact]
+    values[inexact], inexact[inexact] = _by_double_double(mantissa[inexact], exponents)
+    return values, inexact
 
 
 def _by_double_double(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, NDArray]:
@@ -62,7 +64,7 @@ def _by_double_double(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, ND
     missed = tail - (value - product)
     half = 0.5 * (value - np.nextafter(value, 0.0))
     sure = (np.abs(missed) < half * (1.0 - MARGIN)) & (np.abs(exponent) <= MOST_SCALED)
-    return value, sure | (mantissa == 0)
+    return value, ~(sure | (mantissa == 0))
 
 
 def _two_product(a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
 from coterie.compute.data.sources.csv.cells import BadText, Cells
-from coterie.compute.data.sources.csv.numbers import numbers
+from coterie.compute.data.sources.csv.numbers import Numbers, numbers
 from coterie.compute.ir import NDArray
+from coterie.errors import InternalError
 
 Part: TypeAlias = "NDArray | list[str]"
 """The values of one column in some lines."""
@@ -18,124 +19,101 @@ BLANKS = (ord(" "), ord("\t"))
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Places of a line's cells whose numbers are read together. whole: whether to look for whole numbers."""
-
-    places: tuple[int, ...]
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Numeric:
-    """A column of numbers: one place of a group, or all of them as a vector (``at`` is None).
+    """A column of numbers: of one place of a line's cells, or of several as a vector.
 
-    dtype: of INTEGERS or FLOATS, or None: int64 where every number is whole, else float64.
+    places: among those of numbers that the table reads. vector: whether a row's value is a vector; else there is one
+    place. dtype: of INTEGERS or FLOATS, or None: int64 where every number is whole, else float64.
     """
 
     name: str
-    group: int
-    at: int | None
+    places: tuple[int, ...]
+    vector: bool
     dtype: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A column of text, from one place."""
+    """A column of text, from one place of a line's cells."""
 
     name: str
     place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A group's numbers: float64[rows, places]; whole numbers int64, and where they are, if they were looked for."""
-
-    values: NDArray
-    whole: NDArray | None
-    is_whole: NDArray | None
-
-
-@dataclass(frozen=True, slots=True)
 class Table:
     """How lines become columns.
 
-    header: the names of the file's columns. missing: cells that stand for no number, the empty one among them.
+    header: the names of the file's columns. numeric: the places that hold numbers, which are all read together.
+    missing: cells that stand for no number, the empty one among them.
     """
 
     header: tuple[str, ...]
     wanted: tuple[Numeric | Text, ...]
-    groups: tuple[Group, ...]
+    numeric: tuple[int, ...]
     missing: frozenset[bytes]
 
     def read(self, cells: Cells) -> list[Part]:
         """The values of each wanted column. Raises BadText naming the first cell that does not hold what it should."""
-        found = [self._numbers(cells, group) for group in self.groups]
+        found = self._numbers(cells) if self.numeric else None
         text = cells.buffer.tobytes() if any(isinstance(wanted, Text) for wanted in self.wanted) else b""
         return [
-            _texts(cells, text, wanted)
-            if isinstance(wanted, Text)
-            else self._column(cells, wanted, found[wanted.group])
+            _texts(cells, text, wanted) if isinstance(wanted, Text) else self._column(cells, wanted, found)
             for wanted in self.wanted
         ]
 
-    def _numbers(self, cells: Cells, group: Group) -> Found:
-        if not group.places:
-            return Found(np.empty((len(cells.starts), 0)), None, None)
-        starts, ends = _at(cells.starts, group.places), _at(cells.ends, group.places)
-        read = numbers(cells.buffer, *_trimmed(cells.buffer, starts.reshape(-1), ends.reshape(-1)))
+    def _numbers(self, cells: Cells) -> Numbers:
+        places = _consecutive(self.numeric)
+        read = numbers(cells.buffer, *_trimmed(cells.buffer, cells.starts[:, places], cells.ends[:, places]))
         if read.bad.any():
-            self._require_missing(cells, group, read.bad.reshape(starts.shape))
-        values = read.values.reshape(starts.shape)
-        if not group.whole:
-            return Found(values, None, None)
-        whole, is_whole = read.whole()
-        return Found(values, whole.reshape(starts.shape), is_whole.reshape(starts.shape))
+            self._require_missing(cells, read.bad)
+        return read
 
-    def _require_missing(self, cells: Cells, group: Group, bad: NDArray) -> None:
+    def _require_missing(self, cells: Cells, bad: NDArray) -> None:
         for row, k in np.argwhere(bad).tolist():
-            cell = cells.at(row, group.places[k])
+            cell = cells.at(row, self.numeric[k])
             if cell.strip() not in self.missing:
                 raise BadText(
                     row,
-                    self.header[group.places[k]],
+                    self.header[self.numeric[k]],
                     f"is {_shown(cell)}, not a number",
                     "Mend the cell; or name it in missing=, or read the column as text by the dtype 'str'.",
                 )
 
-    def _column(self, cells: Cells, wanted: Numeric, found: Found) -> NDArray:
-        at = slice(None) if wanted.at is None else slice(wanted.at, wanted.at + 1)
-        values = found.values[:, at]
-        if found.whole is None or found.is_whole is None:
-            column = values
-        else:
-            whole, is_whole = found.whole[:, at], found.is_whole[:, at]
-            if wanted.dtype in INTEGERS:
-                limits = np.iinfo(wanted.dtype)
-                self._require(
-                    cells, wanted, is_whole & (whole >= limits.min) & (whole <= limits.max), "whole number of"
-                )
-                column = whole
-            else:
-                column = whole if wanted.dtype is None and is_whole.all() else values
+    def _column(self, cells: Cells, wanted: Numeric, found: Numbers | None) -> NDArray:
+        if found is None:
+            raise InternalError(f"No numbers were read for column {wanted.name!r}.")
+        part = found.at(_consecutive(wanted.places))
+        column = part.values
+        if wanted.dtype in INTEGERS:
+            limits = np.iinfo(wanted.dtype)
+            column, is_whole = part.whole()
+            self._require(cells, wanted, is_whole & (column >= limits.min) & (column <= limits.max), "whole number of")
+        elif wanted.dtype is None and not part.plain.fraction.any():
+            whole, is_whole = part.whole()
+            column = whole if is_whole.all() else column
         if wanted.dtype is not None:
             with np.errstate(over="ignore"):
                 column = column.astype(wanted.dtype, copy=False)
-            if wanted.dtype in FLOATS[:-1]:
-                self._require(cells, wanted, np.isfinite(column) | ~np.isfinite(values), "number in the range of")
-        return np.ascontiguousarray(column if wanted.at is None else column[:, 0])
+            if wanted.dtype in FLOATS[:-1] and np.isinf(column).any():
+                self._require(cells, wanted, np.isfinite(column) | ~np.isfinite(part.values), "number in the range of")
+        return np.ascontiguousarray(column if wanted.vector else column[:, 0])
 
     def _require(self, cells: Cells, wanted: Numeric, good: NDArray, what: str) -> None:
         if good.all():
             return
-        row, k = np.argwhere(~good)[0].tolist()
-        place = self.groups[wanted.group].places[k if wanted.at is None else wanted.at]
+        row, k = cast(tuple[int, int], tuple(np.argwhere(~good)[0].tolist()))
+        place = self.numeric[wanted.places[k]]
         cell = cells.at(row, place)
         told = f"is {_shown(cell)}, not a {what} {wanted.dtype}" if cell.strip() else "is empty"
         raise BadText(row, self.header[place], told, "Read the column as float64, in which empty cells are NaN.")
 
 
-def _at(array: NDArray, places: Sequence[int]) -> NDArray:
-    return array if [*places] == [*range(array.shape[1])] else array[:, np.array(places, np.int64)]
+def _consecutive(places: Sequence[int]) -> "slice | NDArray":
+    """Places as an index, which copies nothing where they follow one another."""
+    if [*places] == [*range(places[0], places[0] + len(places))]:
+        return slice(places[0], places[0] + len(places))
+    return np.array(places, np.int64)
 
 
 def _texts(cells: Cells, text: bytes, wanted: Text) -> list[str]:
