@@ -1,14 +1,16 @@
-"""What an export costs and gains: LeNet on MNIST, delivered with fewer and fewer digits.
+"""What an export costs and gains: a network on MNIST, delivered with fewer and fewer digits.
 
-    COTERIE_DATA=DIR python benchmarks/export.py [--json] [--quick] [--only int8 …] [--batch 1] [--repeats 200]
+    COTERIE_DATA=DIR python benchmarks/export.py [--json] [--quick] [--only int8 …] [--model lenet] [--batch 1]
+                                                [--repeats 200]
 
-LeNet-5 is trained for two epochs on the 60 000 training images (Adam, batches of 64), exported in every way of the
-table, and each file is run beside the float32 file that a run delivers, in a bare ONNX Runtime on one thread, the files
-taking turns. int8 is calibrated on 512 training images; accuracy is that on the 10 000 test images.
+The network, LeNet-5 unless told, is trained for two epochs on the 60 000 training images (Adam, batches of 64) and
+exported in every way of the table. Each file is run beside the float32 file that a run delivers, in a bare ONNX Runtime
+on one thread, the files taking turns. int8 is calibrated on 512 training images; accuracy is that on the 10 000 test
+images.
 
-Budgets: the int8 file of ``int8`` at most 0.3 of the bytes of float32, and at most half a point less accurate. Latency
-has none: what integers gain depends on the processor's instructions and on the size of the layers, so it is measured
-and told. DIR holds mnist.npz.
+Budgets, for LeNet: the int8 file of ``int8`` at most 0.3 of the bytes of float32, and at most half a point less
+accurate. Latency has none: what integers gain depends on the processor's instructions and on the size of the layers, so
+it is measured and told. DIR holds mnist.npz.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ import numpy.typing as npt
 
 from coterie.compute.export import Examples, ExportOptions, export
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.zoo import lenet
+from coterie.compute.nn.module import Module
+from coterie.compute.nn.zoo import fedavg_cnn, lenet
 from coterie.compute.onnx.weights import embed_weights
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.optim import adam
@@ -37,6 +40,7 @@ from coterie.compute.training import Trainer
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 SIZE_BUDGET, LOSS_BUDGET = 0.3, 0.005
+MODELS: Mapping[str, Callable[[], Module]] = {"lenet": lenet, "fedavg_cnn": fedavg_cnn}
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "float32": {},
     "float16": {"precision": "float16"},
@@ -54,12 +58,17 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON line for each way, and one of all")
     parser.add_argument("--quick", action="store_true", help="one epoch on 6 000 images, to see that it runs")
     parser.add_argument("--only", nargs="+", choices=tuple(WAYS), default=tuple(WAYS), metavar="WAY")
+    parser.add_argument("--model", choices=tuple(MODELS), default="lenet")
     parser.add_argument("--batch", type=int, default=1, help="rows of one run")
     parser.add_argument("--repeats", type=int, default=200, help="timed runs")
     options = parser.parse_args()
     train, test = load(quick=options.quick)
-    file = trained(train, options.batch, epochs=1 if options.quick else 2)
-    found = [measure(way, file, train, test, options.repeats) for way in options.only]
+    file = trained(MODELS[options.model](), train, options.batch, epochs=1 if options.quick else 2)
+    found = [
+        {"model": options.model}
+        | measure(way, file, train, test, options.repeats, judged=way == "int8" and options.model == "lenet")
+        for way in options.only
+    ]
     for each in found:
         print(json.dumps(each) if options.json else line(each), flush=True)
     whole = {"case": "all", "machine": platform.processor() or platform.machine(), "met": all(e["met"] for e in found)}
@@ -83,20 +92,20 @@ def load(*, quick: bool) -> tuple[Arrays, Arrays]:
     return parts["train"], parts["test"]
 
 
-def trained(train: Arrays, batch: int, *, epochs: int) -> bytes:
-    """LeNet as a run delivers it: the graph of a plan with the weights inside, for batches of this size."""
-    trainer = Trainer(lenet(), softmax_cross_entropy, adam(1e-3), label="y", batch_size=64, seed=0)
+def trained(model: Module, train: Arrays, batch: int, *, epochs: int) -> bytes:
+    """A model as a run delivers it: the graph of a plan with the weights inside, for batches of this size."""
+    trainer = Trainer(model, softmax_cross_entropy, adam(1e-3), label="y", batch_size=64, seed=0)
     trainer.fit(train, epochs)
     weights = {name: np.asarray(value) for name, value in trainer.params.items()}
     specs = {name: TensorSpec(value.shape, "float32") for name, value in weights.items()}
     graph = trace_named(
-        lambda given: {"output": lenet()({name: given[name] for name in weights}, given["x"])},
+        lambda given: {"output": model({name: given[name] for name in weights}, given["x"])},
         specs | {"x": TensorSpec((batch, 1, 28, 28), "float32")},
     )
     return embed_weights(to_onnx(optimise(graph), name="infer"), weights)
 
 
-def measure(way: str, file: bytes, train: Arrays, test: Arrays, repeats: int) -> dict[str, Any]:
+def measure(way: str, file: bytes, train: Arrays, test: Arrays, repeats: int, *, judged: bool) -> dict[str, Any]:
     """One export, beside the file that it is made of."""
     made = export(
         file,
@@ -105,7 +114,6 @@ def measure(way: str, file: bytes, train: Arrays, test: Arrays, repeats: int) ->
         calibration=Examples(inputs={"x": train["x"][:512]}),
     ).report
     loss = (made.before.score or 0.0) - (made.after.score or 0.0)
-    judged = way == "int8"
     return {
         "case": way,
         "bytes": made.after.bytes,
