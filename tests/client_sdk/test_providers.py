@@ -77,8 +77,9 @@ def test_a_slow_provider_is_measured_and_left() -> None:
     assert chosen.seconds is not None and chosen.seconds["Slow"] >= 0.002 > chosen.seconds[CPU]
 
 
+@pytest.mark.capability("E6")
 @pytest.mark.usefixtures("quick")
-def test_the_quickest_provider_trains_and_evaluates() -> None:
+def test_e6_the_quickest_provider_trains_and_evaluates() -> None:
     runs: list[int] = []
 
     def counted(results: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
@@ -95,9 +96,10 @@ def test_the_quickest_provider_trains_and_evaluates() -> None:
     assert told(providers) == [("Quick", "trusted"), ("Quick", "chosen")]  # measured once
 
 
+@pytest.mark.capability("E6")
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("at", [0, 5, 11])
-def test_a_provider_that_fails_in_a_training_costs_no_step(at: int) -> None:
+def test_e6_a_provider_that_fails_in_a_training_costs_no_step(at: int) -> None:
     providers = desk(failing("Frail", TRIED + at))
     found, expected = train(providers), train(None)
     assert found.steps == expected.steps == 12

@@ -47,8 +47,9 @@ def test_what_would_run_elsewhere_is_told() -> None:
     assert found.elsewhere == places[1:] and str(found) == "1 of 4 nodes, not Gather, TopK"
 
 
+@pytest.mark.capability("E10")
 @pytest.mark.parametrize("target", PROVIDERS)
-def test_the_table_covers_what_was_written_for_it(target: str) -> None:
+def test_e10_the_table_covers_what_was_written_for_it(target: str) -> None:
     """What the writer wrote for a provider runs there by the provider's own lists: the same table from two sides."""
     written = to_onnx(graph(), name="train", target=target)  # pyright: ignore[reportArgumentType]
     found = documented(written, target)

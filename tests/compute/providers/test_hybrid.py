@@ -40,7 +40,8 @@ def test_trunk_and_head_compute_the_step() -> None:
     assert all(np.array_equal(found[name], value) for name, value in expected.items())
 
 
-def test_the_trunk_holds_the_frozen_front_with_constant_weights() -> None:
+@pytest.mark.capability("E10")
+def test_e10_the_trunk_holds_the_frozen_front_with_constant_weights() -> None:
     parts = split(case().data, frozen=FROZEN, batch=BATCH)
     trunk, head = Executable(parts.trunk), Executable(parts.head)
     assert list(trunk.input) == ["batch/x"] and tuple(trunk.output) == parts.cut

@@ -1,0 +1,45 @@
+"""docs/providers.md says of every environment and every row of the table what the list of proven things and the table
+say.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from coterie.compute.onnx.providers import PROVIDERS
+from coterie.compute.runtime.conformance import ALL_RECIPES
+from coterie.compute.runtime.recipes import RECIPES
+from coterie.compute.runtime.step_recipes import STEPS
+from tests.providers.environments import ENVIRONMENTS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+PROVEN = json.loads(Path(__file__).with_name("proven.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda environment: environment.name)
+def test_the_page_says_what_was_proved(environment: object) -> None:
+    name = getattr(environment, "name", "")
+    (row,) = re.findall(rf"^\| `{re.escape(name)}` \|.*\|(.*)\|$", PAGE, re.MULTILINE)
+    proof = PROVEN.get(name)
+    if proof is None:
+        assert "nothing yet" in row
+        return
+    told = f"{proof['agrees']} recipes, {proof['graphs']} graphs of plans, {proof['trainings']} trainings"
+    assert told in row and (f"{proof['whole']} of the graphs without the CPU" in row)
+    for recipe in proof["declined"]:
+        assert f"*{recipe}*" in row
+    assert proof["agrees"] + len(proof["declined"]) == len(ALL_RECIPES)
+
+
+@pytest.mark.capability("G15")
+def test_g15_every_row_of_the_table_is_on_the_page() -> None:
+    for target, row in PROVIDERS.items():
+        assert re.search(rf"^\|[^|]*`{target}`", PAGE, re.MULTILINE), target
+        assert row.runtime.removesuffix("ExecutionProvider").lower() in PAGE.lower()
+
+
+def test_the_page_counts_the_recipes() -> None:
+    assert f"{len(RECIPES)} single rules" in PAGE and len(STEPS) == 6
