@@ -15,7 +15,7 @@ import numpy as np
 
 PAGE = Path(__file__).parent / "public_api.txt"
 MODULES = (
-    "coterie.compute", "coterie.compute.numpy", "coterie.compute.ops", "coterie.compute.nn",
+    "coterie.compute", "coterie.compute.data", "coterie.compute.numpy", "coterie.compute.ops", "coterie.compute.nn",
     "coterie.compute.nn.losses", "coterie.compute.nn.metrics", "coterie.compute.nn.zoo", "coterie.compute.optim",
     "coterie.compute.export", "coterie.compute.quant", "coterie.compute.compress",
 )  # fmt: skip
