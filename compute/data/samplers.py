@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -84,7 +85,7 @@ class WeightedSampler(Sampler):
         # A row of weight zero ends where the row before it does, so the search passes over it; and rounding must not
         # reach behind the last row that has a weight.
         last = int(np.flatnonzero(self.weights)[-1])
-        return np.minimum(np.searchsorted(ends, drawn, side="right"), last)
+        return np.minimum(cast(Any, np).searchsorted(ends, drawn, side="right"), last)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from coterie.compute.data.random_stream import RandomStream
 from coterie.errors import ArgumentTypeError
@@ -49,13 +49,14 @@ class Function(Transform):
     function: Callable[..., Any]
 
     def apply(self, value: Any, context: Context) -> Any:
-        return self.function(*value) if isinstance(value, tuple) else self.function(value)  # pyright: ignore[reportUnknownArgumentType]  a user's own values
+        return self.function(*cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else self.function(value)
 
     def __str__(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
-Operation = Transform | Callable[..., Any]
+# By their number of columns, so that type checkers know what a lambda's arguments are.
+Operation = Transform | Callable[[Any], Any] | Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
 
 
 def as_transform(where: str, operation: Operation) -> Transform:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -48,7 +49,7 @@ def test_any_step_can_be_gone_on_from(name: str, data: st.DataObject) -> None:
     assert resumed.state() | {"epoch": 0} == stream_end(batches, len(whole)) | {"epoch": 0}
 
 
-def stream_end(batches: Batched, steps: int) -> dict[str, object]:
+def stream_end(batches: Batched, steps: int) -> dict[str, Any]:
     """The state behind the last batch."""
     return batches.stream().state() | {"step": steps}
 

@@ -1,5 +1,6 @@
 """Operations on rows: known answers, and one interface for all."""
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from PIL import Image
 
 from coterie.compute.data import ArraySource, Context, Dataset, RandomStream, Transform, transforms
 from coterie.compute.data.stream import BatchStream
+from coterie.compute.data.transforms import augment, images, numbers, sound, text
 from coterie.compute.ir import NDArray
 from coterie.errors import ArgumentValueError, CoterieError, DataError
 from tests.compute.data.pipelines import same
@@ -59,7 +61,7 @@ def test_every_operation_is_listed_and_tried() -> None:
     assert {type(operation) for operation, _ in WORKING} == set(CLASSES)
     defined = {
         value
-        for module in (transforms.augment, transforms.images, transforms.numbers, transforms.sound, transforms.text)  # type: ignore[reportAttributeAccessIssue]
+        for module in (augment, images, numbers, sound, text)
         for value in vars(module).values()
         if inspect.isclass(value) and issubclass(value, Transform) and value is not Transform
     }
@@ -67,22 +69,21 @@ def test_every_operation_is_listed_and_tried() -> None:
 
 
 @pytest.mark.capability("F14")
-@pytest.mark.parametrize("number", range(len(WORKING)), ids=lambda n: type(WORKING[n][0]).__name__)
+@pytest.mark.parametrize("number", range(len(WORKING)), ids=[type(operation).__name__ for operation, _ in WORKING])
 def test_an_operation_keeps_the_one_interface(number: int) -> None:
     operation, value = WORKING[number]
-    kind = type(operation)
-    assert isinstance(operation, Transform) and dataclasses.is_dataclass(kind) and kind.__final__  # type: ignore[reportAttributeAccessIssue]
-    assert kind.__dataclass_params__.frozen and (inspect.getdoc(kind) or "").strip()  # type: ignore[reportAttributeAccessIssue]
+    kind: Any = type(operation)
+    assert isinstance(operation, Transform) and kind.__final__
+    assert kind.__dataclass_params__.frozen and (inspect.getdoc(kind) or "").strip()
     assert list(inspect.signature(kind.apply).parameters) == ["self", "value", "context"]
     assert str(operation) == repr(operation) and kind.__name__ in repr(operation)
-    before = value.copy() if isinstance(value, np.ndarray) else value
-    first = operation.apply(value, context())
-    assert np.array_equal(first, operation.apply(before, context())) and isinstance(first, np.ndarray)
-    rebuilt = dataclasses.replace(operation)
+    before: Any = copy.deepcopy(value)
+    first: Any = operation.apply(value, context())
+    assert type(first) is np.ndarray and np.array_equal(first, operation.apply(before, context()))
+    rebuilt: Any = dataclasses.replace(cast(Any, operation))
     assert rebuilt == operation and np.array_equal(rebuilt.apply(before, context()), first)
-    random = kind.__name__.startswith("Random")
     others = [operation.apply(before, context(position)) for position in range(1, 20)]
-    assert any(not np.array_equal(first, other) for other in others) is random
+    assert any(not np.array_equal(first, other) for other in others) is kind.__name__.startswith("Random")
     for wrong in (None, object(), {"a": 1}):
         with pytest.raises(CoterieError):
             operation.apply(wrong, context())
@@ -114,7 +115,9 @@ KNOWN: list[tuple[Transform, Any, Any]] = [
 
 
 @pytest.mark.capability("F6")
-@pytest.mark.parametrize("number", range(len(KNOWN)), ids=lambda n: f"{n}-{type(KNOWN[n][0]).__name__}")
+@pytest.mark.parametrize(
+    "number", range(len(KNOWN)), ids=[f"{n}-{type(case[0]).__name__}" for n, case in enumerate(KNOWN)]
+)
 def test_known_answers(number: int) -> None:
     operation, value, expected = KNOWN[number]
     found = operation.apply(value, context())
