@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, helper
 from coterie.compute.ir import NDArray
 from coterie.compute.quant.histogram import BINS, Histogram, Range
 from coterie.compute.quant.normal_form import in_normal_form
-from coterie.compute.quant.placement import activations, sites
+from coterie.compute.quant.placement import activations, results, sites
 from coterie.compute.quant.ranges import chosen_range
 from coterie.compute.quant.reading import read_model
 from coterie.compute.quant.settings import QuantSettings
@@ -25,8 +25,7 @@ def observed(model: bytes) -> tuple[str, ...]:
     model: a float inference graph. They depend on its bytes alone, so clients that hold the same file mean the same by
     them. Raises GraphRefused for a graph that cannot be quantised.
     """
-    proto = in_normal_form(read_model(model))
-    return activations(proto, sites(proto))
+    return _observed(in_normal_form(read_model(model)))
 
 
 def observe(
@@ -43,7 +42,7 @@ def observe(
     GraphRefused for a graph that cannot be quantised.
     """
     proto = in_normal_form(read_model(model))
-    names = activations(proto, sites(proto))
+    names = _observed(proto)
     if bounds is not None and set(bounds) != set(names):
         wrong = sorted(set(bounds) ^ set(names))
         raise InputError(f"The bounds must be those of {', '.join(names)}; {wrong[0]!r} is missing or not among them.")
@@ -70,6 +69,11 @@ def observe(
 def ranges_of(observations: Mapping[str, Histogram], settings: QuantSettings) -> dict[str, Range]:
     """The range of every tensor by the settings' method: see `quant.ranges.chosen_range`."""
     return {name: chosen_range(seen, settings) for name, seen in observations.items()}
+
+
+def _observed(proto: ModelProto) -> tuple[str, ...]:
+    places = sites(proto)
+    return (*activations(proto, places), *results(proto, places))
 
 
 def _revealing(proto: ModelProto, names: tuple[str, ...]) -> Session:

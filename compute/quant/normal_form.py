@@ -23,13 +23,14 @@ def in_normal_form(proto: ModelProto) -> ModelProto:
     after.CopyFrom(proto)
     del after.graph.value_info[:]  # notes on shapes, of which some will not hold any more
     _fold_moved_weights(after)
+    _part_sums(after)
     _turn_products(after)
     return after
 
 
 def _fold_moved_weights(proto: ModelProto) -> None:
-    """Reshapes, transpositions and products (with a mask of pruning) of what stands in the file are done here. The
-    result takes the weight's own name where nothing else reads the weight, so that it can still be found by it.
+    """What is moved, cut, added or masked of what stands in the file is computed here. The result takes the weight's
+    own name where nothing else reads the weight, so that it can still be found by it.
     """
     graph = proto.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -42,18 +43,36 @@ def _fold_moved_weights(proto: ModelProto) -> None:
             node.input[place] = renamed.get(name, name)
         move = _MOVES.get(node.op_type)
         made = node.output[0] if node.output else ""
-        if move is None or made in outputs or not all(name in constants for name in node.input):
+        fixed = all(name in constants or not name for name in node.input)
+        if move is None or made in outputs or not fixed:
             kept.append(node)
             continue
         source = node.input[0]
-        value = move(node, [numpy_helper.to_array(constants[name]) for name in node.input])
-        own = source if uses.get(source, 0) == 1 and node.op_type != "Constant" else made
+        value = move(node, [numpy_helper.to_array(constants[name]) for name in node.input if name])
+        own = source if uses.get(source, 0) == 1 else made
         renamed[made] = own
         constants[own] = numpy_helper.from_array(np.ascontiguousarray(value), own)
         uses[own] = uses.get(made, 0)
     del graph.node[:]
     graph.node.extend(kept)
     drop_unread(proto, list(constants.values()))
+
+
+def _part_sums(proto: ModelProto) -> None:
+    """Gemm(x, W, c) → Add(Gemm(x, W), c), where c is computed: integer kernels take a bias of the file alone."""
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    taken = names_in(proto)
+    nodes: list[Any] = []
+    for node in proto.graph.node:
+        nodes.append(node)
+        third = node.input[2] if node.op_type == "Gemm" and len(node.input) > 2 else ""
+        if third and third not in constants and attribute(node, "beta", 1.0) == 1.0:
+            output, product = node.output[0], fresh(proto, f"{node.output[0]}/product", taken)
+            del node.input[2:]
+            node.output[0] = product
+            nodes.append(helper.make_node("Add", [product, third], [output]))
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
 
 
 def _turn_products(proto: ModelProto) -> None:
@@ -84,11 +103,11 @@ def _turned(proto: ModelProto, node: Any, constants: dict[str, Any], taken: set[
         shape = tuple(constants[bias].dims) if bias in constants else ()
         if shape != (rows, 1):
             return None
-        vector = numpy_helper.to_array(constants[bias]).reshape(rows)
-        del constants[bias]
-        constants[bias] = numpy_helper.from_array(np.ascontiguousarray(vector), bias)
-        if _uses(proto).get(bias, 0) != 1:
-            return None
+        vector = np.ascontiguousarray(numpy_helper.to_array(constants[bias]).reshape(rows))
+        # Steps of an unrolled loop share their bias, and each finds the one that the first of them has made.
+        bias = f"{bias}/vector"
+        constants[bias] = numpy_helper.from_array(vector, bias)
+        taken.add(bias)
     across, product = fresh(proto, f"{node.output[0]}/turned", taken), fresh(proto, f"{node.output[0]}/product", taken)
     operands = [x if attribute(node, "transB", 0) else across, weight, *([bias] if bias else [])]
     made = [
@@ -142,6 +161,22 @@ def _product(node: Any, operands: list[NDArray]) -> NDArray:
     return operands[0] * operands[1]
 
 
+def _sum(node: Any, operands: list[NDArray]) -> NDArray:
+    return operands[0] + operands[1]
+
+
+def _slice(node: Any, operands: list[NDArray]) -> NDArray:
+    data, starts, ends, *rest = operands
+    axes = rest[0] if rest else np.arange(len(starts))
+    steps = rest[1] if len(rest) > 1 else np.ones(len(starts), np.int64)
+    cut = [slice(None)] * data.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        # An end below the first element is how a slice that runs backwards says "to the beginning".
+        last = None if step < 0 and end < -data.shape[axis] else int(end)
+        cut[axis] = slice(int(start), last, int(step))
+    return data[tuple(cut)]
+
+
 _MOVES: Mapping[str, Callable[[Any, list[NDArray]], NDArray]] = MappingProxyType(
-    {"Reshape": _reshape, "Transpose": _transpose, "Identity": _identity, "Mul": _product}
+    {"Reshape": _reshape, "Transpose": _transpose, "Identity": _identity, "Slice": _slice, "Mul": _product, "Add": _sum}
 )

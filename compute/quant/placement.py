@@ -13,7 +13,7 @@ from typing import Any
 from onnx import ModelProto, numpy_helper
 
 from coterie.compute.ir import NDArray
-from coterie.compute.quant.passing import reaches
+from coterie.compute.quant.passing import above, reaches
 from coterie.compute.quant.reading import attribute
 
 
@@ -49,9 +49,26 @@ def _without_idle_sums(proto: ModelProto, found: Sequence[Site]) -> tuple[Site, 
 
 
 def activations(proto: ModelProto, places: Sequence[Site]) -> tuple[str, ...]:
-    """Names of the tensors whose ranges must be known, in the order of their first use."""
+    """Names of the tensors that quantised operators read, in the order of their first use."""
     names = (proto.graph.node[site.node].input[place] for site in places for place in site.activations)
     return tuple(dict.fromkeys(names))
+
+
+def results(proto: ModelProto, places: Sequence[Site]) -> tuple[str, ...]:
+    """Names of what convolutions make that neither a quantised operator reads nor the graph gives out, behind passing
+    nodes at most. An integer kernel of a convolution hands out levels, so without a range it stays in float32;
+    those of products can hand out floats.
+    """
+    quantised = {site.node for site in places}
+    led = {name: above(proto, name, quantised) for name in activations(proto, places)}
+    covered = set(led) | {proto.graph.node[nodes[-1]].input[0] for nodes in led.values() if nodes}
+    ends = frozenset(value.name for value in proto.graph.output)
+    return tuple(
+        node.output[0]
+        for index, node in enumerate(proto.graph.node)
+        if index in quantised and node.op_type == "Conv" and node.output[0] not in covered
+        if not reaches(proto, index, ends)
+    )
 
 
 def _is_weight(tensor: Any) -> bool:

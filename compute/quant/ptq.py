@@ -18,7 +18,7 @@ from coterie.compute.quant.calibration import Batch, observe, ranges_of
 from coterie.compute.quant.histogram import Histogram, Range
 from coterie.compute.quant.normal_form import drop_unread, in_normal_form
 from coterie.compute.quant.passing import above
-from coterie.compute.quant.placement import Site, sites, weight_of
+from coterie.compute.quant.placement import Site, results, sites, weight_of
 from coterie.compute.quant.reading import fresh, names_in, read_model
 from coterie.compute.quant.settings import QuantSettings
 from coterie.errors import GraphRefused, InputError
@@ -52,7 +52,9 @@ def quantise_with(model: bytes, observations: Mapping[str, Histogram], settings:
 
 
 def quantise_at(model: bytes, ranges: Mapping[str, Range], settings: QuantSettings = _DEFAULT) -> bytes:
-    """As :func:`quantise`, with the range of every tensor of `quant.observed` given."""
+    """As :func:`quantise`, with the ranges of the tensors of `quant.observed` given. Those of what convolutions make
+    for operators in float32 may be missing; such convolutions then stay in float32 as well.
+    """
     proto = in_normal_form(read_model(model))
     return quantised_sites(proto, sites(proto), ranges, settings)
 
@@ -116,6 +118,13 @@ class _Writer:
             for tensor in sorted(tensors - self.levels.keys()):
                 self._levels_of(tensor, ranges, () if self.few else above(self.proto, tensor, quantised))
 
+        for name in () if self.few else results(self.proto, places):
+            if name in ranges:  # optional: training in levels knows of the inputs alone
+                self._levels_of(name, ranges, ())
+                for node in graph.node:
+                    if name in node.input:
+                        self.readers.setdefault(node.output[0], set()).add(name)
+
     def _levels_of(self, tensor: str, ranges: Mapping[str, Range], chain: Sequence[int]) -> None:
         if tensor not in ranges:
             raise InputError(
@@ -137,7 +146,7 @@ class _Writer:
             return []
         levels, added = self.levels[tensor], list[Any]()
         parts = self._parameters(tensor, levels.scale, levels.zero.astype(levels.dtype))
-        made = self._fresh(f"{tensor}/levels")
+        made = self._fresh(f"{tensor}/q")
         added.append(helper.make_node("QuantizeLinear", [tensor, *parts], [made]))
         name = self._dequantised(tensor, made, parts, None, added)
         if self.few:
@@ -175,7 +184,7 @@ class _Writer:
             levels = _with_room(levels, bias, scale, (low == 0) & (high == 0))
         # Always int8, which kernels take beside activations of either form.
         shift = 0 if self.settings.weights == "symmetric" else 1 << 7
-        kept = self._constant(f"{tensor}/levels", (levels.quantise(value).astype(np.int16) - shift).astype(np.int8))
+        kept = self._constant(f"{tensor}/q", (levels.quantise(value).astype(np.int16) - shift).astype(np.int8))
         parts = self._parameters(tensor, levels.scale, (levels.zero - shift).astype(np.int8))
         node.input[site.weight] = self._dequantised(tensor, kept, parts, axis, added)
         if bias is not None and site.bias is not None:
@@ -185,7 +194,7 @@ class _Writer:
     def _bias(self, tensor: str, value: NDArray, scale: NDArray, added: list[Any]) -> str:
         """The bias as int32 of the scale that sums of products have."""
         levels = np.rint(value.astype(np.float64) / scale).astype(np.int32)
-        kept = self._constant(f"{tensor}/levels", levels)
+        kept = self._constant(f"{tensor}/q", levels)
         parts = self._parameters(tensor, scale.astype(np.float32), np.zeros(scale.shape, np.int32))
         return self._dequantised(tensor, kept, parts, 0 if scale.ndim else None, added)
 
@@ -193,7 +202,7 @@ class _Writer:
         return [self._constant(f"{tensor}/scale", scale), self._constant(f"{tensor}/zero", zero)]
 
     def _dequantised(self, tensor: str, levels: str, parts: list[str], axis: int | None, added: list[Any]) -> str:
-        name = self._fresh(f"{tensor}/dequantised")
+        name = self._fresh(f"{tensor}/dq")
         along: dict[str, Any] = {} if axis is None else {"axis": axis}
         added.append(helper.make_node("DequantizeLinear", [levels, *parts], [name], **along))
         return name

@@ -15,10 +15,12 @@ from coterie.compute import nn
 from coterie.compute.ir import NDArray
 from coterie.compute.quant import (
     QuantSettings,
+    observe,
     observed,
     quantise,
     quantise_at,
     quantise_dynamic,
+    ranges_of,
     report,
 )
 from coterie.compute.quant import ptq as writing
@@ -182,11 +184,35 @@ def residual() -> bytes:
 
 def test_a_sum_is_quantised_where_an_integer_kernel_reads_it() -> None:
     model, x = residual(), np.random.default_rng(1).normal(size=(20, 3, 6, 6)).astype(np.float32)
-    assert observed(model) == ("x", "b", "c", "d", "f"), "the last sum is read by nobody in integers"
+    assert observed(model) == ("x", "b", "c", "d", "f", "g"), "inputs, and what the last convolution makes"
     after = quantise(model, [{"x": x}])
     assert np.abs(run(after, x) - run(model, x)).max() < 0.04 * np.abs(run(model, x)).max()
     counts = operators_run(after)
-    assert (counts["QLinearConv"], counts["QLinearAdd"]) == (3, 1), "the last convolution hands out floats"
+    assert (counts["QLinearConv"], counts["QLinearAdd"]) == (4, 1), "the last sum is read by nobody in integers"
+
+
+def test_a_convolution_before_a_float_operator_runs_in_integers_too() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten())
+    x = stripes(50, 3)["x"]
+    plain = exported(model, model.init(0), (50, 1, 8, 8))
+    assert len(observed(plain)) == 3, "two inputs and one result"
+    after = quantise(plain, [{"x": x}])
+    assert operators_run(after)["QLinearConv"] == 1 and operators_run(after)["QuantizeLinear"] == 2
+    assert np.abs(run(after, x) - run(plain, x)).max() < 0.05 * np.abs(run(plain, x)).max()
+    known = ranges_of(observe(plain, [{"x": x}]), QuantSettings())
+    del known[observed(plain)[-1]]
+    assert not operators_run(quantise_at(plain, known))["QLinearConv"], "without its range it stays in floats"
+
+
+def test_steps_of_a_recurrent_network_share_one_weight_in_levels() -> None:
+    model = nn.Sequential(nn.GRU(8, 16), nn.Linear(16, 3))
+    x = np.random.default_rng(0).normal(size=(40, 6, 8)).astype(np.float32)
+    plain = exported(model, model.init(0), (1, 6, 8))
+    after = quantise(plain, [{"x": x}])
+    assert np.abs(run(after, x) - run(plain, x)).max() < 0.05 * np.abs(run(plain, x)).max()
+    assert operators_run(after)["QGemm"] == 2 * 6 + 3 and not operators_run(after)["Gemm"]
+    sizes = [tuple(tensor.dims) for tensor in ModelProto.FromString(after).graph.initializer if tensor.data_type == 3]
+    assert len([shape for shape in sizes if len(shape) == 2]) == 5, "each weight stands in the file once"
 
 
 def test_a_channel_of_tiny_weights_under_a_large_bias_keeps_its_bias() -> None:
