@@ -1,9 +1,9 @@
 """Names for the weights of an exported file: those that the model's own file had."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, NodeProto
 
 from coterie.compute.ir import Graph, NDArray
 
@@ -22,7 +22,7 @@ def name_weights(data: bytes, graph: Graph, weights: Mapping[str, NDArray]) -> b
     if [kind for kind, _, _ in before] != [kind for kind, _, _ in after]:
         return data
     taken = {value.name for value in (*model.graph.input, *model.graph.initializer)}
-    taken.update(name for node in model.graph.node for name in node.output)
+    taken.update(name for node in _with_inner(model.graph.node) for name in node.output)
     renamed: dict[str, str] = {}
     for (_, size, name), (_, held, initialiser) in zip(before, after, strict=True):
         if name and size == held and name not in taken and initialiser not in renamed:
@@ -30,10 +30,19 @@ def name_weights(data: bytes, graph: Graph, weights: Mapping[str, NDArray]) -> b
             taken.add(name)
     for tensor in model.graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
-    for node in model.graph.node:
+    for node in _with_inner(model.graph.node):
         for index, operand in enumerate(node.input):
             node.input[index] = renamed.get(operand, operand)
     return model.SerializeToString(deterministic=True)
+
+
+def _with_inner(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of the graphs that they hold, which see outer names."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _with_inner(attribute.g.node)
 
 
 def _named_products(graph: Graph, weights: Mapping[str, NDArray]) -> Sequence[tuple[str, int, str]]:

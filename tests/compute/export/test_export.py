@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from coterie.compute import nn
 from coterie.compute.array import Array, as_array
+from coterie.compute.control.functions import scan
 from coterie.compute.export import (
     Examples,
     Exported,
@@ -22,12 +23,14 @@ from coterie.compute.export import (
     infer_bare,
     run_bare,
 )
+from coterie.compute.export.names import name_weights
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.zoo import lenet
 from coterie.compute.onnx.weights import embed_weights
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
+from coterie.compute.passes.inference import optimise_for_inference
 from coterie.compute.quant.settings import QuantSettings
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
@@ -165,6 +168,34 @@ def test_an_exported_file_can_be_exported_again(in_float32: Exported) -> None:
     assert again.report.after.operators == in_float32.report.after.operators
     assert again.report.agreement.largest == 0
     assert len(again.data) == len(in_float32.data)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_loops_stay_for_providers_that_run_them(precision: str) -> None:
+    cell = nn.GRU(4, 4, False)
+    weights = cell.init(0)
+    graph = trace_named(lambda given: {"y": cell(weights, given["x"])}, {"x": TensorSpec((2, 5, 4), "float32")})
+    made = export(graph, quick(target="cpu", precision=precision))
+    assert made.report.after.operators["Scan"] == 1
+    assert made.report.parity.largest < 0.01
+
+
+def test_a_weight_that_a_loop_reads_too_has_one_name_in_both_places() -> None:
+    w = rows(4, 4)
+
+    def fn(x: Array) -> Array:
+        total, _ = scan(lambda carry, row: (carry + row @ as_array(w).T, row), x[0], x)
+        return total @ as_array(w).T
+
+    graph = trace_named(lambda given: {"y": fn(given["x"])}, {"x": TensorSpec((3, 2, 4), "float32")})
+    data = to_onnx(optimise_for_inference(graph), name="loop", target="cpu")
+    named = name_weights(data, graph, {"w": w})
+    model = onnx.load_from_string(named)
+    inside = next(node for node in model.graph.node if node.op_type == "Scan").attribute
+    read = [name for held in inside for node in held.g.node for name in node.input]
+    assert "w" in read and "w" in [tensor.name for tensor in model.graph.initializer]
+    x = rows(3, 2, 4, seed=1)
+    np.testing.assert_array_equal(Executable(named).run({"x": x})["y"], Executable(data).run({"x": x})["y"])
 
 
 # ---- foreign files
