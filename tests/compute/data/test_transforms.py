@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from io import BytesIO
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
