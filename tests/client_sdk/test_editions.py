@@ -45,8 +45,8 @@ def minimal(tmp_path: Path, wanted: Experiment, seed: int) -> subprocess.Complet
 
 WITH_DROPOUT = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
 EXPERIMENTS = {
-    "momentum, dropout and few steps": experiment(model=WITH_DROPOUT, optimizer=optim.adam(0.01), max_steps=5),
-    "fedprox": experiment(algorithm=FedProx(0.1), epochs=2),
+    "adam, dropout, few steps": experiment(model=WITH_DROPOUT, optimizer=optim.adam(0.01), epochs=2, max_steps=9),
+    "fedprox": experiment(algorithm=FedProx(0.1)),
 }
 
 

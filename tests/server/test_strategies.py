@@ -3,23 +3,23 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
 from server_kit import RESEARCHER, SCHEMA, Opener, Operator, Recipe, policy, tiny
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal.fedavg import FedAvg
 from coterie.aggregation.horizontal.fedprox import FedProx
 from coterie.aggregation.plan.check import check_plan
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.strategies import strategies
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
-from coterie.compute.optim import adam
+from coterie.compute.optim import sgd
 from coterie.errors import PlanRefused
-from coterie.privacy.dp.privacy import ExampleLevel
 from coterie.protocol.canonical import canonical_json
 
 
@@ -27,11 +27,11 @@ def wanted(**changes: Any) -> Experiment:
     return replace(
         Experiment(
             name="many",
-            model=mlp((2, 4, 2)),
+            model=mlp((2, 3, 2)),
             schema=SCHEMA,
             rounds=policy(),
             loss=softmax_cross_entropy,
-            optimizer=adam(0.01),
+            optimizer=sgd(0.01, momentum=0.9),
             algorithm=FedProx(0.25),
             batch_size=8,
             epochs=3,
@@ -43,6 +43,11 @@ def wanted(**changes: Any) -> Experiment:
     )
 
 
+@cache
+def compiled() -> CompiledPlan:
+    return compile_plan(wanted())
+
+
 def by_kind(manifest: Manifest) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for one in strategies(manifest):
@@ -52,23 +57,23 @@ def by_kind(manifest: Manifest) -> dict[str, list[tuple[str, dict[str, Any]]]]:
 
 @pytest.mark.capability("G18")
 def test_a_plan_names_every_strategy_that_it_combines() -> None:
-    compiled = compile_plan(wanted())
-    found = by_kind(compiled.plan.manifest)
+    manifest = compiled().plan.manifest
+    found = by_kind(manifest)
     assert found["training"] == [("plan", {"batch_size": 8, "epochs": 3, "max_steps": None})]
     ((rule, numbers),) = found["optimizer"]
-    assert rule == "adam" and numbers["lr"] == 0.01
+    assert rule == "sgd" and (numbers["lr"], numbers["momentum"]) == (0.01, 0.9)
     assert found["algorithm"] == [("fedprox", {"mu": 0.25})]
-    assert found["layout"] == [("part", {"elements": 22, "uploaded": 10, "frozen": 0})]
+    assert found["layout"] == [("part", {"elements": 17, "uploaded": 8, "frozen": 0})]
     assert [name for name, _ in found["codec"]] == ["topk:0.5+ef", "int8", "float32"]
     assert found["broadcast"] == [("int8", {})]
     ((_, digests),) = found["compiled"]
     assert set(digests) == {"begin", "train", "finish", "eval", "infer"} and "privacy" not in found
-    assert json.loads(json.dumps(strategies(compiled.plan.manifest))) == list(strategies(compiled.plan.manifest))
+    assert json.loads(json.dumps(strategies(manifest))) == list(strategies(manifest))
 
 
 @pytest.mark.capability("G18")
 def test_equal_plans_have_equal_lists_and_another_number_another_one() -> None:
-    one, same = (compile_plan(wanted()).plan for _ in range(2))
+    one, same = compiled().plan, compile_plan(wanted()).plan
     other = compile_plan(wanted(algorithm=FedProx(0.5))).plan
     assert one.id == same.id != other.id
     assert strategies(one.manifest) == strategies(same.manifest) != strategies(other.manifest)
@@ -76,16 +81,15 @@ def test_equal_plans_have_equal_lists_and_another_number_another_one() -> None:
 
 
 def test_private_rows_are_a_strategy_of_their_own() -> None:
-    private = ExampleLevel(epsilon=8.0, delta=1e-5, clip=1.0, rows=64)
-    alike = policy(weight_cap=1)
-    experiment = wanted(privacy=private, algorithm=FedAvg(), max_steps=4, broadcast="float32", rounds=alike)
-    ((name, parameters),) = by_kind(compile_plan(experiment).plan.manifest)["privacy"]
-    assert name == "example_level" and parameters["clip"] == 1.0
+    manifest = compiled().plan.manifest
+    private = PrivateSteps(clip=1.0, noise_multiplier=0.5, expected=8, rows=64)
+    ((name, parameters),) = by_kind(replace(manifest, training=replace(manifest.training, private=private)))["privacy"]
+    assert name == "example_level" and parameters == private.to_json()
 
 
 @pytest.mark.capability("G18")
 def test_a_plan_of_another_version_or_with_another_strategy_is_refused() -> None:
-    plan = compile_plan(wanted()).plan.sign(RESEARCHER)
+    plan = compiled().plan.sign(RESEARCHER)
 
     def checked(data: bytes) -> None:
         check_plan(data, plan.graphs, signature=plan.signature, signer=plan.signer, allowed_signers=[RESEARCHER.public])
@@ -106,8 +110,8 @@ def test_a_plan_of_another_version_or_with_another_strategy_is_refused() -> None
 
 @pytest.mark.capability("G18")
 def test_the_trail_tells_who_ran_which_strategies_under_which_policy(coordinator: Opener) -> None:
-    compiled = compile_plan(wanted())
-    recipe = Recipe(compiled.plan.manifest, compiled.plan.graphs, compiled.initial_bytes)
+    plan = compiled().plan
+    recipe = Recipe(plan.manifest, plan.graphs, compiled().initial_bytes)
 
     async def check(operator: Operator) -> None:
         await operator.population()
@@ -121,8 +125,8 @@ def test_the_trail_tells_who_ran_which_strategies_under_which_policy(coordinator
         changed = next(place for place, (action, _) in enumerate(steps) if action == "policy.changed")
         assert changed < made < other < steps.index(("experiment.stopped", second))
         entry = trail[made]
-        assert entry["data"]["plan"] == compiled.plan.id
-        assert entry["data"]["strategies"] == list(strategies(compiled.plan.manifest))
+        assert entry["data"]["plan"] == plan.id
+        assert entry["data"]["strategies"] == list(strategies(plan.manifest))
         assert entry["data"]["server"]["parameters"]["lr"] == 0.5 and entry["data"]["reducer"] == "mean"
         assert entry["actor"] == trail[changed]["actor"] and entry["actor"].startswith("tok_") and entry["at"]
         assert trail[other]["data"]["strategies"] != entry["data"]["strategies"]

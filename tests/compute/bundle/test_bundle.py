@@ -68,7 +68,7 @@ def test_a_quantised_model_is_verified_against_the_float_model_that_it_was(
     close = found.similarities["output"]
     # int8 is near, but not equal; so a stricter bundle fails, and says by how much.
     assert 0.99 < close.cosine < 1 and 0.9 < close.euclidean < 1
-    strict = verify(replace(bundle, thresholds=Thresholds(cosine=1.0, euclidean=0.9999)))
+    strict = verify(replace(bundle, thresholds=Thresholds(cosine=1.0, euclidean=0.9999)), Executable(bundle.model).run)
     assert not strict.passed and "euclidean similarity 0.99" in strict.misses[0]
 
 
@@ -85,7 +85,7 @@ def test_the_thresholds_are_those_of_the_chip_compilers() -> None:
     assert (QUANTISED.cosine, QUANTISED.euclidean) == (0.90, 0.55)
     model, feeds = float_file()
     plain = make_bundle(model, feeds)
-    assert plain.table == () and plain.thresholds == FLOAT and verify(plain).passed
+    assert plain.table == () and plain.thresholds == FLOAT and verify(plain, Executable(model).run).passed
 
 
 @pytest.mark.capability("G19")
@@ -136,7 +136,7 @@ def test_a_bundle_is_read_as_it_was_written(bundle: Bundle, tmp_path: Path) -> N
         assert list(mine) == list(theirs)
         for name in mine:
             assert mine[name].dtype == theirs[name].dtype and np.array_equal(mine[name], theirs[name])
-    assert verify(read).passed
+    assert verify(read, Executable(read.model).run).passed
     assert path.read_bytes() == write_bundle(tmp_path / "again.bundle", read).read_bytes()
     assert sorted(file.name for file in path.parent.iterdir()) == ["model.bundle"]
     unlimited = write_bundle(
