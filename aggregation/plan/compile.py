@@ -34,6 +34,7 @@ from coterie.aggregation.plan.graphs import GraphBuilder
 from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named
 from coterie.aggregation.plan.training import training_of
 from coterie.compute.ir import Graph
+from coterie.compute.nn.foreign import require_logits
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
 from coterie.privacy.dp.privacy import LocalLevel, UserLevel
@@ -87,6 +88,8 @@ def _external(experiment: Experiment) -> CompiledPlan:
 
 def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
+    model, loss = builder.calls.model, builder.calls.loss
+    researcher.ask("The loss", require_logits, model, loss, given="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
     drawn = partial(_first, experiment, builder)
     frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}

@@ -1,6 +1,6 @@
 """Models of other frameworks as modules."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, final
 
@@ -9,6 +9,7 @@ import numpy as np
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
+from coterie.compute.nn import losses
 from coterie.compute.nn.batch_normalisation import Running, by_batch
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role, require
@@ -121,6 +122,30 @@ class Imported(Module):
             return by_batch(x, scale, bias, Running(mean, variance, 1 - momentum), mode, epsilon, self)
 
         return normalised
+
+
+_PASSING = frozenset(("Identity", "Normalizer"))
+_ENDS: Mapping[Callable[..., Array], str] = {
+    losses.softmax_cross_entropy: "Softmax",
+    losses.binary_cross_entropy_with_logits: "Sigmoid",
+}
+
+
+def require_logits(model: object, loss: object) -> None:
+    """Raises InputError for a foreign model that ends in the very function that its loss applies: it would learn, from
+    gradients that are wrong.
+    """
+    end = next((operator for function, operator in _ENDS.items() if function is loss), None)
+    if end is None or not isinstance(model, Imported):
+        return
+    step = model.model.made_by(model.model.outputs[0])
+    while step is not None and step.operator in _PASSING:
+        step = model.model.made_by(step.inputs[0])
+    if step is not None and step.operator == end:
+        raise InputError(
+            f"The model ends in a {end} (the node {step.name!r}), and its loss takes logits, what the {end} is given.",
+            hint=f"Cut it there: model.cut({step.inputs[0]!r}).",
+        )
 
 
 def as_module(model: object) -> object:

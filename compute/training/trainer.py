@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import Graph, NDArray
-from coterie.compute.nn.foreign import as_module
+from coterie.compute.nn.foreign import as_module, require_logits
 from coterie.compute.nn.module import Module, Role
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.onnx.writer import to_onnx
@@ -98,6 +98,7 @@ class Trainer:
             )
         model = cast(Module, as_module(model))
         check_arguments(model, loss, optimizer, precision, dict(metrics or {}))
+        require_logits(model, loss)
         check_whole("Trainer", batch_size=batch_size, sink_size=sink_size)
         check_whole("Trainer", None, seed=seed)
         for name, schedule in (schedules or {}).items():

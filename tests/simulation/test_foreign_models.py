@@ -9,8 +9,10 @@ from simulation_kit import CLIENTS, experiment, rows
 from coterie import errors
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.compute import nn, onnx
-from coterie.compute.nn.losses import mean_squared_error
+from coterie.compute.nn.losses import mean_squared_error, softmax_cross_entropy
 from coterie.compute.onnx import ImportedModel
+from coterie.compute.optim import sgd
+from coterie.compute.training.trainer import Trainer
 from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -92,3 +94,15 @@ def test_what_does_not_fit_says_what_the_file_takes() -> None:
         compile_plan(
             experiment(model=onnx.load(MODELS["cnn_20"].source), schema=images, privacy=private, rounds=policy)
         )
+
+
+def test_a_file_that_ends_in_the_function_of_its_loss_is_refused() -> None:
+    """It would learn from gradients that are wrong, without a word."""
+    model = onnx.load(MODELS["tensorflow"].source)
+    images = DataSchema((Feature(name="x", shape=(7, 7, 2), low=-9, high=9),), CLASSES)
+    with pytest.raises(errors.ExperimentError, match="ends in a Softmax") as caught:
+        compile_plan(experiment(model=model, schema=images))
+    assert caught.value.reason == "loss_mismatch" and "model.cut('logits')" in str(caught.value.hint)
+    with pytest.raises(errors.InputError, match="ends in a Softmax"):
+        Trainer(onnx.load(MODELS["sk_mlp_18"].source).cut("probabilities"), softmax_cross_entropy, sgd(0.1))
+    Trainer(model, mean_squared_error, sgd(0.1))

@@ -71,6 +71,10 @@ class ImportedModel:
             return self
         return ImportedModel(self._foreign.astype(dtype), self._frozen)
 
+    def made_by(self, tensor: str) -> Step | None:
+        """The node that computes a tensor; None for an input or a tensor that the file holds."""
+        return next((step for step in self._foreign.steps if tensor in step.outputs), None)
+
     def specs(self, **sizes: int) -> tuple[TensorSpec, ...]:
         """The inputs with their open sizes given by name, for ``trace``. Raises InputError for a missing size."""
 

@@ -75,10 +75,12 @@ def read(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None =
     return foreign if outputs is None else foreign.cut(wanted)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Parts:
-    """The nodes of a graph and the tensors that it holds. text: names of what is text, or made of text. initialisers:
-    names of those in the list. same: names that stand for another one.
+    """The nodes of a graph and the tensors that it holds, as they are collected node by node.
+
+    text: names of what is text, or made of text. initialisers: names of the tensors in the list. same: names that stand
+    for another one.
 
     A constant that stands in a node is held like one that stands in the list of initialisers, and a learner of
     ``ai.onnx.ml`` is written out.
@@ -109,7 +111,7 @@ class _Parts:
         ours, learner = node.domain in ("", "ai.onnx"), node.domain == DOMAIN
         first = node.output[0] if len(node.output) else ""
         if self.text.intersection(node.input):
-            self.text.update(node.output)
+            self.text.update(name for name in node.output if name)
             return
         if ours and node.op_type == "Constant":
             value = constant_of(node, first)
@@ -118,7 +120,8 @@ class _Parts:
             else:
                 self.held[first] = value
             return
-        if ours and node.op_type == "Identity" and first not in outputs and self._renamed(node.input[0], first):
+        renames = ours and node.op_type == "Identity" and len(node.input) and first not in outputs
+        if renames and self._renamed(node.input[0], first):
             return
         step = _step(index, node, self.same)
         if learner and step.operator == MAP:
@@ -151,14 +154,11 @@ class _Parts:
 
 def _step(index: int, node: Any, same: Mapping[str, str]) -> Step:
     known = node.domain in ("", "ai.onnx", DOMAIN)
-    outputs = list(node.output)
-    while outputs and not outputs[-1] and node.op_type != "Split":  # which counts those that nobody reads
-        outputs.pop()
     return Step(
         node.op_type if known else f"{node.domain}.{node.op_type}",
         node.name or f"#{index}",
         tuple(same.get(name, name) for name in node.input),
-        tuple(outputs),
+        tuple(node.output),
         attributes_of(node) if known else {},
     )
 

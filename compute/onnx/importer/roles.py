@@ -61,7 +61,7 @@ def sorted_by_use(
 
 
 def _without_unread(steps: Sequence[Step], outputs: Sequence[str]) -> list[Step]:
-    """The steps without outputs that nobody reads: some are not translated. A split counts them."""
+    """The steps without outputs that nobody reads, which some translations do not make. A split counts its parts."""
     read = {*outputs, *(name for step in steps for name in step.inputs)}
 
     def kept(step: Step) -> tuple[str, ...]:

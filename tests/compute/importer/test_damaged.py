@@ -72,6 +72,7 @@ REFUSED: list[tuple[str, bytes]] = [
     ("cycle: 'a' (Add) → 'b' (Neg) → 'c' (Relu) → 'a' (Add)", model(CYCLE)),
     ("cycle: '#0' (Add) → '#0' (Add)", model([node("Add", ["x", "y"], ["y"])])),
     ("reads 'b' before '#1' makes it", model([node("Relu", ["b"], ["y"]), node("Neg", ["x"], ["b"])])),
+    ("input size 0 not in range", model([node("Identity", [], ["t"]), node("Relu", ["x"], ["y"])])),
     ("reads 'nowhere', which nothing makes", model([node("Add", ["x", "nowhere"], ["y"])])),
     ("'y' is not an output of any node", model([node("Relu", ["x"], ["z"])])),
     ("single static assignment", model([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])])),
