@@ -173,7 +173,7 @@ def test_an_exported_file_can_be_exported_again(in_float32: Exported) -> None:
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_loops_stay_for_providers_that_run_them(precision: str) -> None:
     cell = nn.GRU(4, 4, False)
-    weights = cell.init(0)
+    weights = {name: as_array(value) for name, value in cell.init(0).items()}
     graph = trace_named(lambda given: {"y": cell(weights, given["x"])}, {"x": TensorSpec((2, 5, 4), "float32")})
     made = export(graph, quick(target="cpu", precision=precision))
     assert made.report.after.operators["Scan"] == 1
