@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,15 @@ def test_the_table_has_these_models_of_these_sizes() -> None:
     assert [entry.task for entry in zoo.ENTRIES] == sorted(
         (entry.task for entry in zoo.ENTRIES), key=[*zoo.TASKS].index
     )
+
+
+def test_the_page_lists_the_table() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = page.split("## The zoo")[1].split("\n| model |")[1].split("\n\n")[0].splitlines()[2:]
+    told = [
+        f"| `{one.name}` | `{one.task}` | {one.parameters:,} | {one.source} |".replace(",", " ") for one in zoo.ENTRIES
+    ]
+    assert rows == told
 
 
 @each
