@@ -2,7 +2,7 @@
 with parameters given to it.
 """
 
-from coterie.compute.nn import losses, metrics, models, zoo
+from coterie.compute.nn import losses, metrics, zoo
 from coterie.compute.nn.activations import GELU, ReLU, Sigmoid, Softmax, Tanh
 from coterie.compute.nn.attention import MultiHeadAttention
 from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d
@@ -65,7 +65,6 @@ __all__ = [
     "forward",
     "losses",
     "metrics",
-    "models",
     "train",
     "zoo",
 ]

@@ -119,7 +119,7 @@ def test_running_ranges_are_the_corrected_mean_of_extremes_and_rows_without_weig
 
 def test_the_same_training_gives_the_same_bits() -> None:
     def run() -> dict[str, NDArray]:
-        trainer = Trainer(qat(nn.models.mlp((4, 5, 3))), softmax_cross_entropy, optim.sgd(0.05), batch_size=8)
+        trainer = Trainer(qat(nn.zoo.mlp((4, 5, 3))), softmax_cross_entropy, optim.sgd(0.05), batch_size=8)
         rng = np.random.default_rng(0)
         trainer.fit({"x": rng.normal(size=(40, 4)).astype(np.float32), "y": np.arange(40, dtype=np.int32) % 3})
         return trainer.params
