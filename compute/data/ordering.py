@@ -149,6 +149,6 @@ class Share(Rule):
         positions = address.positions + self.start
         if self.seed is not None:
             seed = self.seed
-            order: NDArray = memory.of(self, 0, lambda: permutation(below.length or 0, seed, 0))
+            order = memory.of(self, 0, lambda: permutation(below.length or 0, seed, 0))
             positions = order[positions]
         return Address(np.zeros_like(address.passes), positions)

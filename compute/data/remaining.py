@@ -26,6 +26,9 @@ class _Found:
     positions: NDArray = field(default_factory=lambda: np.zeros(0, np.int64))
     next: int = 0
 
+    def __len__(self) -> int:
+        return len(self.positions)
+
 
 @dataclass(frozen=True, eq=False)
 class Remaining(Stage):
@@ -72,10 +75,10 @@ class Remaining(Stage):
 
     def _found(self, epoch: int, wanted: int, memory: Memory) -> NDArray:
         """The positions of the first ``wanted`` rows of a pass, or of all."""
-        found: _Found = memory.of(self, epoch, _Found)
+        found = memory.of(self, epoch, _Found)
         length, barren = self.below.length, 0
-        while len(found.positions) < wanted and (length is None or found.next < length):
-            span = min(max(2 * (wanted - len(found.positions)), _FEWEST), _MOST)
+        while len(found) < wanted and (length is None or found.next < length):
+            span = min(max(2 * (wanted - len(found)), _FEWEST), _MOST)
             stop = found.next + span if length is None else min(found.next + span, length)
             located = self.below.locate(Address.span(epoch, found.next, stop), memory)
             block = self.below.make(located, Job())

@@ -9,11 +9,11 @@ numbers are found by counting. What comes out depends on neither the number of w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -24,8 +24,11 @@ from coterie.compute.ir import NDArray
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-# Orders of two passes: the one that is being read, and the one into which reading ahead already reaches.
-_KEPT = 2
+# At least the pass that is being read and the one into which reading ahead already reaches; of small data more, for a
+# repeated and then shuffled chain has rows of all its passes in turn.
+_PASSES, _POSITIONS = 2, 1 << 20
+
+Kept = TypeVar("Kept", bound=Sized)
 
 Kind = Literal["load", "map"]
 
@@ -90,17 +93,17 @@ class Job:
 
 
 class Memory:
-    """What one reader of a pipeline keeps for its stages and rules, of a pass or two; it can always be found anew."""
+    """What one reader of a pipeline keeps for its stages and rules, of some passes; it can always be found anew."""
 
     def __init__(self) -> None:
         self._kept: dict[int, dict[int, Any]] = {}
 
-    def of(self, owner: object, epoch: int, make: Callable[[], Any]) -> Any:
+    def of(self, owner: object, epoch: int, make: Callable[[], Kept]) -> Kept:
         """What ``make`` gave for this part of the pipeline and this pass."""
-        kept = self._kept.setdefault(id(owner), {})
+        kept: dict[int, Kept] = self._kept.setdefault(id(owner), {})
         if epoch not in kept:
-            kept[epoch] = make()
-            while len(kept) > _KEPT:
+            kept[epoch] = made = make()
+            while len(kept) > max(_PASSES, _POSITIONS // max(1, len(made))):
                 del kept[next(iter(kept))]
         return kept[epoch]
 
