@@ -3,12 +3,14 @@
     python benchmarks/analytics.py [--only quantiles ...] [--json] [--quick]
 
 20 clients with 1000 rows each: ages (gamma, cut to 0..120), words (Zipf, whole numbers below 1024). All clients answer
-every round. Printed: rounds, the largest error found over what is asked, the error that the query states, kilobytes
-that a client uploads a round, and seconds. A figure above its stated error ends the program with 1.
+every round. A survey finds the ages' mean and deviation and the words as texts; a calibration the extremes of a small
+network's activations on the ages. Printed: rounds, the largest error found over what is asked, the error that the query
+states, kilobytes that a client uploads a round, and seconds. A figure above its stated error ends the program with 1.
 """
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.analytics import ask, count, heavy_hitters, histogram, mean, quantiles
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.preparation import Category, Draft, Number, Survey
+from coterie.aggregation.preparation.calibration import Calibration
+from coterie.compute import nn, optim, quant
+from coterie.compute.nn import zoo
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import Simulation, simulate_full
 
@@ -84,12 +92,52 @@ def _heavy_hitters(clients: list[Arrays]) -> Found:
     return run, float(sum(found.get(word) != truth.get(word) for word in {*found, *truth})), 0.0
 
 
+def _survey(clients: list[Arrays]) -> Found:
+    survey = Survey(Draft((Number("age"), Category("word")), label=SCHEMA.label), share=FRACTION, most=32, tail=0.0)
+    run = simulate_full(survey.ask(clients=CLIENTS, secure_aggregation=False), clients)
+    answer = survey.answer(run.weights)
+    values, counts = np.unique(_all(clients, "word"), return_counts=True)
+    often = counts >= FRACTION * counts.sum()
+    truth = {str(value): count for value, count in zip(values[often].tolist(), counts[often].tolist(), strict=True)}
+    (age,), (words,) = answer.numbers, answer.categories
+    ages = _all(clients, "age").astype(np.float64)
+    off = max(abs(age.mean - float(ages.mean())), abs(age.deviation - float(ages.std())))
+    return run, off if dict(words.counts) == truth else math.inf, age.error
+
+
+def _calibrate(clients: list[Arrays]) -> Found:
+    schema = DataSchema((Feature(name="age", shape=(1,), low=0, high=120),), SCHEMA.label)
+    rows = [{"age": client["age"][:, None], "ill": client["ill"]} for client in clients]
+    begun = Experiment(
+        name="network",
+        model=zoo.mlp((1, 16, 2)),
+        schema=schema,
+        loss=nn.losses.softmax_cross_entropy,
+        optimizer=optim.sgd(1e-4),
+        rounds=RoundPolicy(rounds=1, cohort=CLIENTS, evaluate_every=0),
+        secure_aggregation=False,
+    )
+    model = simulate_full(begun, rows).infer()
+    calibration = Calibration(model, schema)
+    run = simulate_full(calibration.ask(clients=CLIENTS, rows=1000, secure_aggregation=False), rows)
+    ages = np.concatenate([part["age"] for part in rows])
+    truth = quant.observe(model, [{"batch/age": ages}])
+    off, stated = 0.0, math.inf
+    for name, seen in calibration.answer(run.weights).items():
+        off = max(off, abs(seen.low - truth[name].low), abs(seen.high - truth[name].high))
+        low, high = seen.bounds or (0.0, 0.0)
+        stated = min(stated, 2 * (high - low) / seen.counts.size)
+    return run, off, stated
+
+
 QUERIES: Mapping[str, Callable[[list[Arrays]], Found]] = {
     "count": _count,
     "mean": _mean,
     "histogram": _histogram,
     "quantiles": _quantiles,
     "heavy_hitters": _heavy_hitters,
+    "survey": _survey,
+    "calibrate": _calibrate,
 }
 
 
