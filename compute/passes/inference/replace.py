@@ -6,7 +6,6 @@ become one where that takes fewer operations. Results change by rounding alone.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ def _added(node: Node, view: View) -> Value | None:
             continue
         for x, first in (inner.inputs, inner.inputs[::-1]):
             if (held := view.constant(first)) is not None and view.constant(x) is None:
-                total = _finite(lambda a=held, b=constant: a + b)
+                total = _joined(held, constant, np.add)
                 return None if total is None else view.emit("add", x, view.emit_constant(total))
     return None
 
@@ -54,12 +53,13 @@ def _multiplied(node: Node, view: View) -> Value | None:
             held = view.constant(first)
             if held is None or view.constant(x) is not None or x.type.shape != inner.output.type.shape:
                 continue
-            product = _finite(lambda a=held, b=constant: a * b)
+            product = _joined(held, constant, np.multiply)
             if product is None:
                 return None
             if inner.primitive == "multiply":
                 return view.emit("multiply", x, view.emit_constant(product))
-            return view.emit("add", view.emit("multiply", x, other), view.emit_constant(product))
+            if value.type.shape == node.output.type.shape:
+                return view.emit("add", view.emit("multiply", x, other), view.emit_constant(product))
     return None
 
 
@@ -74,8 +74,9 @@ def _divided(node: Node, view: View) -> Value | None:
     constant = view.constant(node.inputs[1])
     if constant is None or not constant.all():
         return None
-    inverse = _finite(lambda: np.reciprocal(constant))
-    if inverse is None or (np.abs(inverse) < np.finfo(inverse.dtype).smallest_normal).any():
+    with np.errstate(all="ignore"):
+        inverse = np.reciprocal(constant)
+    if not np.isfinite(inverse).all() or (np.abs(inverse) < np.finfo(inverse.dtype).smallest_normal).any():
         return None
     return view.emit("multiply", node.inputs[0], view.emit_constant(inverse))
 
@@ -132,11 +133,11 @@ def _product(node: Node, view: View) -> Value | None:
     return emit_product(view, plain, inner.inputs[0], wide[0] @ wide[1], a.astype(np.float64) @ wide[1] + b)
 
 
-def _finite(make: Callable[[], Any]) -> NDArray | None:
-    """The numbers, when all of them are finite."""
+def _joined(a: NDArray, b: NDArray, join: Callable[[NDArray, NDArray], NDArray]) -> NDArray | None:
+    """Two constants as one, when its numbers are finite and no more than the larger has."""
     with np.errstate(all="ignore"):
-        made: NDArray = np.asarray(make())
-    return made if np.isfinite(made).all() else None
+        made = np.asarray(join(a, b))
+    return made if np.isfinite(made).all() and made.size <= max(a.size, b.size) else None
 
 
 _RULES: Mapping[str, Rule] = {

@@ -289,6 +289,7 @@ REPLACED: Mapping[str, tuple[Callable[[Array], Array], dict[str, int]]] = {
     "quotient by 0 stays": (lambda x: x / (ONES * 0), {"divide": 1}),
     "scales": (lambda x: (x * ONES) * (3 * ONES), {"multiply": 1}),
     "shifts": (lambda x: (x + ONES) + (3 * ONES), {"add": 1}),
+    "shifts that would be more numbers together stay": (lambda x: (x + ONES) + numbers(3, 1), {"add": 2}),
     "square": (lambda x: x ** np.float64(2), {"multiply": 1}),
     "root": (lambda x: (x * x) ** np.float64(0.5), {"multiply": 1, "sqrt": 1}),
     "maximum with 0": (lambda x: cnp.maximum(x, 0.0), {"relu": 1}),
