@@ -292,7 +292,7 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: nn.AvgPool2d(2, stride=0), InputError, "AvgPool2d: stride must be whole"),
     (lambda: UNTYPED.Sequential([nn.ReLU()]), InputError, "Sequential: layer 0 is a list, not a layer"),
     (lambda: UNTYPED.Sequential(nn.ReLU(), nn.ReLU), InputError, "Sequential: layer 1 is the class ReLU"),
-    (lambda: UNTYPED.models.mlp(4), InputError, "as in .4, 16, 3.; got 4"),
+    (lambda: UNTYPED.zoo.mlp(4), InputError, "as in .4, 16, 3.; got 4"),
     (lambda: nn.Conv2d(3, 4, 3, groups=2), InputError, "2 groups must divide inputs 3"),
     (lambda: nn.Dropout("half"), InputError, "rate must be at least 0 and below 1, got 'half'"),  # pyright: ignore[reportArgumentType]
     (lambda: nn.Dropout(1.0), InputError, "rate must be at least 0 and below 1"),
