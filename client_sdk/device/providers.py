@@ -38,6 +38,14 @@ class ProviderNews:
     verdict: Verdict | None = None
 
 
+@dataclass(frozen=True)
+class Seat:
+    """Where the steps of a plan run. trunk: only the frozen front of the model does, the rest on the CPU."""
+
+    provider: Provider = ON_CPU
+    trunk: bool = False
+
+
 class DeviceProviders:
     """What a plan trainer asks for its providers. May be used from several threads.
 
@@ -57,7 +65,7 @@ class DeviceProviders:
         self._remembered, self._found, self._judged = dict(remembered), found, judged
         self._lock = Lock()
         self._trusted: list[Provider] | None = None
-        self._chosen: dict[str, Provider] = {}
+        self._chosen: dict[str, Seat] = {}
         self._news: list[ProviderNews] = []
 
     def news(self) -> list[ProviderNews]:
@@ -66,12 +74,12 @@ class DeviceProviders:
             told, self._news = self._news, []
         return told
 
-    def chosen(self, plan: str) -> Provider:
-        """The provider that was chosen for a plan; the CPU before there was a choice."""
-        return self._chosen.get(plan, ON_CPU)
+    def chosen(self, plan: str) -> Seat:
+        """What was chosen for a plan; the CPU before there was a choice."""
+        return self._chosen.get(plan, Seat())
 
-    def choose(self, plan: str, case: Callable[[], StepCase], threads: int) -> Provider:
-        """The provider for the steps of a plan. The first time it is measured, on the plan's own first step."""
+    def choose(self, plan: str, case: Callable[[], StepCase], threads: int) -> Seat:
+        """Where the steps of a plan run. The first time it is measured, on the plan's own first step."""
         with self._lock:
             if plan not in self._chosen:
                 self._chosen[plan] = self._measured(case, threads)
@@ -82,25 +90,25 @@ class DeviceProviders:
         with self._lock:
             self._quarantine(fallback.provider, fallback.reason, steps=fallback.steps)
 
-    def _measured(self, case: Callable[[], StepCase], threads: int) -> Provider:
+    def _measured(self, case: Callable[[], StepCase], threads: int) -> Seat:
         candidates = self._candidates()
         if not candidates:
-            return ON_CPU
+            return Seat()
         found = timings(case(), candidates, threads=threads)
         for timing in found:
             if timing.wrong:
                 self._quarantine(timing.provider.name, timing.fault)
         best = self._best(found)
-        seconds = {timing.provider.name: timing.seconds for timing in found if not timing.fault}
+        seconds = {timing.name: timing.seconds for timing in found if not timing.fault}
         self._news.append(ProviderNews(provider=best.name, state="chosen", seconds=seconds))
-        return best
+        return Seat(best.provider, best.trunk)
 
-    def _best(self, found: tuple[Timing, ...]) -> Provider:
+    def _best(self, found: tuple[Timing, ...]) -> Timing:
         if self._wish == AUTO:
-            return fastest(found).provider
-        return next(
-            (timing.provider for timing in found if timing.provider.name == self._wish and not timing.fault), ON_CPU
-        )
+            return fastest(found)
+        wished = [timing for timing in found if timing.provider.name == self._wish and not timing.fault]
+        # The whole step where it computes that, whatever it costs; else the frozen front.
+        return next(iter(wished), found[0])
 
     def _candidates(self) -> list[Provider]:
         """The trusted ones among those that the device wishes; found and tried the first time."""
@@ -127,7 +135,7 @@ class DeviceProviders:
             self._remembered[verdict.identity] = verdict
             self._news.append(ProviderNews(provider=name, state="failed", reason=reason, steps=steps, verdict=verdict))
         self._trusted = [each for each in self._trusted or () if each.name != name]
-        self._chosen = {plan: ON_CPU if each.name == name else each for plan, each in self._chosen.items()}
+        self._chosen = {plan: Seat() if seat.provider.name == name else seat for plan, seat in self._chosen.items()}
 
 
 def runtime_name(wish: str) -> str:

@@ -1,24 +1,31 @@
 """Providers of a device: tried once and remembered, chosen by the time of a step, left when they fail."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from sdk_kit import Lab, experiment, hear, rows, run
 
 from coterie.aggregation.horizontal import IFCA
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.providers import DeviceProviders, ProviderNews
+from coterie.client_sdk.device.providers import DeviceProviders, ProviderNews, Seat
 from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.compute import nn
+from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
+from coterie.compute.nn.module import ParameterSpec
+from coterie.compute.nn.zoo import mlp
 from coterie.compute.runtime import choice
 from coterie.compute.runtime.conformance import ALL_RECIPES
-from coterie.compute.runtime.devices import Provider
+from coterie.compute.runtime.devices import Provider, Runner
+from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.quarantine import identity_of
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.verdict import Identity, Verdict
@@ -108,7 +115,7 @@ def test_e6_a_provider_that_fails_in_a_training_costs_no_step(at: int) -> None:
     *_, failed = providers.news()
     assert (failed.provider, failed.state, failed.steps) == ("Frail", "failed", at)
     assert failed.verdict is not None and not failed.verdict.trusted and "device is lost" in failed.reason
-    assert providers.chosen(PLAN.plan.id).name == CPU
+    assert providers.chosen(PLAN.plan.id) == Seat()
     train(providers)
     assert told(providers) == []
 
@@ -169,6 +176,54 @@ def test_a_wish_by_name_is_followed_where_it_can_be(wish: str, expected: list[tu
     found = train(providers)
     assert np.array_equal(found.sections["delta"], train(None).sections["delta"])
     assert told(providers) == expected
+
+
+class FrozenFront(nn.Module):
+    """A layer that nobody trains, and one that learns."""
+
+    body = mlp((4, 8, 3))
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        found = self.body.specs()
+        return {name: replace(spec, role="frozen") if name.startswith("0.") else spec for name, spec in found.items()}
+
+    def __call__(self, params: Any, x: Array, mode: nn.Mode = nn.EVAL) -> Any:
+        return self.body(params, x, mode)
+
+
+def constant_weights_only(name: str, runs: list[str]) -> Provider:
+    """A provider like an NPU: it takes products with constants, and no others."""
+
+    def load(data: bytes) -> Runner:
+        graph = onnx.load_from_string(data).graph
+        held = {tensor.name for tensor in graph.initializer}
+        for node in graph.node:
+            if node.op_type in ("Gemm", "MatMul") and held.isdisjoint(node.input):
+                raise ValueError(f"{node.op_type} of two inputs")
+        run = Executable(data).run
+
+        def counted(feeds: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+            runs.append(name)
+            return run(feeds)
+
+        return counted
+
+    return Provider(name, "1.0", load, "1")
+
+
+def test_an_npu_that_takes_constant_weights_alone_runs_the_frozen_front_of_a_plan() -> None:
+    frozen, plain = compile_plan(experiment(model=FrozenFront())), PLAN
+    expected, runs = train(None, frozen), list[str]()
+    providers = desk(constant_weights_only("Npu", runs), wish="Npu")
+    found = train(providers, frozen)
+    assert np.array_equal(found.sections["delta"], expected.sections["delta"])
+    chosen = providers.news()[-1]
+    assert (chosen.provider, chosen.state) == ("Npu (frozen front)", "chosen")
+    assert list(chosen.seconds or {}) == [CPU, "Npu (frozen front)"]
+    assert providers.chosen(frozen.plan.id).trunk and len(runs) == TRIED + found.steps
+    assert providers.chosen(plain.plan.id) == Seat()
+    train(providers, plain)  # nothing frozen: it cannot take part, and is not distrusted for that
+    assert told(providers) == [(CPU, "chosen")] and providers.chosen(plain.plan.id).provider.name == CPU
 
 
 def test_news_are_handed_over_once() -> None:

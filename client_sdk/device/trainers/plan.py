@@ -26,12 +26,13 @@ from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import ON_CPU, Provider
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.hybrid_loop import HybridLoop
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
 from coterie.errors import InternalError, ProviderFailed
 from coterie.protocol.metrics import MetricSums
 
 if TYPE_CHECKING:
-    from coterie.client_sdk.device.providers import DeviceProviders
+    from coterie.client_sdk.device.providers import DeviceProviders, Seat
 
 KEPT_GRAPHS = 16
 
@@ -92,14 +93,16 @@ class Begun:
 
     def step(self, feeds: Arrays) -> StepCase:
         """The first step, for who wants to time it. feeds: what ``step_feeds`` gives."""
-        carry, filled = self.supply.plan.manifest.graph("train").carry, self.filled()
-        carried = frozenset(carry.values())
+        graph, filled = self.supply.plan.manifest.graph("train"), self.filled()
+        carried = frozenset(graph.carry.values())
         return StepCase(
             data=self.supply.plan.graphs["train"],
-            carry=carry,
+            carry=graph.carry,
             constants={name: value for name, value in filled.items() if name not in carried},
             state={name: value for name, value in filled.items() if name in carried},
             feeds=feeds,
+            frozen=frozenset(t.name for t in graph.from_source("frozen")),
+            batch=frozenset(t.name for t in graph.from_source("batch")),
         )
 
 
@@ -117,7 +120,7 @@ class PlanTrainer:
         self._providers = providers
         self._lock = Lock()
         self._executables: dict[Key, Executable] = {}
-        self._loops: dict[Key, list[SteadyLoop]] = {}
+        self._loops: dict[Key, list[SteadyLoop | HybridLoop]] = {}
 
     def train(
         self,
@@ -138,9 +141,9 @@ class PlanTrainer:
         begun = self.begin(plan, weights, frozen, task, rows, client_state, options)
         batches = step_feeds(plan, task, rows, options)
         first = list(islice(batches, 1))
-        provider = self._chosen(begun, first, options.threads)
+        seat = self._chosen(begun, first, options.threads)
         steps = 0
-        with self._loop(begun, provider, options.threads) as loop:
+        with self._loop(begun, seat, options.threads) as loop:
             for feeds in chain(first, batches):
                 loop.step(feeds)
                 steps += 1
@@ -214,15 +217,16 @@ class PlanTrainer:
 
         return self._passed(plan, evaluated)
 
-    def _chosen(self, begun: "Begun", first: list[Arrays], threads: int) -> Provider:
-        """The provider of a plan's steps. first: the feeds of the first step, by which it is chosen."""
+    def _chosen(self, begun: "Begun", first: list[Arrays], threads: int) -> "Seat | None":
+        """Where a plan's steps run; None for the CPU. first: the feeds of the first step, by which it is chosen."""
         if self._providers is None or not first:
-            return ON_CPU
+            return None
         return self._providers.choose(begun.supply.plan.id, lambda: begun.step(first[0]), threads)
 
     def _passed(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
         """A whole pass over rows on the provider of this plan; on the CPU again from its beginning where that fails."""
-        provider = ON_CPU if self._providers is None else self._providers.chosen(plan.id)
+        seat = None if self._providers is None else self._providers.chosen(plan.id)
+        provider = ON_CPU if seat is None or seat.trunk else seat.provider
         try:
             return run(provider)
         except ProviderFailed as error:
@@ -245,40 +249,31 @@ class PlanTrainer:
             found = self._executables.pop(key, None) or provider.executable(plan.graphs[name], threads=threads)
             self._executables[key] = found
             while len(self._executables) > KEPT_GRAPHS:
-                oldest = next(iter(self._executables))
-                del self._executables[oldest]
-                self._loops.pop(oldest, None)
+                del self._executables[next(iter(self._executables))]
         return found
 
     @contextmanager
-    def _loop(self, begun: Begun, provider: Provider, threads: int) -> Generator[SteadyLoop]:
+    def _loop(self, begun: Begun, seat: "Seat | None", threads: int) -> Generator[SteadyLoop | HybridLoop]:
         """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
-        plan = begun.supply.plan
-        graph = plan.manifest.graph("train")
-        executable = self._executable(plan, "train", threads, provider)
-        carried = frozenset(graph.carry.values())
-        filled = begun.filled()
-        state = {name: value for name, value in filled.items() if name in carried}
-        constants = {name: value for name, value in filled.items() if name not in carried}
-        key = (graph.sha256, threads, provider.name)
+        plan, case = begun.supply.plan, begun.step({})
+        provider, trunk = (ON_CPU, False) if seat is None else (seat.provider, seat.trunk)
+        # A trunk holds the plan's frozen tensors.
+        key = (plan.manifest.graph("train").sha256, threads, f"{provider.name} {plan.id if trunk else ''}")
         with self._lock:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
-        if loop is None:
-            loop = SteadyLoop(
-                executable,
-                carry=graph.carry,
-                constants=constants,
-                state=state,
-                in_place=True,
-                told=self._fell_back,
-            )
+        if loop is None and trunk:
+            loop = case.parted(provider, threads=threads, told=self._fell_back)
+        elif loop is None:
+            executable = self._executable(plan, "train", threads, provider)
+            loop = case.whole(executable, told=self._fell_back)
         else:
-            loop.load(state, constants=constants)
+            loop.load(case.state, constants=case.constants)
         yield loop
         with self._lock:
-            if key in self._loops:
-                self._loops[key].append(loop)
+            self._loops.setdefault(key, []).append(loop)
+            while len(self._loops) > KEPT_GRAPHS:
+                del self._loops[next(iter(self._loops))]
 
 
 def step_feeds(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> Iterator[Arrays]:
