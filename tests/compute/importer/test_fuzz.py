@@ -17,7 +17,7 @@ from tests.compute.importer.hostile import attempt, drawn_graph
 
 FILES = ["readings_17", "cnn_20", "gru_17", "sk_logistic_17", "sk_mlp_18"]
 BYTES = [(Path(__file__).parent / "fixtures" / f"{name}.onnx").read_bytes() for name in FILES]
-LIMITED = settings(max_examples=150, deadline=2000, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+LIMITED = settings(max_examples=100, deadline=2000, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 changes = st.lists(
     st.tuples(st.sampled_from(["flip", "cut", "insert", "repeat"]), st.integers(0, 2**20), st.binary(max_size=8)),
@@ -52,7 +52,7 @@ def test_damaged_files_are_run_or_refused(data: bytes, edits: list[tuple[str, in
     attempt(changed(data, edits))
 
 
-@settings(LIMITED, max_examples=400)
+@settings(LIMITED, max_examples=250)
 @given(st.integers(0, 2**63))
 def test_graphs_that_rarely_fit_are_run_or_refused(seed: int) -> None:
     attempt(drawn_graph(Random(seed).randrange))
@@ -67,7 +67,7 @@ def test_graphs_that_run_compute_what_the_runtime_does() -> None:
     """Where both sides take a graph. Not for learners: on some of theirs the runtime ends the process."""
     cast(Any, onnxruntime).set_default_logger_severity(4)
     compared = 0
-    for seed in range(150):
+    for seed in range(100):
         data = drawn_graph(Random(seed).randrange)
         if attempt(data) == "refused" or any(node.domain for node in ModelProto.FromString(data).graph.node):
             continue
