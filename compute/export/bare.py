@@ -1,4 +1,4 @@
-"""Run ONNX files with ONNX Runtime and NumPy alone. A script for a process of its own (``python -I bare.py FOLDER``):
+"""Run ONNX files with ONNX Runtime and NumPy alone. A script for a process of its own (``python -P bare.py FOLDER``):
 it imports nothing of coterie, so what it shows holds for whoever has the files and no coterie.
 
 FOLDER/request.json: ``files``, their names; ``inputs``, their input names; ``repeats``, how many timed runs of one

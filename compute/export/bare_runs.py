@@ -38,7 +38,7 @@ def run_bare(
     files: bytes, or paths of files whose weights lie beside them. batches: arrays by input name, at least one batch;
     all files have the same inputs. repeats: how many runs of one batch are timed; the files take turns.
 
-    The process is a Python of its own in isolated mode; that no module of coterie is in it is checked. Raises
+    The process is a Python of its own; that no module of coterie is in it is checked. Raises
     GraphRefused (code ``bare_runtime``) when ONNX Runtime refuses a file or a batch, InputError for no batches.
     """
     if not batches:
@@ -78,7 +78,8 @@ def _placed(file: ModelFile, path: Path) -> str:
 
 
 def _answered(folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-I", str(_SCRIPT), str(folder)]
+    # Without the script's own folder on the path, whose files are named as other people's modules may be.
+    command = [sys.executable, "-P", str(_SCRIPT), str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired as error:

@@ -513,3 +513,57 @@ def test_any_chain_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None
     np.testing.assert_allclose(answers(after), answers(graph), rtol=1e-7, atol=1e-9)
     assert flops(after) <= flops(graph)
     assert optimise_for_inference(after) is after
+
+
+def _channels(x: Array, seed: int) -> NDArray:
+    return np.abs(numbers(x.shape[1], 1, 1, seed=seed)) + 0.5
+
+
+TURNS = [(0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)]
+IMAGE_STEPS: list[Callable[[Array, int], Array]] = [
+    lambda x, n: ops.conv2d(x, numbers(3, x.shape[1], 2, 2, seed=n), padding=n % 2),
+    lambda x, n: ops.conv2d(x, numbers(x.shape[1], 1, 1, 2, seed=n), groups=x.shape[1]),
+    lambda x, n: ops.conv_transpose2d(x, numbers(x.shape[1], 2, 2, 2, seed=n)),
+    lambda x, n: x * _channels(x, n) + _channels(x, n + 1),
+    lambda x, n: (x - _channels(x, n)) / _channels(x, n + 1),
+    lambda x, n: ops.relu(x),
+    lambda x, n: ops.max_pool2d(x, 2, 1),
+    lambda x, n: ops.avg_pool2d(x, 2),
+    lambda x, n: cnp.permute_dims(x, TURNS[n % 3]),
+    lambda x, n: x[:, :, 1:, : 1 + n % 3],
+    lambda x, n: x[:1],
+    lambda x, n: cnp.pad(x, ((0, 0), (0, 0), (n % 2, 1), (0, n % 3))),
+    lambda x, n: cnp.concat([x, ops.sigmoid(x)], axis=n % 4),
+    lambda x, n: cnp.mean(x, axis=(2, 3), keepdims=True),
+    lambda x, n: cnp.sum(x, axis=1 + n % 3, keepdims=True) + x,
+    lambda x, n: cnp.reshape(
+        cnp.reshape(x, (x.shape[0], -1)) @ numbers(x.size // x.shape[0], 4, seed=n), (-1, 1, 2, 2)
+    ),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9), st.booleans()), min_size=1, max_size=8))
+def test_any_chain_over_images_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None:
+    def chain(x: Array) -> Array:
+        earlier = x
+        for which, n, again in steps:
+            try:
+                made = IMAGE_STEPS[which % len(IMAGE_STEPS)](x, n)
+            except InputError:
+                continue
+            if again and made.shape == earlier.shape:
+                made = made + earlier
+            if 0 < made.size < 3000:
+                earlier, x = x, made
+        return x
+
+    graph = of(chain, 2, 3, 5, 5)
+    after = optimise_for_inference(graph)
+    before = answers(graph)
+    np.testing.assert_allclose(answers(after), before, rtol=1e-7, atol=1e-8 * max(1.0, np.abs(before).max()))
+    assert flops(after) <= flops(graph)
+    assert kinds(after)["transpose"] <= kinds(graph)["transpose"]
+    assert optimise_for_inference(after) is after
+    whole = optimise_for_integers(graph)
+    np.testing.assert_allclose(answers(whole), before, rtol=1e-7, atol=1e-8 * max(1.0, np.abs(before).max()))
