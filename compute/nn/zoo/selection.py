@@ -83,7 +83,7 @@ def select(
     differ in more than speed, so measure before promising (``coterie.compute.training.measure``).
 
     Raises ArgumentValueError for a task that is not there, a limit that is not above 0, or where no model keeps the
-    limits (naming what the smallest and the fastest would need); ConfigurationError for a device that did not measure
+    limits (naming what each would need); ConfigurationError for a device that did not measure
     its yardstick.
     """
     table = recorded() if costs is None else costs
@@ -91,6 +91,10 @@ def select(
     limits = asked if device is None else asked.within(device.memory_bytes)
     factor = 1.0 if device is None else _factor(device, table)
     known = [(entry, *table.models[task, entry.name]) for entry in entries(task) if (task, entry.name) in table.models]
+    if not known:
+        raise ArgumentValueError(
+            f"The table of costs has no model of the zoo for {task}.", hint="Measure them: benchmarks/zoo.py."
+        )
     rows = [(entry, cost.scaled(factor), accuracy) for entry, cost, accuracy in known]
     candidates = tuple(
         Candidate(

@@ -257,6 +257,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[InputError | InternalError],
         lambda: zoo.select(task="images", device=Said(None)), ConfigurationError, "no yardstick_us"),
     "nothing fits": (
         lambda: zoo.select(task="images", size_mb=0.001), ArgumentValueError, "logistic_regression has size_mb 0.03"),
+    "a table without the task": (
+        lambda: zoo.select(task="rows", costs=table([])), ArgumentValueError, "no model of the zoo for rows"),
     "a table": (lambda: zoo.Costs.from_json({"machine": "x"}), InternalError, "cannot be read"),
     "widths out of order": (lambda: replace(SPACE, widths=(8, 4)), ArgumentValueError, "no space of models"),
     "no widths": (lambda: replace(SPACE, widths=()), ArgumentValueError, "no space of models"),
