@@ -128,7 +128,7 @@ def _require_no_noised_statistics(experiment: Experiment, buffers: Sequence[str]
         raise errors.ExperimentError(
             f"Experiment {experiment.name!r}: running statistics such as {buffers[0]!r} (BatchNorm) cannot be together "
             f"with {level} privacy: the clip is made for changes of weights, and a noised variance may fall below 0.",
-            hint="Take a normalisation without them, for example nn.GroupNorm.",
+            hint="Take nn.GroupNorm or nn.LayerNorm; for training in levels QuantSettings(activations=None).",
             code="experiment_combination",
         )
 

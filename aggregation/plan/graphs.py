@@ -98,7 +98,7 @@ class GraphBuilder:
             raise errors.ExperimentError(
                 f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) mix the rows of a batch, so no row has "
                 "a gradient of its own to clip, and ExampleLevel privacy cannot cover them.",
-                hint="Take a normalisation without them, for example nn.GroupNorm or nn.LayerNorm.",
+                hint="Take nn.GroupNorm or nn.LayerNorm; for training in levels QuantSettings(activations=None).",
                 code="model_mismatch",
             )
         return GraphBuilder(

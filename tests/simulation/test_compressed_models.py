@@ -18,13 +18,15 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import adam, sgd
 from coterie.compute.quant import QuantSettings, deploy, qat, quantise
 from coterie.compute.quant.reporting import operators_run
-from coterie.privacy.dp.privacy import LocalLevel
+from coterie.errors import ExperimentError
+from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
 
 MODEL = mlp((4, 12, 3))
 TEST = rows(200, 77)
 FEW = RoundPolicy(rounds=2, cohort=4)
+PRIVATE = RoundPolicy(rounds=2, cohort=4, weight_cap=1, evaluate_every=0)
 
 
 def logits(file: bytes, x: NDArray) -> NDArray:
@@ -47,12 +49,16 @@ EXACT: dict[str, dict[str, Any]] = {
     "secure sums": {"secure_aggregation": True, "rounds": RoundPolicy(rounds=2, cohort=6, min_updates=4)},
 }
 LOSSY: dict[str, dict[str, Any]] = {
+    "noise in each step": {
+        "privacy": ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=60),
+        "rounds": PRIVATE,
+    },
     "int8": {"codecs": ("int8", "float32")},
     "eden": {"codecs": ("eden:4", "float32")},
     "broadcast of 8 bits": {"broadcast": "int8"},
     "noise of each client": {
         "privacy": LocalLevel(mechanism="gaussian", epsilon=8.0, delta=1e-5, clip=1.0),
-        "rounds": RoundPolicy(rounds=2, cohort=4, weight_cap=1, evaluate_every=0),
+        "rounds": PRIVATE,
     },
 }
 
@@ -119,6 +125,24 @@ def test_a_model_of_an_experiment_is_quantised_by_rows_of_a_client() -> None:
     plain = result.infer(best=False)
     file = quantise(plain, [{"batch/x": CLIENTS[0]["x"]}])
     assert operators_run(file)["QGemm"] == 2 and right(file) >= right(plain) - 0.02
+
+
+@pytest.mark.parametrize(
+    "level",
+    [
+        UserLevel(clip=1.0, delta=1e-5, epsilon=10.0),
+        ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=60),
+    ],
+)
+def test_running_ranges_are_refused_under_privacy_and_weights_alone_are_not(level: Any) -> None:
+    options: dict[str, Any] = {
+        "privacy": level,
+        "rounds": RoundPolicy(rounds=1, cohort=4, weight_cap=1, evaluate_every=0),
+    }
+    with pytest.raises(ExperimentError, match=r"activations=None") as refused:
+        compile_plan(experiment(model=qat(MODEL), **options))
+    assert "input_low" in refused.value.message
+    compile_plan(experiment(model=qat(MODEL, QuantSettings(activations=None)), **options))
 
 
 def test_masks_and_teachers_are_part_of_what_is_signed() -> None:
