@@ -27,6 +27,7 @@ Coterie = Callable[..., Any]
 COMMANDS = (
     "demo",
     "new",
+    "prepare",
     "simulate",
     "server",
     "submit",
