@@ -15,7 +15,6 @@ from coterie.aggregation.preparation.bins import LOGARITHMIC, WIDTH, Range
 from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
 from coterie.aggregation.preparation.rule import (
-    COLUMNS,
     NOISE,
     SLOTS,
     Sheet,
@@ -105,7 +104,7 @@ class Prepared:
 def read(draft: Draft, rule: SurveyRule, sheet: Sheet, told: Told, *, share: float, seed: int) -> Prepared:
     """What the sums of the last round say. Raises errors.ExperimentError (``survey_unanswered``)."""
     noise = float(told[NOISE][0])
-    floor = above_noise(noise, rule.numbers * rule.bins + rule.texts * rule.most * COLUMNS)
+    floor = above_noise(noise, rule.size)
     if sheet.rows < max(1.0, 3 * noise):
         raise _unanswered(f"About {sheet.rows:.0f} rows answered, which the noise of {noise:.3g} rows hides")
     numbers: list[FoundNumber] = []

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from coterie import errors
 from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.rule import LARGEST_EXACT, Told
 from coterie.aggregation.preparation.bins import Range
@@ -34,7 +35,7 @@ from coterie.aggregation.reducers import Vector
 NAME = "survey"
 BINS, NOISED_BINS = 256, 64
 """Of a number. Every bin has noise of its own, so that many of them make a mean worse."""
-MOST_NUMBERS, MOST_TEXT_COLUMNS, MOST_FOUND = 4_096, 256, 1_024
+MOST_NUMBERS, MOST_TEXT_COLUMNS, MOST_FOUND, MOST_SUMS = 4_096, 256, 1_024, 1 << 23
 STAGE, SLOTS, NOISE = "stage", "slots", "noise"
 """What devices are told beside the bins of the numbers: what is asked of texts, and the digits of the hashes found so
 far; and, for the reader, the deviation of the noise on every sum.
@@ -118,7 +119,15 @@ def survey_rule(
     bins = NOISED_BINS if deviation else BINS
     rounds = DIGITS + 1 if columns > known else DIGITS
 
-    floor = above_noise(deviation, groups * bins + columns * places * COLUMNS)
+    size = 1 + groups * bins + columns * places * COLUMNS
+    if size > MOST_SUMS:
+        raise errors.ExperimentError(
+            f"A survey of {groups} numbers and {columns} columns of {places} texts makes {size} sums; {MOST_SUMS} are "
+            "the most.",
+            hint="Lower `most`, or ask some of the columns in a survey of their own.",
+            code="query_invalid",
+        )
+    floor = above_noise(deviation, size)
 
     def advance(total: Vector, told: Told, round: int) -> Told:
         sheet = rule.split(total)

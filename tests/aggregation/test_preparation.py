@@ -413,6 +413,8 @@ def test_impossible_surveys_are_refused_and_other_versions_are_no_answer() -> No
         ({"most": 5000}, "most"),
         ({"tail": 0.5}, "tail"),
     )
+    with pytest.raises(errors.ExperimentError, match="Lower `most`"):
+        Survey(Draft(tuple(Category(f"c{n}") for n in range(20)), label=Label(name="y")), most=1000)
     for changes, words in impossible:
         with pytest.raises(errors.ExperimentError, match=words):
             Survey(DRAFT, **changes)
