@@ -14,8 +14,8 @@ from typing import TypeAlias
 from coterie.compute import numpy as xp
 from coterie.compute import ops
 from coterie.compute.array import Array
-from coterie.compute.control.derived import custom_vjp
 from coterie.compute.control.functions import scan
+from coterie.compute.gru import gru_steps
 from coterie.compute.nn.initialisers import Uniform
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import (
@@ -27,7 +27,6 @@ from coterie.compute.nn.module import (
     refuse_shape,
     require,
 )
-from coterie.errors import InputError
 
 State: TypeAlias = tuple[Array, ...]
 Groups: TypeAlias = tuple[Array, ...]
@@ -165,59 +164,7 @@ class GRU(_Recurrent):
     def _unrolled(
         self, given: Sequence[Array], carry: State, own_weight: Array, biases: Groups, steps: int
     ) -> tuple[Array, State]:
-        """As above, with a gradient by hand: a step back is six operators, because all that does not depend on what
-        flows back is computed for all steps at once. Automatic differentiation makes fifteen.
-        """
-
-        def forward(gates: Array, given: Array, h: Array, weight: Array, bias: Array) -> list[tuple[Array, ...]]:
-            """For each step: both gates, r, z, the state's share in n, n, and h before and after."""
-            first, second = self._turned(weight)
-            made: list[tuple[Array, ...]] = []
-            for gates_t, given_t in zip(_by_step(gates, steps), _by_step(given, steps), strict=True):
-                both = ops.sigmoid(h @ first + gates_t)
-                reset, keep = ops.split(both, [self.hidden] * 2, axis=1)
-                own = h @ second + bias
-                new = ops.tanh(given_t + reset * own)
-                after = new + keep * (h - new)
-                made.append((both, keep, own, new, h, after))
-                h = after
-            return made
-
-        def gradient(
-            gates: Array, given: Array, h: Array, weight: Array, bias: Array, _: Array, told: Array
-        ) -> tuple[Array, Array, Array, Array, Array]:
-            made = forward(gates, given, h, weight, bias)
-            keeps = [parts[1] for parts in made]
-            both, keep, own, new, before = (
-                xp.concat(list(parts), axis=0) for parts in list(zip(*made, strict=True))[:5]
-            )
-            reset, _ = ops.split(both, [self.hidden] * 2, axis=1)
-            slope_reset, slope_keep = ops.split(both - both * both, [self.hidden] * 2, axis=1)
-            inner = (1.0 - keep) * (1.0 - new * new)
-            # By h' of a step: r, z and the state's share in n, before their functions.
-            slopes = xp.concat([inner * own * slope_reset, (before - new) * slope_keep, inner * reset], axis=1)
-            rows = both.shape[0] // steps
-            by_step = _by_step(xp.reshape(slopes, (-1, 3, self.hidden)), steps)
-            reached, moved = list[Array](), list[Array]()
-            flow: Array | None = None
-            for told_t, slopes_t, keep_t in reversed(list(zip(_by_step(told, steps), by_step, keeps, strict=True))):
-                total = told_t if flow is None else flow + told_t
-                moved_t = xp.reshape(xp.reshape(total, (rows, 1, self.hidden)) * slopes_t, (rows, 3 * self.hidden))
-                flow = moved_t @ weight + total * keep_t
-                reached.append(total)
-                moved.append(moved_t)
-            if flow is None:
-                raise InputError("GRU: a sequence needs at least one step.")
-            all_moved = xp.concat(moved[::-1], axis=0)
-            to_gates, to_own = ops.split(all_moved, [2 * self.hidden, self.hidden], axis=1)
-            to_given = xp.concat(reached[::-1], axis=0) * inner
-            return to_gates, to_given, flow, xp.matrix_transpose(all_moved) @ before, xp.sum(to_own, axis=0)
-
-        @custom_vjp(gradient)
-        def outputs(gates: Array, given: Array, h: Array, weight: Array, bias: Array) -> Array:
-            return xp.concat([parts[-1] for parts in forward(gates, given, h, weight, bias)], axis=0)
-
-        made = outputs(given[0], given[1], carry[0], own_weight, biases[1])
+        made = gru_steps(given[0], given[1], carry[0], own_weight, biases[1], steps=steps)
         return made, (made[-carry[0].shape[0] :],)
 
     def run(self, params: Parameters, x: Array, state: Array | None = None) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.control.functions import scan
+from coterie.compute.gru import gru_steps
 from coterie.compute.onnx.importer.operation import Operation, Rule, is_known
 
 MOST_WRITTEN_OUT = 512
@@ -178,6 +179,9 @@ def _run(node: Operation, kind: _Kind, x: Array, index: int, reverse: bool) -> t
         kept = tuple(cnp.where(goes_on, new, old) for new, old in zip(after, state, strict=True))
         return kept, cnp.where(goes_on, after[0], cnp.zeros_like(after[0]))
 
+    if active is None and steps <= MOST_WRITTEN_OUT and _is_common(node, kind):
+        outputs = _common(weights, node[2][index], given, state[0], steps, reverse)
+        return outputs, (outputs[0 if reverse else -1],)
     stacks = parts if active is None else (*parts, active)
     if steps > MOST_WRITTEN_OUT:
         state, outputs = scan(step, state, stacks, reverse=reverse)
@@ -188,6 +192,28 @@ def _run(node: Operation, kind: _Kind, x: Array, index: int, reverse: bool) -> t
         state, output = step(state, part)
         made.append(output)
     return cnp.stack(made[::-1] if reverse else made, axis=0), state
+
+
+def _is_common(node: Operation, kind: _Kind) -> bool:
+    """Whether it is the GRU of most frameworks, whose steps have a gradient by hand."""
+    plain = not node.attributes.keys() & {"activations", "clip"}
+    return kind.cell is _gru_cell and plain and bool(node.option("linear_before_reset", 0))
+
+
+def _common(weights: _Weights, own: Array, given: Array, start: Array, steps: int, reverse: bool) -> Array:
+    """The outputs of such a GRU, [T, B, size]; its gates change places, since ONNX has the update before the reset."""
+    rows, size = start.shape
+    update, reset, new = weights.parts(given, 1, 1, 1)
+    gates = cnp.concat([reset, update], axis=1)
+    update_own, reset_own, new_own = ops.split(own, [size] * 3, axis=0)
+    factors = cnp.concat([reset_own, update_own, new_own], axis=0)
+    offset = cnp.zeros((size,), dtype=given.dtype) if weights.own_offset is None else weights.own_offset
+
+    def in_order(x: Array) -> Array:
+        return cnp.reshape(cnp.reshape(x, (steps, rows, x.shape[1]))[::-1], x.shape) if reverse else x
+
+    made = in_order(gru_steps(in_order(gates), in_order(new), start, factors, offset, steps=steps))
+    return cnp.reshape(made, (steps, rows, size))
 
 
 def _single(stack: Array) -> list[Array]:
@@ -256,7 +282,7 @@ def _start(node: Operation, place: int, index: int, shape: tuple[int, int], like
     directions = cnp.permute_dims(given, (1, 0, 2)) if node.option("layout", 0) and given.ndim == 3 else given
     if directions.ndim != 3 or directions.shape[0] <= index or directions.shape[1:] != shape:
         node.refuse(f"its first state {list(given.shape)} does not fit {list(shape)}", "Export it again.")
-    return directions[index]
+    return cnp.astype(directions[index], like.dtype)  # zeros out of sizes are float32 in any model
 
 
 def _active(node: Operation, steps: int, rows: int) -> Array | None:

@@ -116,6 +116,15 @@ def test_the_state_is_differentiated():
 
 
 @UNROLL
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_rows_of_float64_meet_weights_of_float32(kind: type[nn.GRU] | type[nn.LSTM], unroll: bool):
+    layer = kind(2, 5, unroll)
+    params = {name: Array(value) for name, value in layer.init(0).items()}
+    gradients = grad(lambda params: layer(params, Array(X)).sum())(params)
+    assert {value.dtype.name for value in gradients.values()} == {"float32"} and X.dtype.name == "float64"
+
+
+@UNROLL
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])
 def test_the_weights_of_torch_give_its_output(kind: str, unroll: bool):
     torch = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
