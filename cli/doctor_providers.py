@@ -18,7 +18,7 @@ from coterie.compute.runtime.devices import Provider, discover
 from coterie.compute.runtime.libraries import plugin_libraries
 from coterie.compute.runtime.quarantine import identity_of
 from coterie.compute.runtime.step_recipes import STEPS
-from coterie.compute.runtime.verdict import Verdict
+from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def provider_rows(plan: "CompiledPlan | None", store: Path | None) -> Iterator[P
     that a client uses.
     """
     memory = None if store is None else _memory(store)
-    remembered = {} if memory is None else memory.recall()
+    remembered: Mapping[Identity, Verdict] = {} if memory is None else memory.recall()
     case, graphs = _sample() if plan is None else _of_plan(plan)
     providers = discover(load_providers())
     timed = {timing.provider.name: timing for timing in timings(case, providers)}

@@ -50,13 +50,13 @@ class Environment:
             _call(install, f"{', '.join(self.packages)} cannot be installed")
             stamp.write_text(digest, encoding="utf-8")
         variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        return variables | (self._driver(variables) if self.vulkan else {})
+        return {**variables, **self._driver(variables)} if self.vulkan else variables
 
     def _driver(self, variables: Mapping[str, str]) -> Mapping[str, str]:
         """The machine's own Vulkan driver, else a software one that is unpacked beside the environment."""
         asks = "from coterie.compute.runtime.vulkan import vulkan_devices; print(*vulkan_devices(), sep='; ')"
         found = subprocess.run([self.python, "-c", asks], env=variables, capture_output=True, text=True)
-        own = {} if found.stdout.strip() else software_vulkan(FOLDER / "vulkan")
+        own = dict[str, str]() if found.stdout.strip() else software_vulkan(FOLDER / "vulkan")
         if own is None:
             raise NotHere("there is no Vulkan driver, and none can be unpacked here")
         # Without a graphics card ONNX Runtime shows no device that WebGPU could take; this lets it take the processor.

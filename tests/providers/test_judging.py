@@ -24,20 +24,20 @@ FOUND: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("before", "found", "state", "said"),
-    [
-        (FOUND, FOUND, "proved", "90 graphs of plans"),
-        (None, FOUND, "proved", "--record"),
-        (FOUND, None, "not tried", "no network"),
-        (None, FOUND | {"proved": False, "wrong": ["recipe 'add' differs"]}, "failed", "recipe 'add' differs"),
-        (FOUND, FOUND | {"proved": False, "wrong": ["x"] * 9}, "regressed", "and 4 more"),
-        (FOUND, FOUND | {"whole": 79}, "regressed", "whole was 80, is 79"),
-        (FOUND, FOUND | {"trainings": 17}, "regressed", "trainings was 18"),
-        (FOUND, FOUND | {"declined": ["pad", "slice"]}, "regressed", "'slice' needs the CPU's help now"),
-        (FOUND, FOUND | {"declined": [], "whole": 90}, "proved", "0 with the CPU's help"),
-    ],
-)
+CASES: list[tuple[Any, Any, str, str]] = [
+    (FOUND, FOUND, "proved", "90 graphs of plans"),
+    (None, FOUND, "proved", "--record"),
+    (FOUND, None, "not tried", "no network"),
+    (None, FOUND | {"proved": False, "wrong": ["recipe 'add' differs"]}, "failed", "recipe 'add' differs"),
+    (FOUND, FOUND | {"proved": False, "wrong": ["x"] * 9}, "regressed", "and 4 more"),
+    (FOUND, FOUND | {"whole": 79}, "regressed", "whole was 80, is 79"),
+    (FOUND, FOUND | {"trainings": 17}, "regressed", "trainings was 18"),
+    (FOUND, FOUND | {"declined": ["pad", "slice"]}, "regressed", "'slice' needs the CPU's help now"),
+    (FOUND, FOUND | {"declined": [], "whole": 90}, "proved", "0 with the CPU's help"),
+]
+
+
+@pytest.mark.parametrize(("before", "found", "state", "said"), CASES)
 def test_judgements(before: Any, found: Any, state: str, said: str) -> None:
     judgement = judged("x", before, found, "no network")
     assert judgement.state == state and said in "\n".join(judgement.lines)

@@ -47,7 +47,8 @@ def other(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = sessions.open_session
 
     def open_as_other(data: bytes, **options: Any) -> sessions.Session:
-        return opened(without_unread_inputs(data), **(options | {"provider": sessions.CPU}))
+        options["provider"] = sessions.CPU
+        return opened(without_unread_inputs(data), **options)
 
     monkeypatch.setattr("coterie.compute.runtime.executable.open_session", open_as_other)
 
