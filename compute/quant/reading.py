@@ -9,11 +9,12 @@ from coterie.errors import GraphRefused
 
 _LEAST_OPSET = 13
 """From here on QuantizeLinear and DequantizeLinear know scales by channel."""
+_OTHER_FLOATS = (onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
 
 
 def read_model(model: bytes) -> ModelProto:
-    """The graph. Raises GraphRefused for bytes that are none, an opset below 13, weights outside the file, and graphs
-    that are quantised already.
+    """The graph. Raises GraphRefused for bytes that are none, an opset below 13, weights outside the file or in another
+    precision than float32, graphs inside of nodes, and graphs that are quantised already.
     """
     try:
         proto = ModelProto.FromString(model)
@@ -30,7 +31,17 @@ def read_model(model: bytes) -> ModelProto:
             raise GraphRefused(
                 f"The weight {tensor.name!r} lies in another file.", hint="Save the model as one file first."
             )
+        if tensor.data_type in _OTHER_FLOATS:
+            raise GraphRefused(
+                f"The weight {tensor.name!r} is {onnx.TensorProto.DataType.Name(tensor.data_type)}, not FLOAT.",
+                hint="Start from the model in float32.",
+            )
     for node in proto.graph.node:
+        if any(held.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for held in node.attribute):
+            raise GraphRefused(
+                f"The graph holds {node.op_type} ({node.name or node.output[0]}), a graph of its own inside.",
+                hint="Export it for the target 'portable', which writes loops out.",
+            )
         if node.op_type in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
             raise GraphRefused(
                 f"The graph holds {node.op_type} ({node.name or node.output[0]}): it is quantised already.",

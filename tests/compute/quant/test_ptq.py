@@ -23,7 +23,7 @@ from coterie.compute.quant import (
     ranges_of,
     report,
 )
-from coterie.compute.quant import ptq as writing
+from coterie.compute.quant import writer as writing
 from coterie.compute.quant.reporting import operators_run
 from coterie.errors import CoterieError, GraphRefused, InputError
 from tests.compute.quant.graphs import exported, small_cnn, stripes
@@ -231,6 +231,8 @@ def test_what_cannot_be_quantised_is_refused_by_name() -> None:
         (b"\x08\x01nothing", "not an ONNX graph"),
         (after, "QuantizeLinear .* it is quantised already"),
         (_with_opset(model, 12), "opset 12"),
+        (_in_float16(model), "'.*' is FLOAT16"),
+        (_with_a_choice(model), "If .*, a graph of its own inside"),
         (exported(nn.Sequential(nn.ReLU()), {}, (1, 1, 8, 8)), "no operator that can be quantised"),
     ]
     for file, named in cases:
@@ -247,6 +249,21 @@ def test_what_cannot_be_quantised_is_refused_by_name() -> None:
 def _with_opset(model: bytes, opset: int) -> bytes:
     proto = ModelProto.FromString(model)
     proto.opset_import[0].version = opset
+    return proto.SerializeToString()
+
+
+def _in_float16(model: bytes) -> bytes:
+    proto = ModelProto.FromString(model)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    return proto.SerializeToString()
+
+
+def _with_a_choice(model: bytes) -> bytes:
+    proto = ModelProto.FromString(model)
+    branch = helper.make_graph([], "branch", [], [])
+    proto.graph.node.append(helper.make_node("If", ["x"], ["never"], then_branch=branch, else_branch=branch))
     return proto.SerializeToString()
 
 
