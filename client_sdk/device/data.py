@@ -110,8 +110,7 @@ def _named(function: Callable[..., Arrays]) -> str:
 
 
 def _folder(path: Path, schema: DataSchema) -> dict[str, NDArray[Any]]:
-    names = [feature.name for feature in schema.features]
-    names += [] if schema.label.constant is not None else [schema.label.name]
+    names = schema.given
     if all((path / f"{name}.npy").is_file() for name in names):
         return schema.check({name: _npy(path / f"{name}.npy") for name in names}, str(path))
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
@@ -154,8 +153,7 @@ def _npy(path: Path) -> NDArray[Any]:
 
 
 def _npz(path: Path, schema: DataSchema) -> Arrays:
-    label = () if schema.label.constant is not None else (schema.label.name,)
-    wanted = {feature.name for feature in schema.features} | {*label, *schema.sources}
+    wanted = {*schema.given, *schema.sources}
     try:
         # NumPy leaves a file open that it opened itself and cannot read.
         with path.open("rb") as source:
