@@ -72,6 +72,14 @@ def test_the_slow_part_is_named_with_the_three_rates(
     assert f"{found.loading:,.0f}" in str(found) and f"{found.mapping:,.0f}" in str(found)
 
 
+@pytest.mark.capability("F10")
+def test_workers_keep_a_device_busy_that_one_would_let_wait() -> None:
+    """A step takes half of what one worker takes for its batch; all of it sleeps, so a loaded machine matters little."""
+    alone, four = (measured(QUICK, 2 * SLOW, SLOW, workers) for workers in (1, 4))
+    assert alone.busy < 0.65 and alone.bottleneck == "mapping"
+    assert four.busy > alone.busy + 0.15 and four.bottleneck == "training"
+
+
 def known(**rates: float) -> DataProfile:
     told = {"loading": 1e3, "mapping": 1e3, "training": 700.0, "busy": 0.7} | rates
     return DataProfile(**told, waits=False, rows=1, workers=2)

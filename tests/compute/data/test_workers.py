@@ -1,5 +1,7 @@
 """One worker or many, threads or processes: the same rows in the same order."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -81,6 +83,16 @@ def test_a_stream_that_is_left_leaves_no_thread() -> None:
     while set(threading.enumerate()) != before and time.monotonic() < until:
         time.sleep(0.01)
     assert set(threading.enumerate()) == before
+
+
+def test_a_worker_process_loads_nothing_but_numpy() -> None:
+    program = (
+        "import sys, coterie.compute.data.workers, coterie.compute.data.dataset, coterie.compute.data.transforms;"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"coterie", "numpy"} <= loaded and not {"onnx", "onnxruntime", "PIL", "pydantic", "httpx"} & loaded
 
 
 def test_rows_belong_to_whoever_gets_them() -> None:
