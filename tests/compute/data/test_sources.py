@@ -20,6 +20,7 @@ from coterie.compute.data import (
     ArrowSource,
     Column,
     CsvSource,
+    Dataset,
     HuggingFaceSource,
     ImageFolder,
     JsonlSource,
@@ -30,6 +31,7 @@ from coterie.compute.data import (
     open_source,
     write_records,
 )
+from coterie.compute.data.transforms import DecodeImage
 from coterie.errors import DataError
 
 COUNT = 23
@@ -308,6 +310,21 @@ def test_images_have_the_labels_of_their_classes(tmp_path: Path) -> None:
     (tmp_path / "images" / "class0" / "00.PNG").unlink()
     with pytest.raises(DataError, match=r"00.PNG cannot be read"):
         lost.rows(np.array([0]))
+
+
+def test_a_folder_of_images_becomes_batches_and_a_broken_file_is_named(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for number, name in enumerate(("cat/1.png", "cat/2.png", "dog/3.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        image.fromarray(np.full((4, 5, 3), 10 * number, np.uint8)).save(tmp_path / name)
+    pictures = Dataset.of(tmp_path).map(DecodeImage(), "image")
+    batch = pictures.batch(4).first()
+    np.testing.assert_array_equal(batch["image"][:3, 0, 0, 0], [0, 10, 20])
+    np.testing.assert_array_equal(batch["label"][:3], [0, 0, 1])
+    (tmp_path / "cat" / "2.png").write_bytes((tmp_path / "cat" / "2.png").read_bytes()[:40])
+    with pytest.raises(DataError, match=r"cat/2\.png") as caught:
+        list(Dataset.of(tmp_path).map(DecodeImage(), "image"))
+    assert caught.value.reason == "image_undecodable"
 
 
 class Table:

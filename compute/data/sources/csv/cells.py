@@ -46,16 +46,19 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
     newline is no part of its cell. Raises BadText for a row of another width, and for a quote out of place.
     """
     buffer = np.frombuffer(bytes(PADDING) + text, np.uint8)
-    separators = (buffer == delimiter) | (buffer == NEWLINE)
+    newlines = buffer == NEWLINE
+    separators = newlines | (buffer == delimiter)
     quotes = buffer == QUOTE if b'"' in text else None
     if quotes is not None:
         # Within a quoted cell the number of quotes before is odd; a doubled quote leaves that as it is.
-        separators &= ~np.logical_xor.accumulate(quotes)
+        outside = ~np.logical_xor.accumulate(quotes)
+        separators &= outside
+        newlines &= outside
     ends = np.flatnonzero(separators)
     starts = np.empty_like(ends)
     starts[:1] = PADDING
     starts[1:] = ends[:-1] + 1
-    starts, ends, last = _full_lines(buffer, starts, ends, width)
+    starts, ends, last = _full_lines(buffer, newlines, starts, ends, width)
     if b"\r" in text:
         ends[last] -= (buffer[ends[last] - 1] == RETURN) & (ends[last] > starts[last])
     if quotes is not None:
@@ -64,15 +67,16 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
     return Cells(buffer, starts.reshape(shape), ends.reshape(shape))
 
 
-def _full_lines(buffer: NDArray, starts: NDArray, ends: NDArray, width: int | None) -> tuple[NDArray, NDArray, NDArray]:
+def _full_lines(
+    buffer: NDArray, newlines: NDArray, starts: NDArray, ends: NDArray, width: int | None
+) -> tuple[NDArray, NDArray, NDArray]:
     """The cells but for those of empty lines, and the number of each line's last cell."""
-    newline = buffer[ends] == NEWLINE
     if width is not None and width > 1 and ends.size % width == 0:
         # The usual case at little cost: as many newlines as lines, each where a line should end.
         last = np.arange(width - 1, ends.size, width)
-        if np.count_nonzero(newline) == last.size and bool(newline[last].all()):
+        if np.count_nonzero(newlines) == last.size and bool(newlines[ends[last]].all()):
             return starts, ends, last
-    last: NDArray = np.flatnonzero(newline)
+    last: NDArray = np.flatnonzero(newlines[ends])
     widths: NDArray = np.diff(last, prepend=-1)
     length = ends[last] - starts[last]
     empty = (widths == 1) & ((length == 0) | ((length == 1) & (buffer[starts[last]] == RETURN)))

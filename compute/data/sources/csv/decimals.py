@@ -115,11 +115,11 @@ def _without_points(words: list[NDArray]) -> tuple[list[NDArray], NDArray, NDArr
     if all((mark == mark[:1]).all() for mark in marks):
         # Columns of so many digits after the point: one row tells of all.
         marks = [mark[:1] for mark in marks]
-    points = np.bitwise_count(marks[0])
+    points = np.bitwise_count(marks[0]).astype(np.int64)
     for mark in marks[1:]:
         points += np.bitwise_count(mark)
     if not points.any():
-        return words, np.zeros(points.shape, np.int64), points
+        return words, points, points
     squeezed: list[NDArray] = []
     found: NDArray | None = None
     moved_bits = np.zeros(points.shape, np.int64)

@@ -35,9 +35,11 @@ class Numbers:
         """int64, and bool where it is the cell's number: written without a point or exponent, and in range."""
         digits = self.plain.mantissa.view(np.int64)
         fits = (digits >= 0) & (self.plain.fraction == 0) & ~self.plain.bad
-        # Two's complement: all bits turned over, and one added.
-        sign = self.plain.negative.astype(np.int64)
-        return (digits ^ -sign) + sign, fits
+        if self.plain.negative.any():
+            # Two's complement: all bits turned over, and one added.
+            sign = self.plain.negative.astype(np.int64)
+            digits = (digits ^ -sign) + sign
+        return digits, fits
 
     def at(self, columns: "slice | NDArray") -> "Numbers":
         """Some columns of cells in rows."""
@@ -49,8 +51,9 @@ def numbers(buffer: NDArray, starts: NDArray, ends: NDArray) -> Numbers:
     """Read the cells ``buffer[starts[i]:ends[i]]``; the arguments are those of `decimals`."""
     plain = decimals(buffer, starts, ends)
     values, unsure = scaled(plain.mantissa, -plain.fraction)
-    # The sign is the highest bit of a float64, also of zero.
-    values.view(np.uint64)[...] |= plain.negative.astype(np.uint64) << HIGHEST_BIT
+    if plain.negative.any():
+        # The sign is the highest bit of a float64, also of zero.
+        values.view(np.uint64)[...] |= plain.negative.astype(np.uint64) << HIGHEST_BIT
     bad = plain.bad.copy() if unsure is None else plain.bad | unsure
     if bad.any():
         values[bad], bad[bad] = _with_exponents(buffer, starts[bad], ends[bad])
