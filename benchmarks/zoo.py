@@ -191,8 +191,7 @@ def main() -> None:
         )
     if options.write is not None:
         costs = zoo.Costs(machine=options.write, yardstick_us=yardstick, models=found)
-        path = Path(zoo_cost.__file__).with_name(zoo_cost.FILE)
-        path.write_text(json.dumps(costs.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        zoo_cost.FILE.write_text(json.dumps(costs.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def say(line: Mapping[str, Any], as_json: bool) -> None:

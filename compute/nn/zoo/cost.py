@@ -4,12 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, cast
 
 from coterie.errors import InternalError
 
-FILE = "costs.json"
+FILE = Path(__file__).with_name("costs.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Costs:
 @cache
 def recorded() -> Costs:
     """The table that comes with coterie; ``benchmarks/zoo.py --write`` makes it."""
-    return Costs.from_json(json.loads(files(__package__ or "").joinpath(FILE).read_text(encoding="utf-8")))
+    return Costs.from_json(json.loads(FILE.read_text(encoding="utf-8")))
 
 
 def _rounded(cost: Cost) -> dict[str, Any]:

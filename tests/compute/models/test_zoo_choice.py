@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from itertools import product
 from math import log2, nan
 from time import process_time
@@ -17,6 +16,7 @@ from coterie.compute import nn, optim
 from coterie.compute.nn import zoo
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
+from coterie.compute.nn.zoo.cost import FILE
 from coterie.compute.nn.zoo.limits import measures
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.yardstick import least_seconds, yardstick, yardstick_us
@@ -127,7 +127,7 @@ def test_the_recorded_table_is_of_the_models_as_they_are() -> None:
         # The file is its weights, and operators.
         assert 4 * entry.parameters <= cost.size_bytes <= 4 * entry.parameters + 40_000
         assert 1 / entry.classes < share < 1
-    raw = files(zoo).joinpath("costs.json").read_text(encoding="utf-8")
+    raw = FILE.read_text(encoding="utf-8")
     assert json.loads(raw) == costs.to_json() and zoo.Costs.from_json(json.loads(raw)) == costs
 
 
