@@ -31,7 +31,9 @@ def software_vulkan(folder: Path) -> Mapping[str, str] | None:
     described = {"file_format_version": "1.0.0", "ICD": {"library_path": str(found), "api_version": "1.3.0"}}
     icd.write_text(json.dumps(described), encoding="utf-8")
     paths = _with(libraries)["LD_LIBRARY_PATH"]
-    return {"VK_DRIVER_FILES": str(icd), "VK_ICD_FILENAMES": str(icd), "LD_LIBRARY_PATH": paths}
+    # Compiled shaders would be kept in the user's home.
+    kept = {"MESA_SHADER_CACHE_DIR": str(folder / "shaders")}
+    return {"VK_DRIVER_FILES": str(icd), "VK_ICD_FILENAMES": str(icd), "LD_LIBRARY_PATH": paths, **kept}
 
 
 def _with(libraries: Path) -> dict[str, str]:
