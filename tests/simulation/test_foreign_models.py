@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from simulation_kit import CLIENTS, experiment, rows
 
@@ -61,7 +62,8 @@ def test_it_goes_on_learning_from_the_weights_of_the_file() -> None:
     test = rows(200, seed=50)
     wanted = experiment(model=model, evaluation=test, rounds=RoundPolicy(rounds=3, cohort=4))
     history = simulate(wanted, CLIENTS)
-    before = float(np.mean(model(model.parameters, test["x"]).numpy().argmax(axis=1) == test["y"]))
+    logits: npt.NDArray[np.float32] = model(model.parameters, test["x"]).numpy()
+    before = float(np.mean(logits.argmax(axis=1) == test["y"]))
     assert history.final is not None
     assert before < 0.6 < 0.9 < history.final.metrics["accuracy"]
 

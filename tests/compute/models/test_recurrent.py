@@ -120,7 +120,11 @@ def test_the_state_is_differentiated():
 def test_rows_of_float64_meet_weights_of_float32(kind: type[nn.GRU] | type[nn.LSTM], unroll: bool):
     layer = kind(2, 5, unroll)
     params = {name: Array(value) for name, value in layer.init(0).items()}
-    gradients = grad(lambda params: layer(params, Array(X)).sum())(params)
+
+    def total(params: dict[str, Array]) -> Array:
+        return layer(params, Array(X)).sum()
+
+    gradients = grad(total)(params)
     assert {value.dtype.name for value in gradients.values()} == {"float32"} and X.dtype.name == "float64"
 
 
