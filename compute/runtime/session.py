@@ -91,9 +91,6 @@ _INEXACT = ["MatMulScaleFusion"]
 # Moves transpositions behind comparisons. WebGPU has none for bools: one node more for the CPU, and two copies, in
 # every step that counts right answers.
 _ELSEWHERE = ["TransposeOptimizer"]
-# What a plug-in's provider is told. With channels last, which WebGPU's takes by itself, weights that are inputs are
-# transposed in every step, and the same bools besides.
-_TOLD: Mapping[str, Mapping[str, str]] = {"WebGpuExecutionProvider": {"preferredLayout": "NCHW"}}
 
 
 def open_session(
@@ -137,7 +134,8 @@ def open_session(
         options.profile_file_prefix = profile_prefix
     if record:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    providers = [provider] if provider == CPU or not fallback else [provider, CPU]
+    own = (provider, _told(provider, threads))
+    providers = [own] if provider == CPU or not fallback else [own, (CPU, {})]
     data = data if provider == CPU else without_unread_inputs(data)
     # Otherwise a provider that fails, now or in a run, is replaced by the CPU with a word to the terminal alone.
     settings: dict[str, Any] = {"enable_fallback": 0}
@@ -145,7 +143,7 @@ def open_session(
     try:
         if devices:
             # One device, as plug-ins ask for; ONNX Runtime adds the CPU by itself, unless it may not help.
-            options.add_provider_for_devices(devices[:1], dict(_TOLD.get(provider, {})))
+            options.add_provider_for_devices(devices[:1], _told(provider, threads))
         else:
             settings["providers"] = providers
         session = runtime.InferenceSession(data, options, disabled_optimizers=disabled, **settings)
@@ -163,6 +161,20 @@ def open_session(
     if provider not in session.get_providers():
         raise GraphRefused(f"ONNX Runtime loaded the graph without {provider}.", provider=provider)
     return cast(Session, session)
+
+
+def _told(provider: str, threads: int) -> dict[str, str]:
+    """What a provider is told beside the session's own options."""
+    match provider:
+        case "WebGpuExecutionProvider":
+            # With channels last, which it takes by itself, weights that are inputs are transposed in every step, and
+            # the same bools besides.
+            return {"preferredLayout": "NCHW"}
+        case "OpenVINOExecutionProvider":
+            # It has threads of its own, otherwise as many as the machine has cores.
+            return {"num_of_threads": str(threads)}
+        case _:
+            return {}
 
 
 def assignment(session: Session) -> list[tuple[str, str, str]]:
