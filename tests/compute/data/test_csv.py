@@ -196,6 +196,7 @@ BAD: list[tuple[str | bytes, dict[str, Any], str, str]] = [
     (TABLE, {"select": {"x": []}}, "joins no column", "data_missing"),
     (TABLE, {"dtypes": {"weight": "str"}}, "column 'weight', which is not read", "data_missing"),
     (TABLE, {"dtypes": {"age": "complex64"}}, "'age' of people.csv cannot be read as 'complex64'", "data_dtype"),
+    ("a,b\n1", {}, "row 1 has 1 cells; the first line has 2. The file ends within this row", "data_shape"),
     ("a,a\n1,2\n", {}, "names column 'a' twice", "data_surplus"),
     ("a,b\n\n\n", {}, "there is no row", "data_empty"),
     ("a,b", {}, "there is no row", "data_empty"),

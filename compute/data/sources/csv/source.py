@@ -13,7 +13,7 @@ from typing import IO, cast, final
 import numpy as np
 
 from coterie.compute.data.sources.arrays import ArraySource, Values
-from coterie.compute.data.sources.csv.cells import BadText, cells
+from coterie.compute.data.sources.csv.cells import BadText, Cells, cells
 from coterie.compute.data.sources.csv.lines import blocks, is_open, line_ends
 from coterie.compute.data.sources.csv.planning import plan
 from coterie.compute.data.sources.csv.table import Part, Table
@@ -100,14 +100,17 @@ class CsvSource(LoadedSource):
             if following is None:
                 return None, iter(())
             first = following
-        sample = cells(_ended(first), ord(self.delimiter), len(header))
+        sample = self._cells(first, len(header))
         return plan(name, tuple(header), sample, self.select, self.dtypes or {}, self.missing), chain([first], text)
 
     def _block(self, table: Table, text: bytes) -> list[Part]:
+        return table.read(self._cells(text, len(table.header)))
+
+    def _cells(self, text: bytes, width: int) -> Cells:
         try:
-            return table.read(cells(_ended(text), ord(self.delimiter), len(table.header)))
+            return cells(_ended(text), ord(self.delimiter), width)
         except BadText as bad:
-            if bad.column is None and not text.endswith(b"\n") and bad.row + 1 == _lines(text):
+            if not text.endswith(b"\n") and bad.row + 1 == _lines(text):
                 bad.hint = "The file ends within this row: it may have been cut off."
             raise
 
