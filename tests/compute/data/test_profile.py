@@ -74,7 +74,7 @@ def test_the_slow_part_is_named_with_the_three_rates(
 
 @pytest.mark.capability("F10")
 def test_workers_keep_a_device_busy_that_one_would_let_wait() -> None:
-    """A step takes half of what one worker takes for its batch; all of it sleeps, so a loaded machine matters little."""
+    """A step takes half of what one worker takes for its batch. All of it sleeps, so little depends on the machine."""
     alone, four = (measured(QUICK, 2 * SLOW, SLOW, workers) for workers in (1, 4))
     assert alone.busy < 0.65 and alone.bottleneck == "mapping"
     assert four.busy > alone.busy + 0.15 and four.bottleneck == "training"
