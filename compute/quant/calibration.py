@@ -1,6 +1,6 @@
 """What the activations of a model are like on some rows: the calibration before quantisation."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -13,8 +13,8 @@ from coterie.compute.quant.placement import activations, results, sites
 from coterie.compute.quant.ranges import chosen_range
 from coterie.compute.quant.reading import read_model
 from coterie.compute.quant.settings import QuantSettings
-from coterie.compute.runtime.session import CPU, DTYPES, NodeArg, Session, open_session
-from coterie.errors import InputError
+from coterie.compute.runtime.session import CPU, DTYPES, NodeArg, Session, first_line, open_session
+from coterie.errors import GraphRefused, InputError
 
 Batch = Mapping[str, NDArray]
 
@@ -51,7 +51,7 @@ def observe(
     computed = [name for name in names if name not in inputs]
     found: dict[str, Histogram] = {}
     for feed in feeds(batches, inputs):
-        results = dict(zip(computed, session.run(computed, feed) if computed else (), strict=True))
+        results = dict(zip(computed, _run(session, computed, feed), strict=True))
         for name in names:
             array = results[name] if name in results else feed[name]
             if not np.isfinite(array).all():
@@ -69,6 +69,13 @@ def observe(
 def ranges_of(observations: Mapping[str, Histogram], settings: QuantSettings) -> dict[str, Range]:
     """The range of every tensor by the settings' method: see `quant.ranges.chosen_range`."""
     return {name: chosen_range(seen, settings) for name, seen in observations.items()}
+
+
+def _run(session: Session, names: Sequence[str], feed: Batch) -> Sequence[NDArray]:
+    try:
+        return session.run(names, feed) if names else ()
+    except Exception as error:  # the runtime raises classes of its own, one per status code
+        raise GraphRefused(f"The graph cannot be run on a calibration row: {first_line(error)}") from error
 
 
 def _observed(proto: ModelProto) -> tuple[str, ...]:

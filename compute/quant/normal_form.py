@@ -13,11 +13,13 @@ from onnx import ModelProto, helper, numpy_helper
 
 from coterie.compute.ir import NDArray
 from coterie.compute.quant.reading import attribute, fresh, names_in
+from coterie.errors import GraphRefused
 
 
 def in_normal_form(proto: ModelProto) -> ModelProto:
     """The same function, with weights on the right. The graph that is given stays as it is; names stay where tensors
-    do, and new ones depend on nothing but the graph.
+    do, and new ones depend on nothing but the graph. Raises GraphRefused for weights that are moved in a way that is
+    not possible.
     """
     after = ModelProto()
     after.CopyFrom(proto)
@@ -48,7 +50,12 @@ def _fold_moved_weights(proto: ModelProto) -> None:
             kept.append(node)
             continue
         source = node.input[0]
-        value = move(node, [numpy_helper.to_array(constants[name]) for name in node.input if name])
+        try:
+            value = move(node, [numpy_helper.to_array(constants[name]) for name in node.input if name])
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            raise GraphRefused(
+                f"The graph's {node.op_type} ({node.name or made}) cannot be computed: {error}"
+            ) from error
         own = source if uses.get(source, 0) == 1 else made
         renamed[made] = own
         constants[own] = numpy_helper.from_array(np.ascontiguousarray(value), own)

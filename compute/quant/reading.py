@@ -1,10 +1,11 @@
 """Reading an inference graph that is to be quantised, and writing it again."""
 
-from typing import Any
+from typing import Any, cast
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, checker
 
+from coterie.compute.runtime.session import first_line
 from coterie.errors import GraphRefused
 
 _LEAST_OPSET = 13
@@ -18,8 +19,9 @@ def read_model(model: bytes) -> ModelProto:
     """
     try:
         proto = ModelProto.FromString(model)
-    except Exception as error:  # protobuf raises several classes
-        raise GraphRefused(f"The bytes are not an ONNX graph: {error}") from error
+        cast(Any, checker).check_model(proto)
+    except Exception as error:  # protobuf and the checker raise several classes
+        raise GraphRefused(f"The bytes are not an ONNX graph: {first_line(error)}") from error
     opset = max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
     if opset < _LEAST_OPSET:
         raise GraphRefused(

@@ -287,10 +287,11 @@ def test_settings_that_do_not_exist_are_refused_by_name(fields: dict[str, Any], 
 @given(data=st.data())
 def test_damaged_files_are_refused_and_never_crash(data: st.DataObject) -> None:
     model, calibration, _ = small_cnn()
-    damaged = bytearray(model[: data.draw(st.integers(0, len(model)))])
-    for _ in range(data.draw(st.integers(0, 3))):
-        if damaged:
-            damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytearray(model)
+    for place, value in data.draw(st.lists(st.tuples(st.integers(0, len(model) - 1), st.integers(0, 255)), max_size=4)):
+        damaged[place] = value
+    if data.draw(st.integers(0, 4)) == 0:
+        del damaged[data.draw(st.integers(0, len(damaged))) :]
     try:
         quantise(bytes(damaged), [{"x": calibration[:2]}])
     except CoterieError as error:
