@@ -131,7 +131,9 @@ def _lint_imports(root: Path, folder: str, source: str) -> subprocess.CompletedP
     (package / "faults.py").touch()
     for name in (*FOLDERS, *_named_modules()):
         (package / name).mkdir(parents=True, exist_ok=True)
-        (package / name / "__init__.py").touch()
+        for room in (package / name, *(package / name).parents):
+            if room.is_relative_to(package):
+                (room / "__init__.py").touch()
     (package / folder / "planted.py").write_text(source, encoding="utf-8")
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (root / "pyproject.toml").write_text(settings, encoding="utf-8")
