@@ -34,8 +34,8 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """The rows [start, stop) of a pass, which are being made."""
+class _Begun:
+    """The rows [start, stop) of a pass, which are being made; ``made`` waits for them."""
 
     epoch: int
     start: int
@@ -49,11 +49,12 @@ class BatchStream:
     Guarantees: the same batches, bit for bit, whatever the number and speed of the workers, and after ``restore`` of a
     ``state`` that another stream of the same pipeline gave, in this process or another. What a step raises is raised
     where its batch would have come; the stream has ended then, as it has after the last batch. ``close`` ends its
-    workers, as does leaving a ``with`` block.
+    workers, as does leaving a ``with`` block. One thread at a time may use a stream.
     """
 
     def __init__(self, batched: Batched) -> None:
         self._batched = batched
+        self._pipeline = batched.describe()
         self._cursor = Cursor()
         self._signals = Signals.first(batched.points)
         self._made = 0
@@ -92,7 +93,7 @@ class BatchStream:
             "step": cursor.step,
             "signals": dict(signals.values),
             "updates": dict(signals.updates),
-            "pipeline": self._batched.describe(),
+            "pipeline": self._pipeline,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -106,11 +107,16 @@ class BatchStream:
                 hint="Build the same pipeline, over the same data, or start from the beginning.",
             )
         numbers = [state[name] for name in ("epoch", "position", "batch", "step")]
-        if not all(type(number) is int and number >= 0 for number in numbers):
+        length, points = self._batched.stage.length, self._signals.values.keys()
+        whole = all(type(number) is int and number >= 0 for number in numbers)
+        if not whole or (length is not None and numbers[1] > length):
             raise InputError(f"{numbers} is no position of a stream of batches.")
+        values, updates = dict(state["signals"]), dict(state["updates"])
+        if values.keys() != points or not updates.keys() <= points:
+            raise InputError("The state has the values of other sync points.", hint="Give what state() returned.")
         self._stop_running()
         self._cursor = Cursor(*numbers)
-        self._signals = replace(self._signals, values=dict(state["signals"]), updates=dict(state["updates"]))
+        self._signals = replace(self._signals, values=values, updates=updates)
 
     def sync_update(self, name: str, value: Any) -> None:
         """Give the value that a sync point takes the next time that it is due. Raises ArgumentValueError for a name
@@ -185,9 +191,9 @@ class BatchStream:
         if barren > (PATIENCE if length is None else max(2 * length, 1_000)):
             raise nothing_left(self._batched.stage)
 
-    def _collected(self, pending: Pending) -> Iterator[_Piece]:
+    def _collected(self, pending: Pending) -> Iterator[_Begun]:
         """Pieces in order; others are begun while one is used."""
-        batched, queue, waiting = self._batched, deque[_Piece](), 0
+        batched, queue, waiting = self._batched, deque[_Begun](), 0
         epoch, start, length = self._cursor.epoch, self._cursor.position, self._batched.stage.length
         while True:
             while len(queue) <= batched.pieces_ahead and (batched.passes is None or epoch < batched.passes):
@@ -198,7 +204,7 @@ class BatchStream:
                 if span <= 0:
                     break
                 stop = start + span if length is None else min(start + span, length)
-                queue.append(_Piece(epoch, start, stop, self._begun(epoch, start, stop)))
+                queue.append(_Begun(epoch, start, stop, self._begun(epoch, start, stop)))
                 waiting += stop - start
                 epoch, start = (epoch + 1, 0) if stop == length else (epoch, stop)
             if not queue:
@@ -214,5 +220,4 @@ class BatchStream:
         full = stop - start == size or (stop == batched.stage.length and not batched.batching.drop_remainder)
         whole = not batched.stage.sparse and start % size == 0 and stop - start <= size and full and stop > start
         located = batched.stage.locate(Address.span(epoch, start, stop), self._memory)
-        piece = Piece(located, self._signals.values, (epoch, start // size) if whole else None)
-        return self._workers.submit(piece)
+        return self._workers.submit(Piece(located, self._signals.values, (epoch, start // size) if whole else None))

@@ -100,6 +100,8 @@ def test_only_the_state_of_the_same_pipeline_over_the_same_rows_is_taken() -> No
         numbered(20).shuffle(1).batch(5).stream().restore(state)
     with pytest.raises(InputError, match="no state"):
         numbered(20).batch(4).stream().restore({"epoch": 0})
-    for wrong in (-1, 1.0, True, None):
+    for wrong in (-1, 1.0, True, None, 21):
         with pytest.raises(InputError, match="no position"):
             numbered(20).shuffle(1).batch(4).stream().restore({**state, "position": wrong})
+    with pytest.raises(InputError, match="other sync points"):
+        numbered(20).shuffle(1).batch(4).stream().restore({**state, "signals": {"level": 1}})
