@@ -32,7 +32,7 @@ class Feature:
     example.
     A column of text is read in one of two ways. encoding ``utf-8``: its bytes, uint8 of shape (L,), zeros after them;
     a text that is empty or takes more than L bytes is all zeros. vocabulary: the text's place in it, from 1, as int32;
-    0 for any other text. A cell that is a number counts as its shortest text.
+    0 for any other text. A cell that is a number counts as its text in canonical JSON.
     Raises errors.ConfigurationError (``schema_invalid``).
     """
 

@@ -1,17 +1,21 @@
 """Cells of text as numbers: their bytes, or their places in a vocabulary."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.protocol.canonical import canonical_json
+
 Array = npt.NDArray[Any]
 
 
 def texts_of(cells: Array) -> list[str] | None:
-    """Each cell's text, without spaces at its ends. A number has its shortest text: 7.0 is ``7``. None for a missing
-    one is the empty text; None for an array that holds neither text nor numbers.
+    """Each cell's text, without spaces at its ends. A number has the text that canonical JSON gives it (RFC 8785): 7.0
+    is ``7``. A missing cell (None, or a number that is not finite) is the empty text. None for an array that holds
+    neither text nor numbers.
     """
     kind = cells.dtype.kind
     if kind not in "biufUSO":
@@ -33,10 +37,14 @@ def as_places(texts: Sequence[str], vocabulary: Sequence[str]) -> npt.NDArray[np
 
 
 def _text(cell: object) -> str:
-    if cell is None:
-        return ""
-    if isinstance(cell, bytes):
-        return cell.decode("utf-8", "replace").strip()
-    if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
-        return str(int(cell))
-    return str(cell).strip()
+    match cell:
+        case bytes():
+            return cell.decode("utf-8", "replace").strip()
+        case bool() | int():
+            return str(cell).lower()
+        case float():
+            return canonical_json(cell).decode() if math.isfinite(cell) else ""
+        case None:
+            return ""
+        case _:
+            return str(cell).strip()

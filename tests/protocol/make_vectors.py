@@ -21,6 +21,7 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, request_message, sign_plan, sign_request
 from coterie.protocol.tensors import encode_tensors
+from coterie.protocol.texts import as_bytes, as_places, texts_of
 from coterie.protocol.update import METADATA_KEY, encode_update, read_update
 from coterie.protocol.wire import BlobRef
 
@@ -452,6 +453,42 @@ def signatures() -> Json:
     }
 
 
+TEXT_FEATURE: Json = Feature(name="city", dtype="uint8", shape=(8,), encoding="utf-8").to_json()
+
+
+def texts() -> Json:
+    cells = ["Ulm", " Bonn ", "", None, "K\u00f6ln", "ABCDEFGHI", "007", 7, 7.0, 7.5, 1e-7, -0.0, True, "\u6771\u4eac"]
+    vocabulary = ("Bonn", "7", "007", "true", "1e-7")
+    return {
+        "title": "Cells of text as a schema reads them: bytes, and places in a vocabulary.",
+        "provenance": "coterie's own definition; numbers as RFC 8785 writes them.",
+        "how": "strip spaces at the ends of `cell` and take its `text`; its UTF-8 bytes with zeros up to `length` are "
+        "`bytes`, all zeros where they are more; `place` is that in the vocabulary, from 1, or 0. Refuse the others.",
+        "length": 8,
+        "vocabulary": list(vocabulary),
+        "cells": [
+            {
+                "cell": cell,
+                "text": (text := (texts_of(np.array([cell], object)) or [""])[0]),
+                "bytes": as_bytes([text], 8).tobytes().hex(),
+                "place": int(as_places([text], vocabulary)[0]),
+            }
+            for cell in cells
+        ],
+        "refused": [
+            {"feature": {**TEXT_FEATURE, **changes}, "code": "schema_invalid"}
+            for changes in (
+                {"encoding": "latin-1"},
+                {"encoding": None},
+                {"vocabulary": ["a"]},
+                {"dtype": "int32"},
+                {"high": 3},
+                {"columns": ["a", "b"]},
+            )
+        ],
+    }
+
+
 def spreads_of_clients() -> Json:
     metrics = ("examples", "loss", "accuracy")
     cases = {
@@ -496,6 +533,7 @@ FILES = {
     "update.json": updates,
     "signatures.json": signatures,
     "spread.json": spreads_of_clients,
+    "texts.json": texts,
 }
 
 

@@ -44,8 +44,8 @@ def test_bytes_hold_every_text_that_has_room(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("cells", "texts"),
     [
-        (np.array([7.0, 7.5]), ["7", "7.5"]),
-        (np.array([True, False]), ["True", "False"]),
+        (np.array([7.0, 7.5, 1e-7, -0.0, np.nan, np.inf]), ["7", "7.5", "1e-7", "0", "", ""]),
+        (np.array([True, False]), ["true", "false"]),
         (np.array([b"x", b"\xff"]), ["x", "\N{REPLACEMENT CHARACTER}"]),
         (np.array([None, "x", 3], object), ["", "x", "3"]),
         (np.array(["2020-01-01"], "datetime64[D]"), None),

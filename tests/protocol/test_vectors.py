@@ -18,7 +18,7 @@ from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import FAMILIES, NO_STATE, Keys, Shape, families, parse
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
-from coterie.protocol.schema import DataSchema
+from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, request_message, verify, verify_plan, verify_request
 from coterie.protocol.update import REFUSALS, encode_update, read_update
@@ -91,6 +91,28 @@ def test_layout_and_schema() -> None:
         assert list(layout.segments(case["slices"])) == case["segments"]
         assert list(layout.rows(case["slices"])) == case["rows"]
     assert DataSchema.from_json(file["schema"]).digest == file["schema_digest"]
+
+
+@pytest.mark.parametrize("case", cases("texts", "cells"))
+def test_a_cell_of_text(case: Any) -> None:
+    file = FILES["texts"]
+    length, vocabulary = file["length"], tuple(file["vocabulary"])
+    features = (
+        Feature(name="bytes", dtype="uint8", shape=(length,), encoding="utf-8", columns=("cell",)),
+        Feature(name="place", dtype="int32", vocabulary=vocabulary, columns=("cell",)),
+    )
+    for feature in features:
+        schema = DataSchema((feature,), Label(name="none", constant=0))
+        read = schema.check({"cell": np.array([case["cell"]], object)}, "the vector")[feature.name][0]
+        assert (read.tobytes().hex() if feature.encoding else read) == case[feature.name]
+
+
+@pytest.mark.parametrize("case", cases("texts", "refused"))
+def test_a_reading_of_text_that_must_be_refused(case: Any) -> None:
+    label = Label(name="none", constant=0).to_json()
+    with pytest.raises(errors.ConfigurationError) as caught:
+        DataSchema.from_json({"features": [case["feature"]], "label": label})
+    assert caught.value.reason == case["code"]
 
 
 @pytest.mark.parametrize("case", cases("layout", "refused"))
