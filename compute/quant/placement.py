@@ -55,20 +55,16 @@ def activations(proto: ModelProto, places: Sequence[Site]) -> tuple[str, ...]:
 
 
 def results(proto: ModelProto, places: Sequence[Site]) -> tuple[str, ...]:
-    """Names of what convolutions make that neither a quantised operator reads nor the graph gives out, behind passing
-    nodes at most. An integer kernel of a convolution hands out levels, so without a range it stays in float32;
+    """Names of what convolutions make that no quantised operator reads, behind passing nodes at most, and that is no
+    output of the graph. An integer kernel of a convolution hands out levels, so without a range it stays in float32;
     those of products can hand out floats.
     """
     quantised = {site.node for site in places}
     led = {name: above(proto, name, quantised) for name in activations(proto, places)}
     covered = set(led) | {proto.graph.node[nodes[-1]].input[0] for nodes in led.values() if nodes}
-    ends = frozenset(value.name for value in proto.graph.output)
-    return tuple(
-        node.output[0]
-        for index, node in enumerate(proto.graph.node)
-        if index in quantised and node.op_type == "Conv" and node.output[0] not in covered
-        if not reaches(proto, index, ends)
-    )
+    covered |= {value.name for value in proto.graph.output}
+    made = (proto.graph.node[site.node] for site in places)
+    return tuple(node.output[0] for node in made if node.op_type == "Conv" and node.output[0] not in covered)
 
 
 def _is_weight(tensor: Any) -> bool:
