@@ -1,10 +1,10 @@
 """Run ONNX files with ONNX Runtime and NumPy alone. A script for a process of its own (``python -P bare.py FOLDER``):
 it imports nothing of coterie, so what it shows holds for whoever has the files and no coterie.
 
-FOLDER/request.json: ``files``, their names; ``inputs``, their input names; ``repeats``, how many timed runs of one
-batch; ``threads`` of a session. FOLDER/feeds.npz: ``input_<i>``, batches of input i, [batches, *shape].
-FOLDER/outputs.npz gets ``file_<j>_output_<k>``, [batches, *shape]; standard output one line of JSON, which is
-``{"error": ...}`` where ONNX Runtime does not load or run a file.
+FOLDER/request.json: ``files``, their names; ``inputs`` and ``outputs``, names of theirs (no outputs: all); ``repeats``,
+how many timed runs of one batch; ``threads`` of a session. FOLDER/feeds.npz: ``input_<i>``, batches of input i,
+[batches, *shape]. FOLDER/outputs.npz gets ``file_<j>_output_<k>``, [batches, *shape]; standard output one line of JSON,
+which is ``{"error": ...}`` where ONNX Runtime does not load or run a file.
 """
 
 import json
@@ -27,6 +27,17 @@ def session(path: Path, threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return RUNTIME.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def dense(result: Any) -> Any:
+    """An array of numbers; of what classifiers of scikit-learn give, a dictionary for each row, its values side by
+    side.
+    """
+    by_row = not hasattr(result, "dtype")
+    made: Any = np.array([[*row.values()] for row in result], np.float32) if by_row else result
+    if made.dtype.kind not in "biuf":
+        raise ValueError("one of its outputs is no array of numbers")
+    return made
 
 
 def timed(sessions: list[Any], feeds: list[dict[str, Any]], repeats: int) -> list[list[float]]:
@@ -52,15 +63,18 @@ def answer(folder: Path) -> dict[str, Any]:
         {name: column[batch] for name, column in zip(request["inputs"], columns, strict=True)} for batch in range(count)
     ]
     sessions = [session(folder / name, request["threads"]) for name in request["files"]]
+    names: list[list[str]] = [
+        request["outputs"] or [str(output.name) for output in one.get_outputs()] for one in sessions
+    ]
     outputs: dict[str, Any] = {}
     for index, one in enumerate(sessions):
-        results = [one.run(None, given) for given in feeds]
+        results = [one.run(names[index], given) for given in feeds]
         for position in range(len(results[0])):
-            outputs[f"file_{index}_output_{position}"] = np.stack([result[position] for result in results])
+            outputs[f"file_{index}_output_{position}"] = np.stack([dense(result[position]) for result in results])
     np.savez(folder / "outputs.npz", **outputs)
     return {
         "onnxruntime": str(RUNTIME.__version__),
-        "names": [[str(output.name) for output in one.get_outputs()] for one in sessions],
+        "names": names,
         "milliseconds": timed(sessions, feeds, request["repeats"]),
         "modules": sorted({name.partition(".")[0] for name in sys.modules}),
     }

@@ -31,15 +31,22 @@ class BareRun:
 
 
 def run_bare(
-    files: Sequence[ModelFile], batches: Sequence[Mapping[str, NDArray]], *, repeats: int = 0, threads: int = 1
+    files: Sequence[ModelFile],
+    batches: Sequence[Mapping[str, NDArray]],
+    *,
+    outputs: Sequence[str] = (),
+    repeats: int = 0,
+    threads: int = 1,
 ) -> list[BareRun]:
     """What each of these ONNX files makes of the batches, in ONNX Runtime on the CPU and nothing else.
 
     files: bytes, or paths of files whose weights lie beside them. batches: arrays by input name, at least one batch;
-    all files have the same inputs. repeats: how many runs of one batch are timed; the files take turns.
+    all files have the same inputs. outputs: names of those that are wanted, all where none is named; dictionaries by
+    row, which classifiers of scikit-learn give, become arrays. repeats: how many runs of one batch are timed; the files
+    take turns.
 
-    The process is a Python of its own; that no module of coterie is in it is checked. Raises
-    GraphRefused (code ``bare_runtime``) when ONNX Runtime refuses a file or a batch, InputError for no batches.
+    The process is a Python of its own; that no module of coterie is in it is checked. Raises GraphRefused (code
+    ``bare_runtime``) when ONNX Runtime refuses a file or a batch, InputError for no batches.
     """
     if not batches:
         raise InputError("run_bare: there is no batch to run.", hint="Give at least one.")
@@ -49,7 +56,7 @@ def run_bare(
         inputs = list(batches[0])
         columns = {f"input_{i}": np.stack([batch[name] for batch in batches]) for i, name in enumerate(inputs)}
         np.savez(folder / "feeds.npz", **columns)  # pyright: ignore[reportArgumentType]  its stub forgets keywords
-        request = {"files": names, "inputs": inputs, "repeats": repeats, "threads": threads}
+        request = {"files": names, "inputs": inputs, "outputs": list(outputs), "repeats": repeats, "threads": threads}
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
         answer = _answered(folder)
         with np.load(folder / "outputs.npz", allow_pickle=False) as held:

@@ -126,7 +126,13 @@ def _measured(
     calibrated: int,
 ) -> ExportReport:
     """Both files on all rows in a bare runtime, and the first rows on the NumPy reference."""
-    before, after = run_bare([opened.file, data], batches, repeats=options.repeats, threads=options.threads)
+    before, after = run_bare(
+        [opened.file, data],
+        batches,
+        outputs=list(opened.graph.outputs),
+        repeats=options.repeats,
+        threads=options.threads,
+    )
     shape = next(iter(opened.graph.inputs.values())).type.shape
     size = shape[0] if shape else 1
     rows = len(batches) * size if examples is None else examples.rows

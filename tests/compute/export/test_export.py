@@ -201,7 +201,7 @@ def test_a_weight_that_a_loop_reads_too_has_one_name_in_both_places() -> None:
 # ---- foreign files
 
 
-@pytest.mark.parametrize("name", ["cnn_13", "transformer_18_dynamo", "gru_17"])
+@pytest.mark.parametrize("name", ["cnn_13", "transformer_18_dynamo", "gru_17", "sk_logistic_17", "sk_text_13"])
 def test_files_of_other_exporters_keep_their_answers(name: str) -> None:
     made = export(FIXTURES / f"{name}.onnx", quick(sizes={"batch": 3}))
     assert made.report.parity.largest < 1e-5 and made.report.agreement.largest < 1e-5
@@ -383,6 +383,15 @@ def test_what_a_bare_runtime_cannot_run_is_said_in_its_words() -> None:
     with pytest.raises(GraphRefused, match="bare ONNX Runtime does not run the file: .*INVALID_ARGUMENT") as refused:
         run_bare([CONV], [wrong])
     assert refused.value.reason == "bare_runtime"
+
+
+def test_outputs_that_are_no_numbers_can_be_left_out() -> None:
+    """The labels of this classifier are words, its probabilities a dictionary for each row."""
+    file, x = FIXTURES / "sk_text_13.onnx", rows(2, 5)
+    with pytest.raises(GraphRefused, match="no array of numbers"):
+        run_bare([file], [{"x": x}])
+    (found,) = run_bare([file], [{"x": x}], outputs=["output_probability"])
+    np.testing.assert_allclose(found.outputs["output_probability"][0].sum(axis=1), 1.0, rtol=1e-5)
 
 
 def test_a_process_that_has_coterie_in_it_proves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
