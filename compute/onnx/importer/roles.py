@@ -115,15 +115,20 @@ def _normalising(steps: Iterable[Step]) -> list[tuple[Step, tuple[int, int]]]:
 
 def _read_as_data(steps: Iterable[Step], held: Mapping[str, NDArray]) -> set[str]:
     floats = {name for name, array in held.items() if array.dtype.name in FLOATS and array.ndim}
-    products, found = set[str](), set[str]()
+    makers: dict[str, str] = {}
+    found: set[str] = set()
     for step in steps:
+        before = {makers.get(name) for name in step.inputs}
+        weighing = step.operator in _WEIGHING or (step.operator == "Add" and before & _PRODUCTS)
         others = KNOWN_INPUTS.get(step.operator, ())
-        weighing = step.operator in _WEIGHING or (step.operator == "Add" and products.intersection(step.inputs))
+        # Exporters write normalisation by groups as one by instances of a reshaped array, with a scale and an offset
+        # of its own that do nothing; those that are trained follow.
+        if step.operator == "InstanceNormalization" and makers.get(step.inputs[0] if step.inputs else "") == "Reshape":
+            others = (1, 2) if all(name in held and is_uniform(held[name]) for name in step.inputs[1:]) else others
         found.update(
             name
             for index, name in enumerate(step.inputs)
             if name in floats and index not in others and (weighing or held[name].size > 1)
         )
-        if step.operator in _PRODUCTS:
-            products.update(step.outputs)
+        makers.update(dict.fromkeys(step.outputs, step.operator))
     return found

@@ -124,6 +124,8 @@ MODELS: dict[str, Given] = {
     "cnn_20": Given(_file("cnn_20"), floats(2, 9, 9), 10),
     "fresh_13": Given(_file("fresh_13"), floats(2, 8, 8), 7),
     "fresh_18_dynamo": Given(_file("fresh_18_dynamo"), floats(2, 8, 8), 7),
+    "groups_17": Given(_file("groups_17"), floats(2, 8, 8), 8),
+    "groups_21_dynamo": Given(_file("groups_21_dynamo"), floats(2, 8, 8), 8),
     "transformer_17": Given(_file("transformer_17"), ids, 18),
     "transformer_18_dynamo": Given(_file("transformer_18_dynamo"), ids, 17),
     "gru_17": Given(_file("gru_17"), floats(7, 5), 5),

@@ -104,6 +104,15 @@ def _fresh(torch: Any) -> Any:
     )
 
 
+def _groups(torch: Any) -> Any:
+    """Normalisation by groups, which older operator sets write as normalisation by instances."""
+    nn = torch.nn
+    return nn.Sequential(
+        *(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.GroupNorm(2, 4)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)),
+    )
+
+
 def _trained(torch: Any) -> Any:
     """A network whose scales, offsets and statistics are numbers of their own, as after training."""
     nn = torch.nn
@@ -178,6 +187,8 @@ MAKERS: dict[str, Callable[[], None]] = {
     "readings_21_dynamo": lambda: _torch("readings_21_dynamo", _readings, (2, 4), 21, dynamo=True),
     "fresh_13": lambda: _torch("fresh_13", _fresh, (2, 2, 8, 8), 13),
     "fresh_18_dynamo": lambda: _torch("fresh_18_dynamo", _fresh, (2, 2, 8, 8), 18, dynamo=True),
+    "groups_17": lambda: _torch("groups_17", _groups, (2, 2, 8, 8), 17),
+    "groups_21_dynamo": lambda: _torch("groups_21_dynamo", _groups, (2, 2, 8, 8), 21, dynamo=True),
     "cnn_20": lambda: _torch("cnn_20", _trained, (2, 2, 9, 9), 20),
     "gru_17": lambda: _torch("gru_17", _recurrent("GRU"), (2, 7, 5), 17),
     "gru_18_dynamo": lambda: _torch("gru_18_dynamo", _recurrent("GRU"), (2, 7, 5), 18, dynamo=True),
