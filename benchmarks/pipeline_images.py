@@ -65,7 +65,8 @@ def busy(pipeline: Batched, step: float, steps: int) -> float:
 
 def images(steps: int = 30, workers: int | None = None) -> dict[str, Any]:
     """busy: for each crew, and for one thread alone. profile: the verdict with one worker."""
-    pipeline, crew_size = batches(), workers or os.cpu_count() or 1
+    # One more than there are cores: where a thread waits for the interpreter, another has a core's work to do.
+    pipeline, crew_size = batches(), workers or (os.cpu_count() or 1) + 1
     alone = pipeline.workers(1)
     with pipeline.dict_iterator() as stream:
         next(stream)
