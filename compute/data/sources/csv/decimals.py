@@ -54,11 +54,6 @@ class Decimals:
     negative: NDArray
     bad: NDArray
 
-    @property
-    def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-        """The fields."""
-        return self.mantissa, self.fraction, self.negative, self.bad
-
 
 def decimals(buffer: NDArray, starts: NDArray, ends: NDArray) -> Decimals:
     """Read the cells ``buffer[starts[i]:ends[i]]``.

@@ -84,6 +84,8 @@ class Table:
         if found is None:
             raise InternalError(f"No numbers were read for column {wanted.name!r}.")
         part = found.at(_consecutive(wanted.places))
+        if not wanted.vector:
+            part = part.packed()
         column = part.values
         if wanted.dtype in INTEGERS:
             limits = np.iinfo(wanted.dtype)
