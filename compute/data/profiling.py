@@ -30,7 +30,8 @@ class DataProfile:
     ``per_batch_map``, by all workers together. training: the consumer. pipeline: loading and mapping one after the
     other in the same workers, ``1 / (1 / loading + 1 / mapping)``. bottleneck: what makes the whole slow. busy: the
     share of the time in which the consumer worked, as measured. waits: whether the slower part of the pipeline spends
-    most of its time off the processor (files, networks, another thread's interpreter). rows: how many were looked at.
+    most of its time off the processor (files, networks, the interpreter that another thread holds, a core that another
+    program uses). rows: how many were looked at.
     """
 
     loading: float
