@@ -110,8 +110,8 @@ def simulate_full(
 
     clients: each client's rows: arrays by feature and label name, or whatever else a device takes as its data (a file,
     a folder, a function, a data set; see `load_data`); `VirtualClients` makes them when they are chosen. engine: where
-    clients work: ``threads`` or ``processes`` (see docs/simulation.md). workers: clients that work at once, each on one thread
-    of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
+    clients work: ``threads`` or ``processes`` (see docs/simulation.md). workers: clients that work at once, each on one
+    thread of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
     ``module:attribute``, which engines with processes need; None runs the plan's graphs.
     on_event: gets one ``round`` event per round. watch: told how many clients of a round are done. folder: where model
     versions (``<sha256>.safetensors``) and, after every round, a checkpoint and the run's files (``rounds.jsonl``,
