@@ -134,8 +134,9 @@ def open_session(
         options.profile_file_prefix = profile_prefix
     if record:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    own = (provider, _told(provider, threads))
-    providers = [own] if provider == CPU or not fallback else [own, (CPU, {})]
+    providers: list[tuple[str, dict[str, str]]] = [(provider, _told(provider, threads))]
+    if provider != CPU and fallback:
+        providers.append((CPU, {}))
     data = data if provider == CPU else without_unread_inputs(data)
     # Otherwise a provider that fails, now or in a run, is replaced by the CPU with a word to the terminal alone.
     settings: dict[str, Any] = {"enable_fallback": 0}
