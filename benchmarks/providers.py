@@ -138,8 +138,29 @@ def main() -> None:
         lines += [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         lines = list(here("this interpreter", asked.only))
+    if asked.json:
+        print(*map(json.dumps, lines), sep="\n")
+    else:
+        show(lines)
+
+
+def show(lines: list[dict[str, Any]]) -> None:
+    """One table for people: a row for each environment and provider, a column for each case."""
+    cases = list(dict.fromkeys(line["case"] for line in lines if "case" in line))
+    cells: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
-        print(json.dumps(line) if asked.json else "  ".join(f"{name}={value}" for name, value in line.items()))
+        row = cells.setdefault((line["environment"], line["provider"].removesuffix("ExecutionProvider")), {})
+        if "case" not in line:
+            row["recipes"] = f"{line['recipes_s']} s"
+        elif line["step_us"] is None:
+            row[line["case"]] = line["fault"][:24]
+        else:
+            row[line["case"]] = f"{line['step_us']:.0f} us, x {line['ratio']}" + ("" if line["whole"] else " (part)")
+    table = [["environment", "provider", "recipes", *cases]]
+    table += [[*key, *(row.get(name, "-") for name in ("recipes", *cases))] for key, row in cells.items()]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":
