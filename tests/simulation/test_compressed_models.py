@@ -49,10 +49,6 @@ EXACT: dict[str, dict[str, Any]] = {
     "secure sums": {"secure_aggregation": True, "rounds": RoundPolicy(rounds=2, cohort=6, min_updates=4)},
 }
 LOSSY: dict[str, dict[str, Any]] = {
-    "noise in each step": {
-        "privacy": ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=60),
-        "rounds": PRIVATE,
-    },
     "int8": {"codecs": ("int8", "float32")},
     "eden": {"codecs": ("eden:4", "float32")},
     "broadcast of 8 bits": {"broadcast": "int8"},

@@ -23,7 +23,7 @@ def tensor(values: list[float], columns: int) -> NDArray:
 
 
 @pytest.mark.capability("G7")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     values=st.lists(NUMBERS, min_size=1, max_size=40),
     bits=st.integers(2, 8),

@@ -89,7 +89,7 @@ def test_an_int8_lenet_is_small_and_loses_little_on_real_digits(data_dir: Path) 
                 "x": (files[f"x_{part}"][:count, None] / 255).astype(np.float32),
                 "y": files[f"y_{part}"][:count].astype(np.int32),
             }
-            for part, count in (("train", 5000), ("test", 1000))
+            for part, count in (("train", 3000), ("test", 1000))
         )
     trainer = Trainer(lenet(), nn.losses.softmax_cross_entropy, optim.adam(0.002), batch_size=32)
     trainer.fit(train, epochs=2)
