@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PACKAGES = ("mesa-vulkan-drivers", "libvulkan1", "libdrm2", "libdrm-amdgpu1")
-_ARCHIVE = "http://deb.debian.org/debian"
 
 
 def software_vulkan(folder: Path) -> Mapping[str, str] | None:
@@ -50,11 +49,14 @@ def _unpacked(folder: Path) -> bool:
     codename = _codename()
     if not codename or not all(map(shutil.which, ("apt-get", "dpkg", "ldd"))):
         return False
+    archive = _archive(codename)
+    if archive is None:
+        return False
     apt = folder / "apt"
     for part in ("lists/partial", "cache/archives/partial", "packages"):
         (apt / part).mkdir(parents=True, exist_ok=True)
     backports = f"{codename}-backports"
-    sources = "".join(f"deb {_ARCHIVE} {suite} main\n" for suite in (codename, backports))
+    sources = "".join(f"deb {archive} {suite} main\n" for suite in (codename, backports))
     (apt / "sources.list").write_text(sources, encoding="utf-8")
     settings = {
         "Dir::Etc::sourcelist": apt / "sources.list",
@@ -71,6 +73,13 @@ def _unpacked(folder: Path) -> bool:
         if subprocess.run(["dpkg", "-x", str(package), str(folder / "root")], capture_output=True).returncode:
             return False
     return True
+
+
+def _archive(codename: str) -> str | None:
+    """Where this machine's apt has the release from; the backports lie beside it."""
+    command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)"]
+    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return next((line.split(" ", 1)[1] for line in lines if line.startswith(f"{codename} ")), None)
 
 
 def _codename() -> str:
