@@ -490,6 +490,7 @@ def test_skewed_census_files_train_without_anyone_seeing_a_row(data_dir: Path, t
         metrics={"accuracy": accuracy},
         optimizer=adam(0.01),
         batch_size=16,
+        secure_aggregation=False,
         epochs=2,
         rounds=RoundPolicy(rounds=3, cohort=12, evaluate_every=3),
     )

@@ -122,7 +122,7 @@ WARDS = ("surgery", "children", "007")
 
 
 def skewed(folder: Path) -> list[Path]:
-    """Three hospitals, each with a ward that it has most of, where doses are its own; who is healed shows in the dose."""
+    """Three hospitals, each with most of one ward, where doses are its own; who is healed shows in the dose."""
     paths: list[Path] = []
     for site in range(3):
         draw = np.random.Generator(np.random.PCG64(site))
