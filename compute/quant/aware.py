@@ -115,17 +115,21 @@ class QuantAware(Module):
         return self.layer.specs() | (buffers if self.settings.activations is not None else {})
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
-        weight = _levels_of_weight(require(params, "weight", self), self.settings)
+        # Levels are made of float32, also in a model that computes in another precision.
+        given, dtype = require(params, "weight", self), x.dtype
+        weight = xp.astype(_levels_of_weight(xp.astype(given, xp.float32), self.settings), given.dtype)
         x = (
             x
             if self.settings.activations is None
             else self._levels_of_input(params, x, mode, self.settings.activations)
         )
+        x = xp.astype(x, dtype)
         own = {name: params[name] for name in self.layer.specs() if name in params}
         return self.layer({**own, "weight": weight}, x, mode)
 
     def _levels_of_input(self, params: Parameters, x: Array, mode: Mode, form: Form) -> Array:
         low, high, seen = (require(params, name, self) for name in (LOW, HIGH, SEEN))
+        x = xp.astype(x, xp.float32)
         if mode.training:
             low, high, seen = _moved(x, mode.weight, low, high, seen)
             if mode.record is not None:

@@ -16,7 +16,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.quant import QuantSettings, deploy, float_model, qat, quantise
 from coterie.compute.quant.aware import learned_ranges
 from coterie.compute.quant.reporting import operators_run
-from coterie.compute.training import Trainer
+from coterie.compute.training import Trainer, amp
 from coterie.errors import InputError
 from tests.compute.quant.graphs import CNN, exported, stripes, trained_cnn
 
@@ -126,6 +126,18 @@ def test_the_same_training_gives_the_same_bits() -> None:
 
     for mine, theirs in zip(run().values(), run().values(), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("options", [{"precision": amp("O1")}, {"sink_size": 4}])
+def test_levels_are_made_of_float32_in_every_way_of_training(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(64, 4)).astype(np.float32), "y": np.arange(64, dtype=np.int32) % 3}
+    model = qat(nn.zoo.mlp((4, 5, 3)))
+    plain, other = (
+        Trainer(model, softmax_cross_entropy, optim.sgd(0.05), batch_size=8, **each) for each in ({}, options)
+    )
+    np.testing.assert_allclose(plain.fit(data).losses, other.fit(data).losses, atol=0.02)
+    assert all(value.dtype == np.float32 for value in other.params.values())
 
 
 def test_mistakes_are_named() -> None:
