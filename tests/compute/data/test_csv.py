@@ -142,6 +142,12 @@ def test_columns_have_the_dtypes_of_what_they_hold(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["gap"], [3, np.nan])
 
 
+def test_one_word_for_what_is_missing_is_a_word_and_not_its_letters(tmp_path: Path) -> None:
+    found = _all(CsvSource(_file(tmp_path, "a,b\nNA,A\n3,N\n"), missing="NA"))
+    np.testing.assert_array_equal(found["a"], [np.nan, 3])
+    assert found["b"] == ["A", "N"]
+
+
 def test_columns_are_chosen_joined_and_converted(tmp_path: Path) -> None:
     path = _file(tmp_path, "a;b;label;note\n1;0.5;3;x\n?;1.5;4;y\n")
     source = CsvSource(path, {"x": ["b", "a"], "y": "label"}, {"x": "float32", "y": "uint8"}, ["?"], delimiter=";")
@@ -161,6 +167,7 @@ def test_columns_are_chosen_joined_and_converted(tmp_path: Path) -> None:
         ("\n\n 1 ,\t2\n3,4\n", {"header": ("a", "b")}),
         ('"a","b"\n"1","2"\n"3",4\n', {}),
         ("a,b\n" + "\n" * 50 + "1,2\n\n\n3,4\n\n", {}),
+        ("\ufeffa,b\r1,2\r\r3,4", {}),
     ],
 )
 def test_forms_of_one_table(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
@@ -190,17 +197,26 @@ BAD: list[tuple[str | bytes, dict[str, Any], str, str]] = [
     (TABLE + "\n\n1,2", {}, "row 100 has 2 cells; the first line has 3. The file ends within this row", "data_shape"),
     (TABLE + '1,2,"never\n1,2,3\n', {}, "row 100 opens a quote that is never closed", "data_shape"),
     (TABLE + '1,2,a "quote", x\n', {}, "row 100 has 4 cells", "data_shape"),
-    (TABLE + '1,2,5" pipe 3"\n', {}, "row 100 has a quote in a cell that is not quoted", "data_shape"),
+    (TABLE + '1,2,5" pipe 3"\n', {}, "row 100 has a quote in the middle of a cell", "data_shape"),
+    (TABLE + '1,2,"a"b"c"\n', {}, "row 100 has a quote in the middle of a cell", "data_shape"),
+    (TABLE + '1,2,5" pipe\n' + 9 * '1,2,"x"\n', {}, "row 100 has a quote in the middle of a cell. Quote", "data_shape"),
+    (TABLE + '\n\n1,2,"x\ny"\n\n1,2,"never\n\n1,2,3\n', {}, "row 101 opens a quote that is never", "data_shape"),
+    (TABLE + '1,2\n1,2,"never\n', {}, "row 100 has 2 cells", "data_shape"),
+    (TABLE + '1,"2,5",x\n', {}, "row 100, column 'chol' is '2,5', not a number. Write .* decimal point", "data_cell"),
+    ("a;b\n1,5;2,5\n", {}, "row 1 has 3 cells; the first line has 1. .* separated by ';'", "data_shape"),
+    ("a\tb\n1\t2\n", {"select": {"x": "a"}}, "'a' is missing; found a\tb. .* separated by '.t'", "data_missing"),
     (TABLE, {"select": {"x": "weight"}}, "column 'weight' is missing; found age, chol, name", "data_missing"),
-    (TABLE, {"select": {"x": ["age", "weight"]}}, "column 'weight' is missing", "data_missing"),
+    (TABLE, {"select": {"x": ["size", "weight"]}}, "column 'size' and 1 more are missing", "data_missing"),
+    ("age\n", {"select": {"x": "weight"}}, "column 'weight' is missing; found age", "data_missing"),
+    (TABLE, {"select": {}}, "No column of people.csv is chosen", "data_missing"),
     (TABLE, {"select": {"x": []}}, "joins no column", "data_missing"),
     (TABLE, {"dtypes": {"weight": "str"}}, "column 'weight', which is not read", "data_missing"),
     (TABLE, {"dtypes": {"age": "complex64"}}, "'age' of people.csv cannot be read as 'complex64'", "data_dtype"),
     ("a,b\n1", {}, "row 1 has 1 cells; the first line has 2. The file ends within this row", "data_shape"),
     ("a,a\n1,2\n", {}, "names column 'a' twice", "data_surplus"),
-    ("a,b\n\n\n", {}, "there is no row", "data_empty"),
-    ("a,b", {}, "there is no row", "data_empty"),
-    ("", {}, "there is no row", "data_empty"),
+    ("a,b\n\n\n", {}, "there are no rows", "data_empty"),
+    ("a,b", {}, "there are no rows", "data_empty"),
+    ("", {}, "there are no rows", "data_empty"),
     ('a,"b\n1,2\n', {}, "first line opens a quote", "data_shape"),
     ("a,b\n1,2\n".encode("utf-16"), {}, "UTF-16", "data_unreadable"),
     (b"\xff\xfd,b\n1,2\n", {}, "first line is not UTF-8", "data_unreadable"),

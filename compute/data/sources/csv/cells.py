@@ -42,10 +42,11 @@ class Cells:
 def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
     """The cells of whole lines, each with ``width`` of them (None: as many as the first line).
 
-    text: ends in a newline, and begins and ends outside quotes. Empty lines are skipped; a carriage return before a
-    newline is no part of its cell. Raises BadText for a row of another width, and for a quote out of place.
+    text: begins outside quotes; the last line may lack its newline. Empty lines are skipped; a carriage return before a
+    newline is no part of its cell. Raises BadText for a row of another width, a quote out of place, and one that is
+    never closed.
     """
-    buffer = np.frombuffer(bytes(PADDING) + text, np.uint8)
+    buffer = np.frombuffer(bytes(PADDING) + text + (b"" if text.endswith(b"\n") else b"\n"), np.uint8)
     newlines = buffer == NEWLINE
     separators = newlines | (buffer == delimiter)
     quotes = buffer == QUOTE if b'"' in text else None
@@ -54,6 +55,8 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
         outside = ~np.logical_xor.accumulate(quotes)
         separators &= outside
         newlines &= outside
+        if not outside[-1]:
+            raise _never_closed(buffer, delimiter, newlines, width)
     ends = np.flatnonzero(separators)
     starts = np.empty_like(ends)
     starts[:1] = PADDING
@@ -62,7 +65,13 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
     if b"\r" in text:
         ends[last] -= (buffer[ends[last] - 1] == RETURN) & (ends[last] > starts[last])
     if quotes is not None:
-        _take_quotes_off(quotes, starts, ends, last)
+        astray = _astray(buffer, delimiter)
+        if astray is not None:
+            raise _misplaced(int(np.count_nonzero(ends[last] < astray)))
+        # What begins with a quote ends with one.
+        quoted = quotes[starts]
+        starts += quoted
+        ends -= quoted
     shape = (last.size, int(last[0]) + 1 if last.size else width or 0)
     return Cells(buffer, starts.reshape(shape), ends.reshape(shape))
 
@@ -99,14 +108,32 @@ def _full_lines(
     return starts, ends, last
 
 
-def _take_quotes_off(quotes: NDArray, starts: NDArray, ends: NDArray, last: NDArray) -> None:
-    before = np.concatenate([[0], np.cumsum(quotes)])
-    quoted = quotes[starts] & quotes[ends - 1] & (ends - starts > 1)
-    astray: NDArray = np.flatnonzero(~quoted & (before[ends] > before[starts]))
-    if astray.size:
-        row = int(np.count_nonzero(last < astray[0]))
-        raise BadText(
-            row, None, "has a quote in a cell that is not quoted", 'Quote the cell and double its quotes: "a 5"" pipe".'
-        )
-    starts += quoted
-    ends -= quoted
+def _astray(buffer: NDArray, delimiter: int) -> int | None:
+    """The place of the first quote that is neither at an end of its cell nor one of two in a quoted cell."""
+    places = np.flatnonzero(buffer == QUOTE)
+    opening, closing = places[::2], places[1::2]
+    before, after = buffer[opening - 1], buffer[closing + 1]
+    opens = (before == delimiter) | (before == NEWLINE) | (before == QUOTE) | (opening == PADDING)
+    returns = (after == RETURN) & (buffer[np.minimum(closing + 2, buffer.size - 1)] == NEWLINE)
+    closes = (after == delimiter) | (after == NEWLINE) | (after == QUOTE) | returns
+    wrong = [*opening[~opens][:1].tolist(), *closing[~closes][:1].tolist()]
+    return min(wrong, default=None)
+
+
+def _misplaced(row: int) -> BadText:
+    return BadText(
+        row, None, "has a quote in the middle of a cell", 'Quote the cell and double its quotes: "a 5"" pipe".'
+    )
+
+
+def _never_closed(buffer: NDArray, delimiter: int, newlines: NDArray, width: int | None) -> BadText:
+    """What is wrong with text that ends inside quotes: mostly, a quote long before that is out of place."""
+    astray = _astray(buffer, delimiter)
+    place = int(np.flatnonzero(buffer == QUOTE)[-1]) if astray is None else astray
+    ends = np.flatnonzero(newlines[:place])
+    before = buffer[PADDING : int(ends[-1]) + 1].tobytes() if ends.size else b""
+    # Whatever is wrong with the lines before is due first.
+    row = len(cells(before, delimiter, width).starts)
+    if astray is not None:
+        return _misplaced(row)
+    return BadText(row, None, "opens a quote that is never closed", "Close it; the file may have been cut off.")

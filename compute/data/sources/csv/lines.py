@@ -34,12 +34,6 @@ def blocks(file: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[bytes]:
         yield rest
 
 
-def is_open(text: bytes) -> bool:
-    """Whether a quote is still open at the end of these lines."""
-    # Looking for one is much faster than counting.
-    return b'"' in text and text.count(b'"') % 2 == 1
-
-
 def line_ends(text: bytes) -> NDArray:
     """The places after each newline outside quotes."""
     buffer = np.frombuffer(text, np.uint8)

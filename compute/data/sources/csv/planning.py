@@ -10,6 +10,7 @@ from coterie.compute.data.sources.csv.table import FLOATS, INTEGERS, Numeric, Ta
 from coterie.errors import DataError
 
 DTYPES = (*INTEGERS, *FLOATS, "str")
+OTHER_DELIMITERS = (";", "\t", "|", ",")
 
 
 def plan(
@@ -27,12 +28,15 @@ def plan(
     for dtypes that are not known.
     """
     chosen: dict[str, str | Sequence[str]] = dict(columns) if columns is not None else {name: name for name in header}
+    if header and not chosen:
+        raise DataError(f"No column of {name} is chosen.", hint="Leave select= out for all.", code="data_missing")
     _check_dtypes(name, chosen, dtypes)
-    gaps = frozenset(text.encode() for text in missing) | {b""}
+    _check_columns(name, header, [part for asked in chosen.values() for part in _parts(asked)])
+    gaps = frozenset(text.encode() for text in _parts(missing)) | {b""}
     texts: dict[str, int] = {}
     numeric: dict[str, tuple[int, ...]] = {}
     for column, asked in chosen.items():
-        places = tuple(_place(name, header, part) for part in ([asked] if isinstance(asked, str) else asked))
+        places = tuple(header.index(part) for part in _parts(asked))
         if not places:
             raise DataError(f"Column {column!r} joins no column of {name}.", code="data_missing", column=column)
         first = _first(sample, places[0], gaps)
@@ -73,18 +77,32 @@ def _check_dtypes(name: str, columns: Mapping[str, str | Sequence[str]], dtypes:
             )
 
 
-def _place(name: str, header: tuple[str, ...], column: str) -> int:
-    count = header.count(column)
-    if count == 1:
-        return header.index(column)
-    if count > 1:
-        raise DataError(f"{name}: the first line names column {column!r} twice.", code="data_surplus", column=column)
-    raise DataError(
-        f"{name}: column {column!r} is missing; found {', '.join(header[:20]) or 'an empty first line'}.",
-        hint="The first line must name the columns; for a file without such a line give header=.",
-        code="data_missing",
-        column=column,
-    )
+def otherwise_separated(header: tuple[str, ...]) -> str:
+    """A word on the likely reason where a first line has one cell; empty where that is not the reason."""
+    found = next((mark for mark in OTHER_DELIMITERS if len(header) == 1 and mark in header[0]), None)
+    return f"The first line's cells seem to be separated by {found!r}, not by the delimiter." if found else ""
+
+
+def _parts(asked: str | Sequence[str]) -> Sequence[str]:
+    return [asked] if isinstance(asked, str) else asked
+
+
+def _check_columns(name: str, header: tuple[str, ...], wanted: Sequence[str]) -> None:
+    missing = [column for column in dict.fromkeys(wanted) if column not in header]
+    if missing:
+        more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
+        raise DataError(
+            f"{name}: column {missing[0]!r}{more} missing; found {', '.join(header[:20]) or 'an empty first line'}.",
+            hint=otherwise_separated(header)
+            or "The first line must name the columns; for a file without such a line give header=.",
+            code="data_missing",
+            column=missing[0],
+        )
+    twice = [column for column in wanted if header.count(column) > 1]
+    if twice:
+        raise DataError(
+            f"{name}: the first line names column {twice[0]!r} twice.", code="data_surplus", column=twice[0]
+        )
 
 
 def _first(sample: Cells, place: int, gaps: frozenset[bytes]) -> bytes:

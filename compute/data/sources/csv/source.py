@@ -14,8 +14,8 @@ import numpy as np
 
 from coterie.compute.data.sources.arrays import ArraySource, Values
 from coterie.compute.data.sources.csv.cells import BadText, Cells, cells
-from coterie.compute.data.sources.csv.lines import blocks, is_open, line_ends
-from coterie.compute.data.sources.csv.planning import plan
+from coterie.compute.data.sources.csv.lines import blocks, line_ends
+from coterie.compute.data.sources.csv.planning import otherwise_separated, plan
 from coterie.compute.data.sources.csv.table import Part, Table
 from coterie.compute.data.sources.loaded import LoadedSource
 from coterie.compute.ir import NDArray
@@ -74,23 +74,26 @@ class CsvSource(LoadedSource):
         rows = 0
         try:
             table, pending = self._begun(name, blocks(file))
-            if table is None:
-                raise DataError(f"{name}: there is no row.", hint="Give at least one.", code="data_empty")
             parts: list[list[Part]] = [[] for _ in table.wanted]
             for block in _in_order(lambda text: self._block(table, text), pending, self.threads):
                 for collected, part in zip(parts, block, strict=True):
                     collected.append(part)
-                rows += len(block[0])
+                rows += len(block[0]) if block else 0
+            if not rows:
+                raise DataError(f"{name}: there are no rows.", hint="Give at least one.", code="data_empty")
         except BadText as bad:
             raise _refusal(name, bad, rows + bad.row + 1) from bad
         return ArraySource({wanted.name: _joined(part) for wanted, part in zip(table.wanted, parts, strict=True)})
 
-    def _begun(self, name: str, text: Iterator[bytes]) -> tuple[Table | None, Iterator[bytes]]:
-        """How to read the file (None: it has no row), and all its text after the line of names."""
+    def _begun(self, name: str, text: Iterator[bytes]) -> tuple[Table, Iterator[bytes]]:
+        """How to read the file, and all its text after the line of names."""
         first = next(text, b"")
         if first.startswith(UTF16_MARKS):
-            raise DataError(f"{name} is in UTF-16.", hint="Save it as UTF-8.", code="data_unreadable")
+            raise _undecodable(name, "it is in UTF-16")
         first = first.removeprefix(UTF8_MARK)
+        if b"\n" not in first:
+            # All of a file whose lines end in carriage returns alone, as spreadsheets once wrote them.
+            first = first.replace(b"\r", b"\n")
         header = self.header
         if header is None:
             header, first = _names(name, first, ord(self.delimiter))
@@ -98,18 +101,19 @@ class CsvSource(LoadedSource):
             # A block may hold the line of names alone, or empty lines.
             following = next(text, None)
             if following is None:
-                return None, iter(())
+                break
             first = following
-        sample = self._cells(first, len(header))
+        sample = self._cells(first, tuple(header))
         return plan(name, tuple(header), sample, self.select, self.dtypes or {}, self.missing), chain([first], text)
 
     def _block(self, table: Table, text: bytes) -> list[Part]:
-        return table.read(self._cells(text, len(table.header)))
+        return table.read(self._cells(text, table.header))
 
-    def _cells(self, text: bytes, width: int) -> Cells:
+    def _cells(self, text: bytes, header: tuple[str, ...]) -> Cells:
         try:
-            return cells(_ended(text), ord(self.delimiter), width)
+            return cells(text, ord(self.delimiter), len(header))
         except BadText as bad:
+            bad.hint = otherwise_separated(header) or bad.hint
             if not text.endswith(b"\n") and bad.row + 1 == _lines(text):
                 bad.hint = "The file ends within this row: it may have been cut off."
             raise
@@ -133,31 +137,21 @@ def _names(name: str, text: bytes, delimiter: int) -> tuple[tuple[str, ...], byt
     ends = line_ends(text)
     end = int(ends[0]) if ends.size else len(text)
     try:
-        line = cells(_ended(text[:end]), delimiter)
+        line = cells(text[:end], delimiter)
         names = [line.at(0, place).decode("utf-8").strip() for place in range(line.starts.shape[1])]
     except BadText as bad:
         raise DataError(f"{name}: the first line {bad.what}.", hint=bad.hint, code="data_shape") from bad
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name}: the first line is not UTF-8.", hint="Save it as UTF-8.", code="data_unreadable"
-        ) from error
+        raise _undecodable(name, "the first line is not UTF-8") from error
     return tuple(text.replace('""', '"') for text in names), text[end:]
+
+
+def _undecodable(name: str, why: str) -> DataError:
+    return DataError(f"{name} cannot be read: {why}.", hint="Save it as UTF-8.", code="data_unreadable")
 
 
 def _lines(text: bytes) -> int:
     return sum(line.strip(b"\r") != b"" for line in text.split(b"\n"))
-
-
-def _ended(text: bytes) -> bytes:
-    """Lines of which the last ends in a newline. BadText where the file ends within quotes."""
-    if is_open(text):
-        raise BadText(
-            text[: text.rfind(b'"')].count(b"\n"),
-            None,
-            "opens a quote that is never closed",
-            "Close it; the file may have been cut off.",
-        )
-    return text if text.endswith(b"\n") else text + b"\n"
 
 
 def _in_order(work: Callable[[bytes], list[Part]], items: Iterator[bytes], threads: int) -> Iterator[list[Part]]:

@@ -73,12 +73,10 @@ class Table:
         for row, k in np.argwhere(bad).tolist():
             cell = cells.at(row, self.numeric[k])
             if cell.strip() not in self.missing:
-                raise BadText(
-                    row,
-                    self.header[self.numeric[k]],
-                    f"is {_shown(cell)}, not a number",
-                    "Mend the cell; or name it in missing=, or read the column as text by the dtype 'str'.",
-                )
+                hint = "Mend the cell; or name it in missing=, or read the column as text by the dtype 'str'."
+                if b"," in cell:
+                    hint = "Write numbers with a decimal point, and with nothing between thousands."
+                raise BadText(row, self.header[self.numeric[k]], f"is {_shown(cell)}, not a number", hint)
 
     def _column(self, cells: Cells, wanted: Numeric, found: Numbers | None) -> NDArray:
         if found is None:
