@@ -3,12 +3,15 @@
 A population declares its columns before anybody knows their statistics. Once these are agreed (see
 `coterie.aggregation.preparation`), a plan may read the same columns with them: numbers with another normalisation, text
 by a vocabulary instead of its bytes, text as the label's classes. Nothing else: no column that was not declared, no
-other range, no other meaning. So devices enrol once, and one ledger holds what all questions about their rows cost.
+other range, no other name, no text longer than the bytes that were declared for it. So whatever a finer reading gives is
+a function of the declared one. Devices enrol once, and one ledger holds what all questions about their rows cost.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.schema_rules import RawLabel
 
 
 def departure(finer: DataSchema, declared: DataSchema) -> str | None:
@@ -26,8 +29,9 @@ def departure(finer: DataSchema, declared: DataSchema) -> str | None:
 
 
 def _is_finer(feature: Feature, declared: Feature) -> bool:
-    if declared.encoding is not None:
-        return feature == declared or (feature.vocabulary is not None and feature.name == declared.name)
+    if declared.encoding is not None and feature != declared:
+        # Names too: arrays are found by them, and another name would be another array.
+        return feature.name == declared.name and _fit(feature.vocabulary, declared)
     return replace(feature, offset=declared.offset, scale=declared.scale) == declared
 
 
@@ -35,9 +39,14 @@ def _departure_of(label: Label, declared: DataSchema, known: dict[tuple[str, ...
     if label == declared.label or label.constant is not None:
         return None
     before = known.get((label.column or label.name,))
-    if before is not None and before.encoding is not None and label.classes is not None:
+    if before is not None and before.encoding is not None and label.name == before.name and _fit(label.classes, before):
         return None
     return f"reads the label {label.name!r} otherwise than declared"
+
+
+def _fit(texts: Sequence[RawLabel] | None, declared: Feature) -> bool:
+    """Whether there are texts, and the declared bytes have room for each: they tell no longer ones from one another."""
+    return texts is not None and all(len(str(text).encode("utf-8", "replace")) <= declared.size for text in texts)
 
 
 def _sources(feature: Feature) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.protocol.texts import as_bytes, as_places, texts_of
+from coterie.protocol.texts import as_bytes, as_places, text_of, texts_of
 
 Array = npt.NDArray[Any]
 
@@ -269,21 +269,23 @@ def _parse(cell: object) -> float:
 
 def _class_indices(cells: _Cells, classes: Sequence[str | int | float]) -> Array:
     """A cell is the class of the same text; a number, or text that is one, is also the class of equal value; -1 for a
-    cell that is none.
+    cell that is none. What text a number has is said in `texts`.
     """
     if cells.array.dtype.kind not in "biufUSO":
         hint = "Convert it to text or whole numbers before it is loaded."
         raise cells.refuse_whole(f"has the dtype {cells.array.dtype}, which holds no labels", hint, "data_dtype")
     by_text = {str(raw): index for index, raw in enumerate(classes)}
-    by_number = {number: index for index, raw in enumerate(classes) if not math.isnan(number := _parse(raw))}
+    # Of texts of one value the first, where a number says no more.
+    valued = [(number, index) for index, raw in enumerate(classes) if not math.isnan(number := _parse(raw))]
+    by_number = dict(reversed(valued))
     known: dict[object, int] = {}
     indices = np.empty(len(cells.array), np.int32)
     for row, cell in enumerate(cast(list[object], cells.array.tolist())):
         raw = cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell
         key = raw if isinstance(raw, str | int | float) else str(raw)
         if key not in known:
-            text = by_text.get(key.strip()) if isinstance(key, str) else None
-            known[key] = by_number.get(_parse(key), -1) if text is None else text
+            found = by_text.get(key.strip()) if isinstance(key, str) else by_text.get(text_of(key))
+            known[key] = by_number.get(_parse(key), -1) if found is None else found
         indices[row] = known[key]
     return indices
 

@@ -168,9 +168,10 @@ class DataSchema:
     @cached_property
     def texts(self) -> frozenset[str]:
         """Those of `sources` whose cells are text, whatever they look like: 007 is not 7."""
-        return frozenset(
-            name for feature in self.features if feature.is_text for name in (feature.columns or (feature.name,))
-        )
+        features = (feature for feature in self.features if feature.is_text)
+        found = {name for feature in features for name in (feature.columns or (feature.name,))}
+        named = any(isinstance(raw, str) for raw in self.label.classes or ())
+        return frozenset(found | ({self.label.column or self.label.name} if named else set()))
 
     @cached_property
     def digest(self) -> str:

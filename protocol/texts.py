@@ -20,12 +20,13 @@ def texts_of(cells: Array) -> list[str] | None:
     kind = cells.dtype.kind
     if kind not in "biufUSO":
         return None
-    return [_text(cell) for cell in cast(list[object], cells.tolist())]
+    return [text_of(cell) for cell in cast(list[object], cells.tolist())]
 
 
 def as_bytes(texts: Sequence[str], length: int) -> npt.NDArray[np.uint8]:
     """``[N, length]``: the UTF-8 bytes of each text and zeros after them; zeros alone for one that is longer."""
-    encoded = (text.encode() for text in texts)
+    # What Python alone takes for text, half of a surrogate pair, has no bytes and counts as a question mark.
+    encoded = (text.encode("utf-8", "replace") for text in texts)
     joined = b"".join(data.ljust(length, b"\0") if len(data) <= length else bytes(length) for data in encoded)
     return np.frombuffer(joined, np.uint8).reshape(len(texts), length).copy()
 
@@ -36,7 +37,8 @@ def as_places(texts: Sequence[str], vocabulary: Sequence[str]) -> npt.NDArray[np
     return np.array([places.get(text, 0) for text in texts], np.int32)
 
 
-def _text(cell: object) -> str:
+def text_of(cell: object) -> str:
+    """One cell's text, as in `texts_of`."""
     match cell:
         case bytes():
             return cell.decode("utf-8", "replace").strip()

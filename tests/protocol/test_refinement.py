@@ -1,10 +1,13 @@
 """What is a finer reading of declared columns, and what is another schema."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from coterie.client_sdk.device.data import load_data
 from coterie.protocol.refinement import departure
 from coterie.protocol.schema import DataSchema, Feature, Label
 
@@ -41,10 +44,21 @@ def test_statistics_and_vocabularies_make_a_finer_reading(schema: DataSchema) ->
         (DataSchema((AGE,), replace(CLASSES, column="salary")), "reads the label 'ill' otherwise"),
         (DataSchema((AGE,), Label(name="ill", column="status")), "reads the label 'ill' otherwise"),
         (DataSchema((CITY,), Label(name="age", classes=("1", "2"))), "reads the label 'age' otherwise"),
+        (DataSchema((AGE,), replace(CLASSES, name="salary")), "reads the label 'salary' otherwise"),
+        (DataSchema((AGE,), replace(CLASSES, classes=("no", "ü" * 33))), "reads the label 'ill' otherwise"),
+        (DataSchema((replace(PLACES, vocabulary=("x" * 65,)),), CLASSES), "reads 'city' otherwise"),
     ],
 )
 def test_anything_else_departs_from_what_was_declared(schema: DataSchema, words: str) -> None:
     assert words in (departure(schema, DRAFT) or "")
+
+
+def test_a_label_opens_no_array_that_was_not_declared(tmp_path: Path) -> None:
+    """Arrays are found by the label's name, whatever its column is called."""
+    np.savez(tmp_path / "rows.npz", age=np.ones(2), city=["Ulm"] * 2, ill=["no", "yes"], salary=["1", "2"])
+    greedy = DataSchema((AGE,), replace(CLASSES, name="salary", classes=("1", "2")))
+    assert set(load_data(tmp_path / "rows.npz", greedy)["salary"].tolist()) == {0, 1}
+    assert departure(greedy, DRAFT) is not None
 
 
 def test_what_a_finer_reading_allows_it_allows_in_one_direction() -> None:
