@@ -1,6 +1,7 @@
 """The columns of a record file as JSON."""
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ MOST_COLUMNS = 4096
 LONGEST_NAME = 256
 HIGHEST_RANK = 8
 LARGEST_DIMENSION = 2**31 - 1
+LARGEST_ROW = 2**40
 LONGEST_HEADER = 1 << 24
 
 
@@ -71,4 +73,6 @@ def _fault(name: object, dtype: object, shape: object) -> str:
         whole = isinstance(size, int) and not isinstance(size, bool)
         if size is not None and not (whole and 1 <= cast(int, size) <= LARGEST_DIMENSION):
             return f"a dimension is None or 1 to {LARGEST_DIMENSION}"
+    if math.prod(size or 1 for size in cast(tuple[int | None, ...], shape)) > LARGEST_ROW:
+        return f"a row has at most {LARGEST_ROW} values"
     return ""

@@ -20,10 +20,14 @@ def checked(name: str, column: Column, values: object) -> Values:
         if array.dtype.name != column.dtype or array.shape[1:] != column.shape or not array.ndim:
             raise _unfit(name, column, f"an array of {array.dtype} {array.shape}")
         return array
+    if not isinstance(values, Sequence | np.ndarray) or isinstance(values, str | bytes):
+        raise _unfit(name, column, f"a {type(cast(object, values)).__name__}")
     listed: list[object] = list(cast(Sequence[object], values))
     for value in listed:
         if column.dtype == "str":
             fits = isinstance(value, str)
+            if fits and not _has_bytes(cast(str, value)):
+                raise _unfit(name, column, f"{value!r}, of which UTF-8 has no bytes")
         elif column.dtype == "bytes":
             fits = isinstance(value, bytes)
         else:
@@ -31,6 +35,15 @@ def checked(name: str, column: Column, values: object) -> Values:
         if not fits:
             raise _unfit(name, column, f"a {type(cast(object, value)).__name__}")
     return listed
+
+
+def _has_bytes(value: str) -> bool:
+    """Whether a text can be written in UTF-8: half of a surrogate pair, which JSON may hold, cannot."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _fits(value: NDArray, column: Column) -> bool:

@@ -3,6 +3,7 @@
 import fcntl
 import mmap
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -104,11 +105,14 @@ class RecordWriter:
         ``bytes``, or arrays.
         """
         fitting = {name: checked(name, column, rows.get(name)) for name, column in self.columns.items()}
+        self._require_open()
         surplus = sorted(set(rows) - set(fitting))
         lengths = {len(values) for values in fitting.values()}
         if surplus or len(lengths) > 1:
             what = f"column {surplus[0]!r} is not in the file" if surplus else "the columns differ in length"
             raise DataError(f"{self._path.name}: {what}.", code="data_surplus" if surplus else "data_lengths")
+        if lengths == {0}:
+            return
         self._buffer.append(fitting)
         self._buffered += int(sizes(self.columns, fitting).sum())
         if self._buffered >= BLOCK_BYTES:
@@ -116,6 +120,7 @@ class RecordWriter:
 
     def commit(self) -> None:
         """Bring all rows to the disk, and the index that makes them readable."""
+        self._require_open()
         self._write_blocks(everything=True)
         if self._places or not self._index.last:
             at = self._end
@@ -131,7 +136,9 @@ class RecordWriter:
             raise _unwritable(self._path, error) from error
 
     def close(self) -> None:
-        """Commit, and let go of the file."""
+        """Commit, and let go of the file. Nothing happens where it is closed already."""
+        if self._file.closed:
+            return
         try:
             self.commit()
         finally:
@@ -148,6 +155,10 @@ class RecordWriter:
             return
         self._file.truncate(self._index.end)
         self._file.close()
+
+    def _require_open(self) -> None:
+        if self._file.closed:
+            raise StorageError(f"{self._path} is closed.", hint="Open it again with RecordWriter.append.")
 
     def _write_blocks(self, *, everything: bool) -> None:
         if not self._buffer:
@@ -180,11 +191,11 @@ class RecordWriter:
 def write_records(path: str | Path, source: Source, rows_at_once: int = 4096) -> int:
     """Write all rows of a source into a new file; returns how many. Raises what reading and writing raise.
 
-    The file is there only when all rows are: it is written under another name first.
+    The file is there only when all rows are, and takes the place of one of that name only then: it is written under
+    another name first, one of its own, so that nobody else who writes this file is disturbed.
     """
     path = Path(path)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.unlink(missing_ok=True)
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")
     try:
         with RecordWriter.create(unfinished, source.columns) as writer:
             for first in range(0, len(source), rows_at_once):

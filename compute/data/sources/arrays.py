@@ -83,5 +83,6 @@ def take(values: Values, indices: NDArray) -> "NDArray | list[Any]":
     """The values of these rows: a copy of an array's, a list of texts or bytes."""
     if isinstance(values, np.ndarray):
         taken = values[indices]
-        return taken.tolist() if taken.dtype.kind in "UT" else taken
+        # In this machine's order of bytes, as the column says.
+        return taken.tolist() if taken.dtype.kind in "UT" else taken.astype(taken.dtype.newbyteorder("="), copy=False)
     return [values[index] for index in indices.tolist()]

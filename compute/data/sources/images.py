@@ -73,7 +73,7 @@ class ImageFolder(Source):
         listing, root = self._listing(), Path(self.path)
         numbers: list[int] = indices.tolist()
         files = [listing.files[row] for row in numbers]
-        rows: dict[str, Any] = {"image": [_bytes(file) for file in files]}
+        rows: dict[str, Any] = {"image": [file_bytes(file) for file in files]}
         if listing.labels is not None:
             rows["label"] = listing.labels[indices]
         return rows | {"path": [file.relative_to(root).as_posix() for file in files]}
@@ -88,7 +88,10 @@ class ImageFolder(Source):
 def _list(root: Path, classes: Sequence[str] | None) -> Listing:
     if not root.is_dir():
         raise DataError(f"{root}: there is no such folder.", hint="Check the path.", code="data_missing")
-    files = sorted(path for path in root.rglob("*") if _is_image(path, root))
+    # A class may be a link to a folder elsewhere; links further down are not followed, which may lead round in circles.
+    folders = [path for path in root.iterdir() if path.is_dir()]
+    found_files = [*root.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    files = sorted(path for path in found_files if _is_image(path, root))
     if not files:
         raise DataError(
             f"{root}: there is no image in the folder.",
@@ -122,7 +125,8 @@ def _is_image(path: Path, root: Path) -> bool:
     return path.suffix.lower() in ENDINGS and not hidden and path.is_file()
 
 
-def _bytes(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
+    """The bytes of a file. Raises DataError where it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

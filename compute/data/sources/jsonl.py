@@ -105,10 +105,10 @@ class JsonlSource(Source):
             if isinstance(value, str):
                 return value
             raise self._refused(row, name, f"is {_shown(value)}, not text", "Mend the row.")
-        if value is None and np.dtype(column.dtype).kind == "f":
+        wanted = _dtype(name, column)
+        if value is None and wanted.kind == "f":
             return np.full(cast(tuple[int, ...], column.shape), np.nan, column.dtype)
         array = _array(value)
-        wanted = np.dtype(column.dtype)
         if array is None or not _fits(array, wanted):
             hint = "Mend the row, or declare the column with a dtype that holds this value."
             raise self._refused(row, name, f"is {_shown(value)}, not {column.dtype}", hint)
@@ -116,12 +116,28 @@ class JsonlSource(Source):
         if array.ndim != len(shape) or any(size not in (None, n) for size, n in zip(shape, array.shape, strict=True)):
             hint = 'Mend the row, or declare a length that differs as None: Column("int64", (None,)).'
             raise self._refused(row, name, f"has the shape {array.shape}, not {shape}", hint)
-        return array.astype(wanted)
+        with np.errstate(over="ignore"):
+            return array.astype(wanted)
 
     def _refused(self, row: int, column: str | None, what: str, hint: str) -> DataError:
         where = f"row {row + 1}" + (f", column {column!r}" if column is not None else "")
         code = "data_cell" if column is not None else "data_unreadable"
         return DataError(f"{self._name()}: {where} {what}.", hint=hint, code=code, row=row + 1, column=column)
+
+
+def _dtype(name: str, column: Column) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(column.dtype)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind in "biuf":
+        return dtype
+    raise DataError(
+        f"Column {name!r} is declared as {column.dtype!r}, which JSON has no values of.",
+        hint="Declare str, bool, or a dtype of numbers.",
+        code="data_dtype",
+        column=name,
+    )
 
 
 def _array(value: object) -> NDArray | None:
@@ -151,7 +167,7 @@ def _mixes_booleans(value: object) -> bool:
 
 
 def _fits(array: NDArray, wanted: np.dtype[Any]) -> bool:
-    """Whether the values can be of the wanted dtype: whole numbers in range, booleans only as booleans."""
+    """Whether the values can be of the wanted dtype: in range, whole where it is, booleans only as booleans."""
     if not array.size:
         return True
     if (array.dtype.kind == "b") != (wanted.kind == "b"):
@@ -159,7 +175,8 @@ def _fits(array: NDArray, wanted: np.dtype[Any]) -> bool:
     if wanted.kind in "iu":
         limits = np.iinfo(wanted)
         return array.dtype.kind in "iu" and int(array.min()) >= limits.min and int(array.max()) <= limits.max
-    return True
+    with np.errstate(over="ignore"):
+        return bool((np.isfinite(array.astype(wanted)) | ~np.isfinite(array)).all())
 
 
 def _column_of(value: object) -> Column | None:

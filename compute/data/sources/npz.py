@@ -1,20 +1,24 @@
 """NPZ files as sources."""
 
+import lzma
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, final
+from typing import cast, final
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
-from coterie.compute.data.sources.arrays import ArraySource, Values
+from coterie.compute.data.sources.arrays import ArraySource
 from coterie.compute.data.sources.loaded import LoadedSource
+from coterie.compute.ir import NDArray
 from coterie.errors import DataError
 
-DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error)
+# Whatever NumPy and the archive raise for files that are damaged, encrypted, of another format, or made to deceive.
+DAMAGE = (OSError, EOFError, ValueError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
 @final
@@ -35,28 +39,41 @@ class NpzSource(LoadedSource):
         path = Path(self.path)
         if not path.is_file():
             raise DataError(f"{path}: there is no such file.", hint="Check the path.", code="data_missing")
-        arrays: dict[str, Values] = {}
+        with opened_npz(path) as archive:
+            select = {name: name for name in archive} if self.select is None else self.select
+            for name in select.values():
+                if name not in archive:
+                    raise _missing(path.name, name, [*archive])
+            arrays = {column: archive[name] for column, name in select.items()}
         try:
-            # NumPy leaves a file open that it opened itself and cannot read.
-            with path.open("rb") as opened:
-                file = cast(object, np.load(opened, allow_pickle=False))
-                if not isinstance(file, NpzFile):
-                    raise ValueError("it holds one array without a name, as .npy files do")
-                archive = cast(Mapping[str, Any], file)
-                select = {name: name for name in file.files} if self.select is None else self.select
-                for column, name in select.items():
-                    if name not in file.files:
-                        raise _missing(path.name, name, file.files)
-                    arrays[column] = archive[name]
-        except DAMAGE as error:
-            # NumPy takes whatever it does not know for a pickle, and advises to load it unsafely.
-            why = "it holds other things than plain arrays" if "pickle" in str(error) else str(error).rstrip(".")
-            raise DataError(
-                f"{path.name} cannot be read: {why}.",
-                hint="Write it with np.savez, of arrays of numbers, booleans or text.",
-                code="data_unreadable",
-            ) from error
-        return ArraySource(arrays)
+            return ArraySource(arrays)
+        except DataError as error:
+            raise DataError(f"{path.name}: {error.message}", hint=error.hint, code=error.reason) from error
+
+
+@contextmanager
+def opened_npz(path: Path) -> Generator[Mapping[str, NDArray]]:
+    """The arrays of a file, each read when it is asked for. Raises DataError for what cannot be read, in the block."""
+    try:
+        # NumPy leaves a file open that it opened itself and cannot read.
+        with path.open("rb") as opened:
+            file = cast(object, np.load(opened, allow_pickle=False))
+            if not isinstance(file, NpzFile):
+                raise ValueError("it holds one array without a name, as .npy files do")
+            yield cast(Mapping[str, NDArray], file)
+    except DAMAGE as error:
+        raise unreadable(path.name, error) from error
+
+
+def unreadable(name: str, error: Exception) -> DataError:
+    """The error for a file of arrays of which NumPy says ``error``."""
+    # NumPy takes whatever it does not know for a pickle, and advises to load it unsafely.
+    why = "it holds other things than plain arrays" if "pickle" in str(error) else str(error).rstrip(".")
+    return DataError(
+        f"{name} cannot be read: {why}.",
+        hint="Write it with np.savez, of arrays of numbers, booleans or text.",
+        code="data_unreadable",
+    )
 
 
 def _missing(file: str, name: str, found: list[str]) -> DataError:

@@ -45,6 +45,8 @@ def open_source(given: object) -> Source:
         for ending in sorted(ENDINGS, key=len, reverse=True):
             if path.name.lower().endswith(ending):
                 return ENDINGS[ending](path)
+        if not path.suffix and not path.exists():
+            raise DataError(f"{path}: there is no such file or folder.", hint="Check the path.", code="data_missing")
         raise DataError(
             f"{path}: no source reads this ending.",
             hint=f"Known are {', '.join(ENDINGS)}, and folders of images.",

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast, final
 
 import numpy as np
 
 from coterie.compute.data.source import Column, Rows, Source
+from coterie.compute.data.sources.images import file_bytes
 from coterie.compute.ir import NDArray
 from coterie.errors import DataError
 
@@ -90,7 +92,8 @@ class HuggingFaceSource(Source):
     """A ``datasets.Dataset`` of Hugging Face.
 
     dataset: with columns of booleans, numbers, classes, text, bytes, lists of numbers, and images that are not decoded
-    (``dataset.cast_column("image", datasets.Image(decode=False))``), which are bytes. Missing values are NaN in columns
+    (``dataset.cast_column("image", datasets.Image(decode=False))``), which are bytes
+    (those of the file where the dataset has its path alone). Missing values are NaN in columns
     of floats. Raises DataError for columns of other types, and naming row and column for missing values elsewhere.
     """
 
@@ -112,10 +115,14 @@ class HuggingFaceSource(Source):
         for name, column in self.columns.items():
             values = taken[name]
             if column.dtype == "bytes":
-                # An image that is not decoded is its bytes and its path.
-                values = [cast(Any, value)["bytes"] if isinstance(value, dict) else value for value in values]
+                values = [_image(cast(Any, value)) if isinstance(value, dict) else value for value in values]
             found[name] = _values(name, column, values, indices)
         return found
+
+
+def _image(value: Mapping[str, Any]) -> bytes | None:
+    """An image that is not decoded is its bytes, or the path of its file."""
+    return value["bytes"] if value["bytes"] is not None or value["path"] is None else file_bytes(Path(value["path"]))
 
 
 def _arrow_column(name: str, kind: Any) -> Column:
@@ -142,7 +149,8 @@ def _feature_column(name: str, feature: Any) -> Column:
     if dtype is None or (items is not None and dtype in ("str", "bytes")):
         raise _unknown(name, str(feature), "")
     if items is None:
-        return Column(dtype)
+        # Of arrays of more dimensions, a feature has the shape; the first length may differ.
+        return Column(dtype, tuple(getattr(feature, "shape", None) or ()))
     length = getattr(feature, "length", -1)
     return Column(dtype, (length if isinstance(length, int) and length > 0 else None,))
 
@@ -150,7 +158,7 @@ def _feature_column(name: str, feature: Any) -> Column:
 def _values(name: str, column: Column, values: Sequence[Any], indices: NDArray) -> "NDArray | list[Any]":
     floats = column.dtype.startswith("float")
     for place, value in enumerate(values):
-        if value is None and not (floats and not column.shape):
+        if (value is None and not (floats and not column.shape)) or (not floats and _has_gap(value)):
             raise DataError(
                 f"Row {int(indices[place]) + 1}, column {name!r} is missing.",
                 hint="Fill it or leave the row out: only columns of floats have a value for what is missing, NaN.",
@@ -162,6 +170,10 @@ def _values(name: str, column: Column, values: Sequence[Any], indices: NDArray) 
         array = np.array(values, column.dtype)
         return array.reshape(len(values), *cast(tuple[int, ...], column.shape))
     return [np.array(value, column.dtype) for value in values] if column.shape else list(values)
+
+
+def _has_gap(value: object) -> bool:
+    return isinstance(value, list) and None in cast(list[object], value)
 
 
 def _unknown(name: str, kind: str, hint: str) -> DataError:

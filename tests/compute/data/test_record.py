@@ -21,7 +21,7 @@ from coterie.compute.data.record import writer as writing
 from coterie.compute.data.record.layout import ALIGNMENT, HEAD_BYTES, Kind, framed
 from coterie.compute.data.record.source import RecordSource
 from coterie.compute.data.record.writer import RecordWriter, write_records
-from coterie.compute.data.source import Column
+from coterie.compute.data.source import Column, Rows, Source
 from coterie.compute.data.sources.arrays import ArraySource
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.ir import NDArray
@@ -123,6 +123,48 @@ def test_appending_goes_on_where_the_file_ends(tmp_path: Path) -> None:
     _assert_same(RecordSource(path).rows(np.arange(40)), _rows(0, 40))
 
 
+def test_no_rows_may_be_written_and_none_to_a_closed_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.rec"
+    writer = RecordWriter.create(path, COLUMNS)
+    writer.write({name: values[:0] for name, values in _rows(0, 1).items()})
+    writer.write(_rows(0, 2))
+    writer.close()
+    writer.close()
+    for use in (lambda: writer.write(_rows(2, 3)), writer.commit):
+        with pytest.raises(StorageError, match=r"a\.rec is closed"):
+            use()
+    _assert_same(RecordSource(path).rows(np.arange(2)), _rows(0, 2))
+
+
+class Slow(Source):
+    """A source of two rows. When the second is asked for, all of it is written to the same file by somebody else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.source = ArraySource({"x": np.array([1, 2])})
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        """Those of the source."""
+        return self.source.columns
+
+    def __len__(self) -> int:
+        return 2
+
+    def rows(self, indices: NDArray) -> Rows:
+        """The rows of the source."""
+        if 1 in indices:
+            write_records(self.path, self.source)
+        return self.source.rows(indices)
+
+
+def test_two_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.rec"
+    assert write_records(path, Slow(path), rows_at_once=1) == 2
+    np.testing.assert_array_equal(RecordSource(path).rows(np.arange(2))["x"], [1, 2])
+    assert [file.name for file in tmp_path.iterdir()] == ["a.rec"]
+
+
 def test_a_file_of_no_rows_is_a_file(tmp_path: Path) -> None:
     source = RecordSource(_written(tmp_path / "a.rec"))
     assert len(source) == 0
@@ -180,6 +222,9 @@ MISFITS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda rows: rows | {"label": rows["label"][:2]}, "differ in length"),
     (lambda rows: rows | {"more": [1, 2, 3, 4]}, "'more' is not in the file"),
     (lambda rows: {"x": rows["x"]}, "'label' is missing"),
+    (lambda rows: rows | {"name": ["", "a", "b", "\ud800"]}, r"'name' .* given '.ud800', of which UTF-8 has no bytes"),
+    (lambda rows: rows | {"name": "abcd"}, "'name' holds str .* given a str"),
+    (lambda rows: rows | {"file": 3}, "'file' holds bytes .* given a int"),
 ]
 
 
@@ -197,7 +242,14 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(
 
 @pytest.mark.parametrize(
     "column",
-    [Column("complex64"), Column("object"), Column("str", (2,)), Column("int8", (0,)), Column("int8", (1,) * 9)],
+    [
+        Column("complex64"),
+        Column("object"),
+        Column("str", (2,)),
+        Column("int8", (0,)),
+        Column("int8", (1,) * 9),
+        Column("int8", (2**31 - 1,) * 3),
+    ],
 )
 def test_columns_that_the_format_cannot_hold_are_refused(tmp_path: Path, column: Column) -> None:
     with pytest.raises(DataError, match="'c' cannot be in a record file"):
@@ -219,7 +271,7 @@ def test_one_writer_at_a_time_and_no_file_is_written_over(tmp_path: Path) -> Non
 KILLED = """
 import sys, os, numpy as np
 from coterie.compute.data.record import writer as writing
-from coterie.compute.data.source import Column
+from coterie.compute.data.source import Column, Rows, Source
 writing.BLOCK_BYTES = 4096
 writer = writing.RecordWriter.append(sys.argv[1])
 number = 100

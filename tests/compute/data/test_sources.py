@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
@@ -164,6 +165,7 @@ REFUSED: list[tuple[str, Callable[[Path], object], str, str]] = [
     ("a scalar", lambda _: ArraySource({"x": np.array(1.0)}), "'x' is a single value", "data_dtype"),
     ("mixed", lambda _: ArraySource({"x": cast(Any, ["a", b"b"])}), "sequence of bytes and str", "data_dtype"),
     ("one text", lambda _: ArraySource({"x": "abc"}), "'x' is a str", "data_dtype"),
+    ("nothing", lambda folder: open_source(folder / "photos"), "no such file or folder", "data_missing"),
     ("ending", lambda folder: open_source(folder / "a.xls"), "no source reads this ending", "data_unknown_format"),
     ("kind", lambda _: open_source(3), "A int is no source", "data_unknown_format"),
     ("no npz", lambda folder: len(NpzSource(folder / "a.npz")), "no such file", "data_missing"),
@@ -186,6 +188,23 @@ def _npz_bytes(**arrays: Any) -> bytes:
     return file.getvalue()
 
 
+def _encrypted(archive: bytes) -> bytes:
+    """An archive whose file is said to be encrypted, in both places."""
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = archive.index(mark) + offset
+        archive = archive[:at] + b"\x01" + archive[at + 1 :]
+    return archive
+
+
+def _endless() -> bytes:
+    """An array that says of itself that it has 2^62 numbers."""
+    file = io.BytesIO()
+    head = b"{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387904,), }\n"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head)
+    return file.getvalue()
+
+
 class Trap:
     """A pickle of it makes a file when it is loaded."""
 
@@ -199,10 +218,13 @@ class Trap:
         (_npz_bytes(x=np.zeros(2))[:-30], "cannot be read", "data_unreadable"),
         (_npz_bytes(x=np.array([Trap()], object)), "other things than plain arrays", "data_unreadable"),
         (pickle.dumps(Trap()), "other things than plain arrays", "data_unreadable"),
-        (_npz_bytes(x=np.zeros(2), y=np.zeros(3)), "'x' has 2, 'y' has 3", "data_lengths"),
+        (_npz_bytes(x=np.zeros(2), y=np.zeros(3)), r"^a\.npz: .*'x' has 2, 'y' has 3", "data_lengths"),
+        (_npz_bytes(x=np.zeros(2), z=np.zeros(2, complex)), r"^a\.npz: .*'z' is an array of complex128", "data_dtype"),
+        (_encrypted(_npz_bytes(x=np.zeros(2))), "cannot be read: .* encrypted", "data_unreadable"),
+        (_endless(), "cannot be read: ", "data_unreadable"),
         (_npz_bytes(y=np.zeros(3)), "array 'x' is missing; found y", "data_missing"),
     ],
-    ids=["cut off", "objects", "a pickle", "lengths", "missing"],
+    ids=["cut off", "objects", "a pickle", "lengths", "complex", "encrypted", "endless", "missing"],
 )
 def test_an_npz_file_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, message: str, code: str
@@ -232,6 +254,9 @@ JSONL: list[tuple[str, Mapping[str, Column] | None, str]] = [
     ('{"x": [1, 2]}\n{"x": [1, [2]]}\n', None, "row 2, column 'x' is .*, not int64"),
     ('{"x": [1, 2]}\n{"x": [1, true]}\n', None, "row 2, column 'x' is .*, not int64"),
     ('{"x": {"y": 1}}\n', None, "row 1, column 'x' is neither text nor numbers"),
+    ('{"x": 1}\n{"x": -1e39}\n', {"x": Column("float32")}, r"row 2, column 'x' is -1e\+39, not float32"),
+    ('{"x": 1}\n', {"x": Column("bytes")}, "'x' is declared as 'bytes', which JSON has no values of"),
+    ('{"x": 1}\n', {"x": Column("floaty")}, "'x' is declared as 'floaty', which JSON has no values of"),
     ("\n\n", None, "there is no row"),
 ]
 
@@ -265,6 +290,13 @@ def test_json_of_arrays_and_of_lists_that_differ(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows["b"], [False, True])
     inferred = JsonlSource(tmp_path / "a.jsonl").columns
     assert (inferred["x"], inferred["b"], inferred["f"]) == (Column("int64", (2, 2)), Column("bool"), Column("int64"))
+
+
+def test_numbers_come_in_this_machines_order_of_bytes(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([1, 2], ">f8"))
+    found = NpzSource(tmp_path / "a.npz").rows(np.array([1]))["x"]
+    assert isinstance(found, np.ndarray)
+    assert found.dtype == np.float64 and found.tolist() == [2]
 
 
 def test_text_is_lines_and_names_the_line_that_is_none(tmp_path: Path) -> None:
@@ -301,6 +333,10 @@ def test_images_have_the_labels_of_their_classes(tmp_path: Path) -> None:
     flat = ImageFolder(tmp_path / "images" / "class0")
     assert list(flat.columns) == ["image", "path"]
     assert flat.class_names == ()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "class0").symlink_to(tmp_path / "images" / "class0")
+    (tmp_path / "linked" / "class1").symlink_to(tmp_path / "images" / "class1", target_is_directory=True)
+    assert _listed(ImageFolder(tmp_path / "linked").rows(np.array([0, 22]))) == _listed(rows)
     (tmp_path / "images" / "loose.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"loose.png lies beside the folders"):
         len(ImageFolder(tmp_path / "images"))
@@ -360,6 +396,12 @@ class Table:
         return Table.Values(self.columns[name][1])
 
 
+class ListType:
+    """An Arrow type of lists of whole numbers."""
+
+    value_type = "int64"
+
+
 def test_a_table_by_its_methods() -> None:
     table = Table({"x": ("double", [0.5, None]), "n": ("int32", [1, None]), "s": ("large_string", ["a", "b"])})
     source = open_source(table)
@@ -368,6 +410,10 @@ def test_a_table_by_its_methods() -> None:
     assert _listed(source.rows(np.array([0, 0]))) == {"x": [0.5, 0.5], "n": [1, 1], "s": ["a", "a"]}
     with pytest.raises(DataError, match="Row 2, column 'n' is missing"):
         source.rows(np.array([0, 1]))
+    holed = ArrowSource(Table({"v": ("list<item: int64>", [[1, 2], [3, None]])}))
+    object.__setattr__(next(iter(holed.table.schema)), "type", ListType())
+    with pytest.raises(DataError, match="Row 2, column 'v' is missing"):
+        holed.rows(np.array([0, 1]))
     with pytest.raises(DataError, match="'t' holds timestamp"):
         dict(ArrowSource(Table({"t": ("timestamp[s]", [])})).columns)
 
@@ -429,6 +475,24 @@ def test_a_dataset_by_its_methods() -> None:
     assert isinstance(source, HuggingFaceSource)
     assert dict(source.columns) == {"text": Column("str"), "label": Column("int64")}
     assert _listed(source.rows(np.array([0, 0]))) == {"text": ["a", "a"], "label": [3, 3]}
+
+
+def test_arrays_of_a_dataset_have_their_shape_and_images_may_be_files(tmp_path: Path) -> None:
+    class Image:
+        decode = False
+
+    grid, path = Value("int32"), tmp_path / "a.png"
+    object.__setattr__(grid, "shape", (2, 2))
+    path.write_bytes(b"of the file")
+    rows = [{"grid": [[1, 2], [3, 4]], "image": {"bytes": None, "path": str(path)}}]
+    source = HuggingFaceSource(Data({"grid": grid, "image": Image()}, rows))
+    assert dict(source.columns) == {"grid": Column("int32", (2, 2)), "image": Column("bytes")}
+    found = source.rows(np.array([0]))
+    assert np.asarray(found["grid"]).tolist() == [[[1, 2], [3, 4]]]
+    assert found["image"] == [b"of the file"]
+    path.unlink()
+    with pytest.raises(DataError, match=r"a\.png cannot be read"):
+        source.rows(np.array([0]))
 
 
 def test_a_real_dataset() -> None:
