@@ -219,6 +219,12 @@ CASES: dict[str, list[Case]] = {
         case(IMAGE, spread(2, 6, 4, 6), kernel=(2, 2), **GROUPED),
         case(IMAGE, spread(2, 6, 3, 5), kernel=(3, 2), **TOGETHER),
         case(IMAGE, spread(2, 4, 6, 5), kernel=(3, 3), **BY_CHANNEL),
+        case(
+            IMAGE,
+            spread(2, 4, 2, 2),
+            kernel=(3, 2),
+            **window(stride=(2, 3), padding=((1, 0), (1, 2)), dilation=(2, 3), groups=4),
+        ),
         case(spread(1, 2, 4, 4), spread(1, 2, 3, 3), kernel=(2, 2), **PLAIN),
         case(spread(2, 1, 4, 4), spread(2, 3, 4, 4), kernel=(2, 2), **UNEVEN_ALONE),
         case(spread(2, 1, 6, 5), spread(2, 3, 3, 4), kernel=(3, 2), **STRIDED),

@@ -223,6 +223,18 @@ def test_convolutions_choose_their_form_by_size_and_agree_with_numpy(
     np.testing.assert_allclose(jit(fn)(*operands).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(("width", "made", "work"), [(9, 6, ["MatMul"] * 5), (9, 12, ["Conv"]), (130, 6, ["Conv"])])
+def test_the_gradient_of_weights_by_channel_is_products_of_rows(width: int, made: int, work: list[str]) -> None:
+    """Where rows are short and each channel has one kernel."""
+    x, dy, attributes = images(2, 6, 7, width), images(2, made, 7, width), window(padding=((2, 2), (2, 2)), groups=6)
+    fn = lambda a, b: bind("conv_weight_gradient", a, b, kernel=(5, 5), **attributes)  # noqa: E731
+    traced = trace(fn, x, dy).graph
+    nodes = onnx.load_from_string(to_onnx(traced, name="weights")).graph.node
+    assert [node.op_type for node in nodes if node.op_type in ("Conv", "MatMul")] == work
+    expected = interpret(traced, {"0": x, "1": dy})["output"]
+    np.testing.assert_allclose(jit(fn)(x, dy).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
 def test_an_index_outside_the_table_is_refused() -> None:
     with pytest.raises(InputError, match="indices -1 to 5 leave axis 0 of size 5"):
         bind("gather", Array(TABLE), Array(ints(-1, 5)), axis=0)
