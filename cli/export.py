@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from coterie.cli.export_model import model_of
 from coterie.cli.output import Json, Output, size
-from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, admin_token, file_to_write, folder_name
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, file_to_write
 from coterie.errors import InputError
 
 if TYPE_CHECKING:
     from coterie.compute.export import Examples, ExportReport
-
-_INFER = "infer.onnx"
 
 
 def export(
@@ -93,12 +92,18 @@ def export(
         repeats=repeats,
         threads=threads,
     )
-    source = _found(model, version, url, token, ca)
+    whole = options.precision == "int8"
+    _require(whole or options.quantisation == QuantSettings(), "how to quantise", "--precision int8")
+    _require(whole or calibration_data is None, "--calibration-data", "--precision int8")
+    _require(bool(data or calibration_data or not experiment), "--experiment", "--data")
+    _require(bool(data or not label), "--label", "--data")
+    source = model_of(model, version, url, token, ca)
+    _keep_apart(source, target, packed)
     result = exported(
         source,
         options,
         examples=_examples(source, data, label, experiment),
-        calibration=_examples(source, calibration_data, label, experiment),
+        calibration=_examples(source, calibration_data, label, experiment, measured=False),
     )
     written = result.save(target)
     if packed is not None:
@@ -109,6 +114,24 @@ def export(
     _tell(output, result.report, written)
     if packed is not None:
         output.say(f"{packed}: {size(packed.stat().st_size)}, with checks")
+
+
+def _require(met: bool, given: str, needed: str) -> None:
+    """Refuse an option that would do nothing without another."""
+    if not met:
+        raise InputError(f"The options say {given}, which does nothing without {needed}.", code="usage")
+
+
+def _keep_apart(source: Path | bytes, target: Path, bundle: Path | None) -> None:
+    """Refuse to write over the model that is read, and one file over the other."""
+    if isinstance(source, Path) and source.resolve() in {target.resolve(), bundle and bundle.resolve()}:
+        raise InputError(
+            f"{source} is the model itself; the export would be written over it.",
+            hint=f"Name another file: --out {source.stem}-small.onnx",
+            code="file_unusable",
+        )
+    if bundle is not None and bundle.resolve() == target.resolve():
+        raise InputError(f"{target} would be the model and the bundle.", hint="Name two files.", code="file_unusable")
 
 
 def _tell(output: Output, report: "ExportReport", written: Path) -> None:
@@ -128,37 +151,12 @@ def _sizes(given: list[str]) -> dict[str, int]:
     return made
 
 
-def _found(model: str, version: str, url: str, token: str | None, ca: Path | None) -> str | Path | bytes:
-    """The file that a word means: a path, a simulation's infer.onnx, or a model version of a coordinator."""
-    path = Path(model)
-    if path.suffix == ".onnx" and not path.is_file():
-        raise InputError(
-            f"There is no file {model}.",
-            hint="Name an ONNX file, a simulation, or an experiment on the coordinator.",
-            code="file_unusable",
-        )
-    if path.is_dir() and (path / _INFER).is_file():
-        return path / _INFER
-    if path.is_file():
-        return path
-    simulated = HOME / "simulations" / folder_name(model) / _INFER
-    return simulated if simulated.is_file() else _downloaded(model, version, url, token, ca)
-
-
-def _downloaded(run: str, version: str, url: str, token: str | None, ca: Path | None) -> bytes:
-    from tempfile import TemporaryDirectory
-
-    from coterie.cli.watch import chosen
-    from coterie.client_sdk.control.control import Control
-
-    with TemporaryDirectory() as folder, Control(url, token=admin_token(token), ca=ca) as control:
-        return chosen(control, run).download(Path(folder) / _INFER, version=version).read_bytes()
-
-
 def _examples(
-    source: str | Path | bytes, data: Path | None, label: str | None, experiment: str | None
+    source: Path | bytes, data: Path | None, label: str | None, experiment: str | None, *, measured: bool = True
 ) -> "Examples | None":
-    """The rows of --data, each array under the name that the model has for it."""
+    """The rows of --data, each array under the name that the model has for it. Those that are not measured need no
+    label, and may have it.
+    """
     if data is None:
         return None
     from coterie.cli.export_rows import from_columns, from_schema
@@ -170,4 +168,4 @@ def _examples(
 
         loaded: Any = load_experiment(experiment)[0]
         return from_schema(data, loaded.schema, names)
-    return from_columns(data, names, label)
+    return from_columns(data, names, label, labelled=measured)

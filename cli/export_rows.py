@@ -22,13 +22,14 @@ def from_schema(path: Path, schema: DataSchema, names: Sequence[str]) -> Example
     return Examples(inputs=_matched(arrays, names, path), labels=arrays[schema.label.name])
 
 
-def from_columns(path: Path, names: Sequence[str], label: str | None) -> Examples:
+def from_columns(path: Path, names: Sequence[str], label: str | None, *, labelled: bool = True) -> Examples:
     """Rows as they stand in a file. A model of one input takes all columns but the label's side by side, when none has
-    the input's name. Raises DataError for a label that is not there and for columns that are no numbers.
+    the input's name. labelled: whether a label that is named must be there. Raises DataError for one that is not, and
+    for columns that are no numbers.
     """
     columns = _read(path)
-    wanted = label if label is not None else next((name for name in _LABELS if name in columns), None)
-    if label is not None and label not in columns:
+    wanted = next((name for name in (_LABELS if label is None else (label,)) if name in columns), None)
+    if label is not None and wanted is None and labelled:
         raise DataError(
             f"{path.name} has no column {label!r}; it has {_listed(columns)}.",
             hint="Name the label's column with --label.",
@@ -37,7 +38,7 @@ def from_columns(path: Path, names: Sequence[str], label: str | None) -> Example
     rest = {name: column for name, column in columns.items() if name != wanted}
     if len(names) == 1 and not any(_plain(names[0]) == name or names[0] == name for name in rest):
         rest = {names[0]: _beside(path, rest)}
-    labels = None if wanted is None else columns[wanted]
+    labels = None if wanted is None or not labelled else columns[wanted]
     if labels is not None and labels.dtype.kind not in "biuf":
         raise DataError(
             f"{path.name}: the label {wanted!r} is text, and the model answers with numbers.",

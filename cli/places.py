@@ -35,6 +35,8 @@ def file_to_write(path: Path) -> Path:
     folder = next(place for place in path.absolute().parents if place.exists())
     if path.is_dir():
         what, hint = f"{path} is a folder.", f"Name a file, as in {path / 'infer.onnx'}."
+    elif path.exists() and not path.is_file():
+        what, hint = f"{path} is a device, and no file that could be replaced.", "Name a file."
     elif not folder.is_dir():
         what, hint = f"{path} cannot be made: {folder} is not a folder.", "Name another place."
     elif not os.access(folder, os.W_OK | os.X_OK):

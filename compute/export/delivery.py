@@ -23,6 +23,7 @@ from coterie.compute.passes.inference import in_float16, optimise_for_inference,
 from coterie.errors import GraphRefused, InputError, StorageError
 
 _REFERENCE_ROWS = 64  # that are computed on NumPy, which takes its time
+_SHAPED = frozenset({"reshape", "transpose", "astype"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ def _measured(
     outputs = [joined(run.outputs[first], rows) for run in (before, after)]
     classes = _classes(outputs[0])
     labels = None if examples is None else examples.labels
-    metric, scores = _scores(outputs, labels)
+    metric, scores = _scores(outputs, labels, _halfway(opened.graph))
     return ExportReport(
         precision=options.precision,
         before=_figures(_bytes_of(opened), opened.bytes, flops(opened.graph), before, scores[0]),
@@ -174,10 +175,19 @@ def _classes(outputs: NDArray) -> bool:
     return outputs.dtype.kind != "f" or (outputs.ndim > 1 and outputs.shape[-1] > 1)
 
 
-def _scores(outputs: list[NDArray], labels: NDArray | None) -> tuple[Metric | None, list[float | None]]:
+def _halfway(graph: Graph) -> float:
+    """Where one number a row says neither class: 0.5 for a probability, which a sigmoid makes, and 0 for a logit."""
+    producers = graph.producers()
+    made = producers.get(next(iter(graph.outputs.values())))
+    while made is not None and made.primitive in _SHAPED:
+        made = producers.get(made.inputs[0])
+    return 0.5 if made is not None and made.primitive == "sigmoid" else 0.0
+
+
+def _scores(outputs: list[NDArray], labels: NDArray | None, halfway: float) -> tuple[Metric | None, list[float | None]]:
     if labels is None:
         return None, [None, None]
-    (metric, before), (_, after) = (score(found, labels) for found in outputs)
+    (metric, before), (_, after) = (score(found, labels, halfway=halfway) for found in outputs)
     return metric, [before, after]
 
 

@@ -28,14 +28,15 @@ class Examples:
 
     def batches(self, types: Mapping[str, Type], *, most: int | None = None) -> list[dict[str, NDArray]]:
         """The rows, at most ``most`` of them, in batches of the types' sizes; the last one is filled up with its last
-        row. Raises DataError for inputs that are missing, of another dtype kind or of another shape.
+        row. Fewer than all are taken at even distances, since files are often sorted by class. Raises DataError for
+        inputs that are missing, of another dtype kind or of another shape.
         """
         self._check(types)
         size = next(iter(types.values())).shape[0]
         count = self.rows if most is None else min(most, self.rows)
         made: list[dict[str, NDArray]] = []
         for start in range(0, count, size):
-            taken = np.minimum(np.arange(start, start + size), count - 1)
+            taken = np.minimum(np.arange(start, start + size), count - 1) * self.rows // max(count, 1)
             made.append({name: self.inputs[name][taken].astype(type_.dtype) for name, type_ in types.items()})
         return made
 
@@ -57,13 +58,18 @@ class Examples:
             )
         for name, type_ in types.items():
             given = self.inputs[name]
-            broken = not type_.is_float and given.dtype.kind == "f" and not np.array_equal(given, np.round(given))
-            if given.shape[1:] != type_.shape[1:] or given.dtype.kind not in "biuf" or broken:
+            if given.shape[1:] != type_.shape[1:] or given.dtype.kind not in "biuf" or not _held(given, type_):
                 raise DataError(
                     f"{name} is {given.dtype}{list(given.shape)}; the model takes {type_} with any number of rows.",
-                    hint="Give numbers of the shape that the model was traced with, whole ones for ids.",
+                    hint="Give numbers of that shape, whole ones for ids. A column of labels is named by --label.",
                     code="data_shape",
                 )
+
+
+def _held(given: NDArray, type_: Type) -> bool:
+    """Whether numbers stay what they are in the model's dtype, but for the digits of floats."""
+    with np.errstate(invalid="ignore"):
+        return type_.is_float or np.array_equal(given.astype(type_.dtype), given)
 
 
 def synthetic(types: Mapping[str, Type], *, batches: int = 4, seed: int = 0) -> list[dict[str, NDArray]]:
@@ -94,13 +100,13 @@ def answers(outputs: NDArray) -> NDArray:
     return (outputs[..., 0] > 0).astype(np.int64) if outputs.shape[-1] == 1 else np.argmax(outputs, axis=-1)
 
 
-def score(outputs: NDArray, labels: NDArray) -> tuple[Metric, float]:
+def score(outputs: NDArray, labels: NDArray, *, halfway: float = 0.0) -> tuple[Metric, float]:
     """How well the outputs [N, ...] answer, by what they are.
 
     Of several numbers a row the greatest is the class, and the score is the share of right ones; whole numbers are
-    classes themselves. One number a row is a logit where labels are 0 and 1, right when both or neither are above 0;
-    else it is a value, and the score is the mean squared error. Raises DataError for labels of another shape, and for
-    classes that are no whole numbers.
+    classes themselves. One number a row says class 1 where it is above ``halfway`` (0 for a logit, 0.5 for a
+    probability) if labels are 0 and 1; else it is a value, and the score is the mean squared error.
+    Raises DataError for labels of another shape, and for classes that are no whole numbers.
     """
     several = outputs.dtype.kind == "f" and outputs.ndim == labels.ndim + 1 and outputs.shape[-1] > 1
     if several or outputs.dtype.kind != "f":
@@ -116,7 +122,7 @@ def score(outputs: NDArray, labels: NDArray) -> tuple[Metric, float]:
     values = outputs.reshape(labels.shape) if outputs.size == labels.size else outputs
     _check_labels(values.shape, labels.shape)
     if np.isin(labels, (0, 1)).all():
-        return "accuracy", float(np.mean(np.equal(values > 0, labels > 0)))
+        return "accuracy", float(np.mean(np.equal(values > halfway, labels > 0)))
     return "mean_squared_error", float(np.mean((values.astype(np.float64) - labels) ** 2))
 
 

@@ -1,6 +1,6 @@
 """Models to be exported, opened as graphs whose weights are constants."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -35,13 +35,16 @@ class Opened:
 def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
     """A model out of an ONNX file (by path, or its bytes), or a graph whose weights are constants.
 
-    sizes: those that a file leaves open, by name; every open first axis of an input is also called "batch".
+    sizes: those that a file leaves open, by name. An open first axis of an input is also called "batch", and any open
+    axis also "<input>.<axis>", which is its name where the file gives it none.
 
     Raises StorageError and GraphRefused for a file that cannot be read or imported, GraphRefused (code
-    ``training_graph``) for a graph that trains, InputError for a missing size and for a graph without inputs.
+    ``training_graph``) for a graph that trains, InputError (code ``export_size``) for a size that is missing or not
+    open, and for a graph without inputs.
     """
     if isinstance(source, Graph):
         require_inference("export", source)
+        _require_open(sizes, ())
         data = to_onnx(source, name="model")
         return Opened(graph=_with_inputs(source), file=data, bytes=len(data), weights={})
     model = load(source)
@@ -66,21 +69,37 @@ def _with_inputs(graph: Graph) -> Graph:
 
 def _specs(model: ImportedModel, sizes: Mapping[str, int]) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
+    known: dict[str, None] = {}
     for given in model.inputs:
         shape: list[int] = []
         for axis, size in enumerate(given.sizes):
-            names = [name for name in (size, "batch" if axis == 0 else None) if isinstance(name, str)]
-            found = size if isinstance(size, int) else next((sizes[name] for name in names if name in sizes), None)
+            if isinstance(size, int):
+                shape.append(size)
+                continue
+            names = [name for name in (size, "batch" if axis == 0 else None, f"{given.name}.{axis}") if name]
+            known |= dict.fromkeys(names)
+            found = next((sizes[name] for name in names if name in sizes), None)
             if found is None:
                 raise InputError(
                     f"export: the input {given.name!r} has the sizes {list(given.sizes)}, and a static file needs all "
                     "of them.",
-                    hint=f"Give sizes={{{(names or ['batch'])[0]!r}: 8}}; on the command line, --size NAME=8.",
+                    hint=f"Give sizes={{{names[0]!r}: 8}}; on the command line, --size {names[0]}=8.",
                     code="export_size",
                 )
             shape.append(found)
         specs[given.name] = TensorSpec(tuple(shape), given.dtype)
+    _require_open(sizes, known)
     return specs
+
+
+def _require_open(sizes: Mapping[str, int], known: Collection[str]) -> None:
+    """Refuse sizes that nothing would read: the file would be of another size than was asked for."""
+    if unknown := [name for name in sizes if name not in known]:
+        raise InputError(
+            f"export: the model leaves no size {unknown[0]!r} open; open are {', '.join(known) or 'none'}.",
+            hint="A size that is fixed in the file is chosen where the file is made.",
+            code="export_size",
+        )
 
 
 def _size(file: ModelFile) -> int:

@@ -107,6 +107,16 @@ def test_people_read_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -
         (("machines", "--precision", "int4"), USAGE, "usage", "int4"),
         (("machines", "--out", "."), BAD_INPUT, "file_unusable", "folder"),
         (("machines", "--data", "rows.npz", "--label", "z"), BAD_INPUT, "data_missing", "'z'"),
+        (("machines", "--data", "rows.csv"), BAD_INPUT, "data_shape", "--label"),
+        (("machines", "--size", "batch=2"), BAD_INPUT, "export_size", "'batch'"),
+        ((".",), BAD_INPUT, "file_unusable", "no infer.onnx"),
+        (("else",), BAD_INPUT, "file_unusable", "simulations here: machines"),
+        (("machines", "--out", "rows", "--bundle", "./rows"), BAD_INPUT, "file_unusable", "two files"),
+        (("machines", "--out", "/dev/null"), BAD_INPUT, "file_unusable", "device"),
+        (("machines", "--label", "y"), BAD_INPUT, "usage", "--data"),
+        (("machines", "--experiment", "nowhere.py"), BAD_INPUT, "usage", "--data"),
+        (("machines", "--calibration-data", "rows.npz"), BAD_INPUT, "usage", "--precision int8"),
+        (("machines", "--weights", "asymmetric"), BAD_INPUT, "usage", "--precision int8"),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_written(
@@ -116,6 +126,24 @@ def test_a_mistake_is_named_and_nothing_is_written(
     assert event["code"] == reason
     assert word in f"{event['message']} {event['hint']}"
     assert not (folder / "model.onnx").exists()
+
+
+def test_the_model_that_is_read_is_never_written_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though ``model.onnx`` is where an export goes when nothing else is said."""
+    file = folder / ".coterie" / "simulations" / "machines" / "infer.onnx"
+    (folder / "model.onnx").write_bytes(file.read_bytes())
+    for words in (("model.onnx",), ("machines", "--out", str(file)), ("machines", "--bundle", str(file))):
+        (event,) = told(capsys, *words, code=BAD_INPUT)
+        assert (event["code"], "is the model itself" in event["message"]) == ("file_unusable", True)
+    assert (folder / "model.onnx").read_bytes() == file.read_bytes()
+
+
+def test_rows_to_calibrate_on_need_no_label(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "unlabelled.csv").write_text("a,b,c,d\n0.5,1,-1,0\n1,0,2,-2\n", encoding="utf-8")
+    words = ("--data", "rows.csv", "--label", "state", "--calibration-data")
+    for name, rows in (("unlabelled.csv", 2), ("rows.csv", 10)):
+        (event,) = told(capsys, "machines", "--precision", "int8", *words, name)
+        assert (event["report"]["calibrated"], event["report"]["metric"]) == (rows, "accuracy")
 
 
 def _saved(folder: Path, **arrays: NDArray) -> Path:

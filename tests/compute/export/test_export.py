@@ -10,7 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from coterie.compute import nn
+from coterie.compute import nn, ops
+from coterie.compute import numpy as cnp
 from coterie.compute.array import Array, as_array
 from coterie.compute.control.functions import scan
 from coterie.compute.export import (
@@ -263,6 +264,37 @@ def test_a_graph_of_ones_own_is_exported_without_a_file() -> None:
     assert made.report.same_answers is None
 
 
+@pytest.mark.parametrize("last", ["probability", "logit"])
+def test_a_binary_model_is_scored_by_what_its_number_is(last: str) -> None:
+    """A probability of 0.4 says class 0, a logit of 0.4 class 1."""
+    w, x = rows(3, 1), rows(40, 3, seed=1)
+
+    def answer(given: GraphInputs) -> dict[str, Array]:
+        logits = given["x"] @ as_array(w)
+        return {"y": cnp.reshape(ops.sigmoid(logits) if last == "probability" else logits, (4,))}
+
+    graph = trace_named(answer, {"x": TensorSpec((4, 3), "float32")})
+    labels = (x @ w > 0)[:, 0].astype(np.int64)
+    assert 0 < labels.mean() < 1
+    report = export(graph, quick(), examples=Examples(inputs={"x": x}, labels=labels)).report
+    assert (report.metric, report.before.score, report.after.score) == ("accuracy", 1.0, 1.0)
+
+
+def test_a_size_without_a_name_is_called_by_its_input_and_axis() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "xy"]
+    graph = helper.make_graph([node], "open", ends[:1], ends[1:])
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    with pytest.raises(InputError, match="needs all of them") as refused:
+        export(file, quick(sizes={"batch": 2}))
+    assert "--size x.1=8" in (refused.value.hint or "")
+    made = export(file, quick(sizes={"batch": 2, "x.1": 3}))
+    assert [each.dim_value for each in onnx.load_from_string(made.data).graph.input[0].type.tensor_type.shape.dim] == [
+        2,
+        3,
+    ]
+
+
 # ---- refusals
 
 
@@ -295,6 +327,12 @@ REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str, str]] = 
     "no file": (lambda: export("nowhere.onnx"), StorageError, "storage_failed", "nowhere.onnx"),
     "no ONNX": (lambda: export(b"not a model"), GraphRefused, "import_refused", ""),
     "a size left open": (lambda: export(CONV), InputError, "export_size", "batch"),
+    "a size of no axis": (
+        lambda: export(CONV, quick(sizes={"batch": 2, "time": 3})),
+        InputError,
+        "export_size",
+        "'time'",
+    ),
     "int8 without rows": (
         lambda: export(CONV, quick(precision="int8", sizes={"batch": 2})),
         InputError,

@@ -88,6 +88,12 @@ def test_scores_of_known_answers(outputs: NDArray, labels: NDArray, found: tuple
     assert (metric, value) == (found[0], pytest.approx(found[1]))
 
 
+def test_one_number_a_row_is_compared_with_the_middle_between_the_classes() -> None:
+    told, labels = np.array([[0.2], [0.9], [0.6]]), np.array([0, 1, 0])
+    assert score(told, labels, halfway=0.5) == ("accuracy", 2 / 3)
+    assert score(told, labels) == ("accuracy", 1 / 3)
+
+
 def test_labels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(DataError, match=r"\[2\]"):
         score(LOGITS, np.array([1, 0]))
@@ -99,17 +105,23 @@ def test_labels_that_do_not_fit_are_refused() -> None:
 def test_ids_that_are_no_whole_numbers_are_refused() -> None:
     types = {"ids": Type("int32", (2,))}
     assert Examples(inputs={"ids": np.array([1.0, 2.0])}).batches(types)[0]["ids"].tolist() == [1, 2]
-    with pytest.raises(DataError, match="whole ones for ids"):
-        Examples(inputs={"ids": np.array([1.0, 2.5])}).batches(types)
+    for wrong in ([1.0, 2.5], [1.0, NAN], [1.0, 2.0**31], [1, 2**32 + 1]):
+        with pytest.raises(DataError, match="whole ones for ids"):
+            Examples(inputs={"ids": np.array(wrong)}).batches(types)
 
 
 @given(st.integers(1, 30), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 40)))
-def test_batches_hold_every_row_once_and_are_filled_up(rows: int, size: int, most: int | None) -> None:
+def test_batches_hold_rows_once_from_all_over_the_file_and_are_filled_up(
+    rows: int, size: int, most: int | None
+) -> None:
     x = np.arange(rows, dtype=np.float64)[:, None]
     made = Examples(inputs={"x": x}).batches({"x": Type("float32", (size, 1))}, most=most)
     count = rows if most is None else min(rows, most)
     assert all(batch["x"].shape == (size, 1) and batch["x"].dtype == np.float32 for batch in made)
-    np.testing.assert_array_equal(joined(np.stack([batch["x"] for batch in made]), count), x[:count])
+    taken = joined(np.stack([batch["x"] for batch in made]), count)[:, 0]
+    assert len(np.unique(taken)) == count and np.isin(taken, x).all()
+    steps = np.diff([*taken, rows])
+    assert taken[0] == 0 and steps.max() - steps.min() <= 1, "at even distances"
 
 
 def test_synthetic_rows_are_in_range_and_the_same_every_time() -> None:
