@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from types import MappingProxyType
 
 from coterie.compute.bundle.quantisation import QuantisedTensor, quantisation_table
@@ -23,6 +24,8 @@ class Bundle:
     model: the ONNX file. table: its quantisation table. inputs, outputs: a batch of every input by name, and the right
     answers by output name. thresholds: how much a run must be like the right answers. converted: forms of the model for
     chips, by the converter's name; opaque bytes.
+
+    Raises InputError for a bundle that nothing could fail: without answers, or with thresholds that are no numbers.
     """
 
     model: bytes
@@ -31,6 +34,12 @@ class Bundle:
     outputs: Mapping[str, NDArray]
     thresholds: Thresholds
     converted: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if not self.outputs:
+            raise InputError("A bundle needs at least one answer, or every model would pass.")
+        if not (isfinite(self.thresholds.cosine) and isfinite(self.thresholds.euclidean)):
+            raise InputError(f"The thresholds of a bundle must be finite numbers, got {self.thresholds}.")
 
 
 def make_bundle(

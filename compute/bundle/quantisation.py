@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from coterie.compute.ir import NDArray
 from coterie.errors import GraphRefused, InputError
@@ -84,8 +84,9 @@ def _row(node: NodeProto, constants: Mapping[str, NDArray]) -> QuantisedTensor:
             hint="Quantise statically: give calibration batches.",
         )
     scale = constants[scale_name]
-    default = "uint8" if node.op_type == "QuantizeLinear" else _stored(tensor, constants)
-    point = constants[point_name] if point_name else np.zeros(scale.shape, default)
+    # Without a zero point levels are those of the stored weight, or uint8.
+    dtype = constants[tensor].dtype if node.op_type == "DequantizeLinear" and tensor in constants else np.uint8
+    point = constants[point_name] if point_name else np.zeros(scale.shape, dtype)
     axis = next((int(attribute.i) for attribute in node.attribute if attribute.name == "axis"), 1)
     return QuantisedTensor(
         tensor=tensor,
@@ -93,10 +94,4 @@ def _row(node: NodeProto, constants: Mapping[str, NDArray]) -> QuantisedTensor:
         scale=tuple(float(number) for number in scale.reshape(-1)),
         zero_point=tuple(int(number) for number in point.reshape(-1)),
         axis=axis if scale.ndim and scale.size > 1 else None,
-    )
-
-
-def _stored(tensor: str, constants: Mapping[str, NDArray]) -> str:
-    return (
-        constants[tensor].dtype.name if tensor in constants else helper.tensor_dtype_to_np_dtype(TensorProto.UINT8).name
     )

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from coterie.compute.bundle.bundle import Bundle
 from coterie.compute.bundle.quantisation import quantisation_table
 from coterie.compute.export.bare_runs import infer_bare
@@ -44,10 +46,10 @@ def verify(bundle: Bundle, run: Runner | None = None) -> Verification:
     for name, answer in bundle.outputs.items():
         if name not in found:
             misses.append(f"output {name!r} is absent")
-        elif found[name].shape != answer.shape:
-            misses.append(f"output {name!r} is {list(found[name].shape)}, not {list(answer.shape)}")
+        elif (given := np.asarray(found[name])).shape != answer.shape:
+            misses.append(f"output {name!r} is {list(given.shape)}, not {list(answer.shape)}")
         else:
-            similarities[name] = similarity(answer, found[name])
+            similarities[name] = similarity(answer, given)
             if told := bundle.thresholds.misses(similarities[name]):
                 misses.append(f"output {name!r}: {told}")
     return Verification(similarities=similarities, misses=tuple(misses))

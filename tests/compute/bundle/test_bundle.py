@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,17 @@ def bundle(quantised: tuple[bytes, bytes, dict[str, NDArray[Any]]]) -> Bundle:
     return make_bundle(small, feeds, reference=model)
 
 
+@pytest.fixture
+def same_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files run here: a process of its own for each is what tests/compute/export holds, and takes a second."""
+
+    def run(model: bytes, feeds: Arrays) -> Arrays:
+        return Executable(model).run(feeds)
+
+    monkeypatch.setattr("coterie.compute.bundle.bundle.infer_bare", run)
+    monkeypatch.setattr("coterie.compute.bundle.verification.infer_bare", run)
+
+
 @pytest.mark.capability("G19")
 def test_a_quantised_model_is_verified_against_the_float_model_that_it_was(
     bundle: Bundle, quantised: tuple[bytes, bytes, dict[str, NDArray[Any]]]
@@ -73,6 +85,7 @@ def test_a_quantised_model_is_verified_against_the_float_model_that_it_was(
 
 
 @pytest.mark.capability("G19")
+@pytest.mark.usefixtures("same_process")
 def test_another_model_in_the_bundle_is_noticed(bundle: Bundle) -> None:
     other, _ = inference_file(zoo.mlp((6, 16, 4)), zoo.Input((6,)), batch=8, seed=5)
     found = verify(replace(bundle, model=other))
@@ -80,6 +93,7 @@ def test_another_model_in_the_bundle_is_noticed(bundle: Bundle) -> None:
     assert found.misses[0] == "the quantisation table is not that of the model" and "similarity" in found.misses[1]
 
 
+@pytest.mark.usefixtures("same_process")
 def test_the_thresholds_are_those_of_the_chip_compilers() -> None:
     """tpu-mlir's defaults for int8; a float model must be closer."""
     assert (QUANTISED.cosine, QUANTISED.euclidean) == (0.90, 0.55)
@@ -147,7 +161,7 @@ def test_a_bundle_is_read_as_it_was_written(bundle: Bundle, tmp_path: Path) -> N
         assert archive.testzip() is None and "model.onnx" in archive.namelist()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_bundle_is_refused_or_the_same(bundle: Bundle, tmp_path: Path, data: st.DataObject) -> None:
     """A byte changed, bytes cut off, a stretch repeated: never another exception, never other contents."""
@@ -198,6 +212,8 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, bytes]], object], dict[str, Any], s
     "no digests": (_manifest(sha256=None), {}, "is not what its manifest names"),
     "a list for a manifest": (lambda members: members.update({"manifest.json": b"[]"}), {}, "'None', not"),
     "thresholds missing": (_manifest(thresholds={}), {}, "is not a bundle of the form"),
+    "thresholds that are no numbers": (
+        _manifest(thresholds={"cosine": nan, "euclidean": 0.5, "largest": None}), {}, "must be finite numbers"),
     "compressed": (lambda members: None, {"compression": zipfile.ZIP_DEFLATED}, "compressed"),
     "too many members": (lambda members: members.update({f"m{i}": b"" for i in range(99)}), {}, "members"),
 }  # fmt: skip
@@ -285,6 +301,11 @@ def test_converters_of_installed_packages_are_found(monkeypatch: pytest.MonkeyPa
         load_converters()
 
 
+def _bare(**changes: Any) -> Bundle:
+    parts = {"outputs": {"y": np.zeros(1)}, "thresholds": FLOAT, **changes}
+    return Bundle(model=b"", table=(), inputs={}, **parts)
+
+
 REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str]] = {
     "no graph": (lambda: quantisation_table(b"x"), GraphRefused, "not an ONNX graph"),
     "a scale that is an input": (lambda: quantisation_table(_pair(s=None)), GraphRefused, "which is no constant"),
@@ -293,10 +314,14 @@ REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str]] = {
     "another reference": (
         lambda: make_bundle(*float_file(), reference=inference_file(zoo.mlp((6, 3)), zoo.Input((6,)), batch=8)[0]),
         InputError, "or other shapes"),
+    "no answers": (lambda: _bare(outputs={}), InputError, "at least one answer"),
+    "a threshold of NaN": (
+        lambda: _bare(thresholds=Thresholds(cosine=nan, euclidean=0.5)), InputError, "must be finite numbers"),
     "a model that does not run": (lambda: make_bundle(b"x", {"x": np.zeros(1)}), GraphRefused, "not an ONNX graph"),
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("same_process")
 @pytest.mark.parametrize(("make", "error", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_is_refused_by_name(make: Callable[[], object], error: type[CoterieError], reason: str) -> None:
     with pytest.raises(error) as refused:
