@@ -5,24 +5,20 @@ Only what the schema names is read; other columns and arrays of a file are ignor
 is ever loaded. Errors are `coterie.errors.DataError` naming file, column and row (the first row of data is 1).
 """
 
-import csv
-import gzip
 import importlib
 import inspect
 import os
 import sys
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from coterie.client_sdk.device.pipeline import Pipeline, rows_of
+from coterie.compute.data.sources.csv.source import CsvSource
+from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
 from coterie.errors import DataError
 from coterie.protocol.schema import DataSchema
 
@@ -148,113 +144,40 @@ def _kind(path: Path) -> Callable[[Path, DataSchema], Arrays] | None:
 def _npy(path: Path) -> NDArray[Any]:
     try:
         return cast(NDArray[Any], np.load(path, allow_pickle=False))
-    except _DAMAGE as error:
-        raise _unreadable(path, error) from error
+    except DAMAGE as error:
+        raise unreadable(path.name, error) from error
 
 
 def _npz(path: Path, schema: DataSchema) -> Arrays:
     wanted = {*schema.given, *schema.sources}
-    try:
-        # NumPy leaves a file open that it opened itself and cannot read.
-        with path.open("rb") as source:
-            file: Any = np.load(source, allow_pickle=False)
-            if not isinstance(file, NpzFile):
-                raise ValueError("it holds one array without a name, as .npy files do")
-            return {name: cast(Any, file)[name] for name in file.files if name in wanted}
-    except _DAMAGE as error:
-        raise _unreadable(path, error) from error
+    with opened_npz(path) as archive:
+        return {name: archive[name] for name in archive if name in wanted}
 
 
 def _csv(path: Path, schema: DataSchema) -> Arrays:
+    return _columns(path, schema.sources, schema.texts)
+
+
+def _columns(path: Path, names: Sequence[str], texts: frozenset[str]) -> dict[str, NDArray[Any]]:
+    """Columns as numbers where every cell is one, but for ``texts``; else as text, from which the schema's check names
+    the bad cell, and says what it expected.
+    """
+    source = CsvSource(path, {name: name for name in names}, dict.fromkeys(texts, "str"))
     try:
-        with _text(path) as file:
-            reader = csv.reader(file)
-            header = [name.strip() for name in next(reader, list[str]())]
-            columns = _columns(path, header, schema.sources)
-            return _read_columns(path, reader, header, columns, schema.texts)
-    except _DAMAGE as error:
-        raise _unreadable(path, error) from error
-
-
-def _text(path: Path) -> IO[str]:
-    # utf-8-sig: spreadsheets begin their files with a byte order mark.
-    if path.name.lower().endswith(".gz"):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
-
-
-def _columns(path: Path, header: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
-    missing = [name for name in wanted if name not in header]
-    if missing:
-        found = ", ".join(header[:20]) or "an empty first line"
-        more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
-        raise DataError(
-            f"{path.name}: column {missing[0]!r}{more} missing; found {found}.",
-            hint="The first line must name the columns.",
-            code="data_missing",
-            column=missing[0],
-        )
-    twice = [name for name in wanted if header.count(name) > 1]
-    if twice:
-        raise DataError(
-            f"{path.name}: the first line names column {twice[0]!r} twice.", code="data_surplus", column=twice[0]
-        )
-    return {name: header.index(name) for name in wanted}
-
-
-def _read_columns(
-    path: Path, rows: Iterator[list[str]], header: Sequence[str], columns: Mapping[str, int], texts: frozenset[str]
-) -> Arrays:
-    chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
-    width, count = len(header), 0
-    filled = (row for row in rows if row)
-    while block := list(islice(filled, 50_000)):
-        for offset, row in enumerate(block):
-            if len(row) != width:
-                raise DataError(
-                    f"{path.name}: row {count + offset + 1} has {len(row)} cells; the first line has {width}.",
-                    hint="Quote cells that contain commas.",
-                    code="data_shape",
-                    row=count + offset + 1,
-                )
-        turned = list(zip(*block, strict=True))
-        for name, index in columns.items():
-            chunks[name].append(np.array(turned[index]) if name in texts else _numbers_or_text(turned[index]))
-        count += len(block)
-    return {name: _join(parts) for name, parts in chunks.items()}
-
-
-def _numbers_or_text(cells: Sequence[str]) -> NDArray[Any]:
-    """Numbers where every cell is one; else the text, from which the schema's check names the bad cell."""
-    text = np.array(cells)
-    try:
-        # Underscores are digits' separators to Python and to nobody else.
-        return text if any("_" in cell for cell in cells) else text.astype(np.float64)
-    except ValueError:
-        return text
-
-
-def _join(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    if not parts:
-        return np.empty(0)
-    if len({part.dtype.kind for part in parts}) > 1:
-        return np.concatenate([part.astype(str) for part in parts])
-    return np.concatenate(parts)
-
-
-# Whatever the readers raise for a file that is damaged or of another format (a wrong encoding is a ValueError).
-_DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, csv.Error)
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    # NumPy takes whatever it does not know for a pickle, and advises to load it unsafely.
-    pickled = isinstance(error, ValueError) and "pickle" in str(error)
-    why = "it is no NPZ file of plain arrays, and nothing is unpickled" if pickled else str(error).rstrip(".")
-    return DataError(
-        f"{path.name} cannot be read: {why}.",
-        hint="Check that the file is whole and of that format.",
-        code="data_unreadable",
-    )
+        rows = source.rows(np.arange(len(source)))
+    except DataError as error:
+        column = str(error.details.get("column"))
+        if error.reason == "data_cell" and column not in texts:
+            return _columns(path, names, texts | {column})
+        raise
+    read = {name: np.array(values) if isinstance(values, list) else np.asarray(values) for name, values in rows.items()}
+    gaps = frozenset(name for name, array in read.items() if array.dtype.kind == "f" and np.isnan(array).any())
+    if gaps:
+        told = _columns(path, names, texts | gaps)
+        # A cell may also say "nan", which is a number to Python; an empty one is none.
+        return told | {name: read[name] for name in gaps if np.char.str_len(np.char.strip(told[name])).all()}
+    # Whole numbers, too, may be rounded on their way to float32, as numbers with a point are.
+    return {name: array.astype(np.float64) if array.dtype.kind == "i" else array for name, array in read.items()}
 
 
 _READERS: Mapping[str, Callable[[Path, DataSchema], Arrays]] = {".csv": _csv, ".csv.gz": _csv, ".npz": _npz}

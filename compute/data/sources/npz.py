@@ -71,7 +71,7 @@ def unreadable(name: str, error: Exception) -> DataError:
     why = "it holds other things than plain arrays" if "pickle" in str(error) else str(error).rstrip(".")
     return DataError(
         f"{name} cannot be read: {why}.",
-        hint="Write it with np.savez, of arrays of numbers, booleans or text.",
+        hint="Check that the file is whole; write it with NumPy, of arrays of numbers, booleans or text.",
         code="data_unreadable",
     )
 

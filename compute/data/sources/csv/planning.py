@@ -1,6 +1,7 @@
 """Which cells a CSV file's columns are made of, from its first line, its first rows, and what was asked for."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,32 +14,40 @@ DTYPES = (*INTEGERS, *FLOATS, "str")
 OTHER_DELIMITERS = (";", "\t", "|", ",")
 
 
+Chosen: TypeAlias = Mapping[str, str | Sequence[str]]
+"""The columns to make: name → a column of the file, or several of them as one vector a row."""
+
+
+def choose(name: str, header: tuple[str, ...], columns: Chosen | None, dtypes: Mapping[str, str]) -> Chosen:
+    """The columns to make of a file with this first line; all by their own names for None.
+
+    name: of the file, for messages. Raises DataError for columns that are not there, or are there twice, and for dtypes
+    that are not known.
+    """
+    chosen = dict(columns) if columns is not None else {name: name for name in header}
+    if header and not chosen:
+        raise DataError(f"No column of {name} is chosen.", hint="Leave select= out for all.", code="data_missing")
+    for column, asked in chosen.items():
+        if not asked and not isinstance(asked, str):
+            raise DataError(f"Column {column!r} joins no column of {name}.", code="data_missing", column=column)
+    _check_dtypes(name, chosen, dtypes)
+    _check_columns(name, header, [part for asked in chosen.values() for part in _parts(asked)])
+    return chosen
+
+
 def plan(
-    name: str,
-    header: tuple[str, ...],
-    sample: Cells,
-    columns: Mapping[str, str | Sequence[str]] | None,
-    dtypes: Mapping[str, str],
-    missing: Sequence[str],
+    header: tuple[str, ...], sample: Cells, chosen: Chosen, dtypes: Mapping[str, str], missing: str | Sequence[str]
 ) -> Table:
     """How to read a file whose first rows are ``sample``.
 
     A column whose dtype is not given holds numbers if its first cell that is neither empty nor missing is one, and text
-    otherwise. name: of the file, for messages. Raises DataError for columns that are not there, or are there twice, and
-    for dtypes that are not known.
+    otherwise.
     """
-    chosen: dict[str, str | Sequence[str]] = dict(columns) if columns is not None else {name: name for name in header}
-    if header and not chosen:
-        raise DataError(f"No column of {name} is chosen.", hint="Leave select= out for all.", code="data_missing")
-    _check_dtypes(name, chosen, dtypes)
-    _check_columns(name, header, [part for asked in chosen.values() for part in _parts(asked)])
     gaps = frozenset(text.encode() for text in _parts(missing)) | {b""}
     texts: dict[str, int] = {}
     numeric: dict[str, tuple[int, ...]] = {}
     for column, asked in chosen.items():
         places = tuple(header.index(part) for part in _parts(asked))
-        if not places:
-            raise DataError(f"Column {column!r} joins no column of {name}.", code="data_missing", column=column)
         first = _first(sample, places[0], gaps)
         is_text = isinstance(asked, str) and column not in dtypes and first and not NUMBER.fullmatch(first)
         if is_text or dtypes.get(column) == "str":
@@ -94,7 +103,7 @@ def _check_columns(name: str, header: tuple[str, ...], wanted: Sequence[str]) ->
         raise DataError(
             f"{name}: column {missing[0]!r}{more} missing; found {', '.join(header[:20]) or 'an empty first line'}.",
             hint=otherwise_separated(header)
-            or "The first line must name the columns; for a file without such a line give header=.",
+            or "The first line must name the columns, unless CsvSource is told them by header=.",
             code="data_missing",
             column=missing[0],
         )

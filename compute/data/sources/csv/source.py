@@ -15,7 +15,7 @@ import numpy as np
 from coterie.compute.data.sources.arrays import ArraySource, Values
 from coterie.compute.data.sources.csv.cells import BadText, Cells, cells
 from coterie.compute.data.sources.csv.lines import blocks, line_ends
-from coterie.compute.data.sources.csv.planning import otherwise_separated, plan
+from coterie.compute.data.sources.csv.planning import choose, otherwise_separated, plan
 from coterie.compute.data.sources.csv.table import Part, Table
 from coterie.compute.data.sources.loaded import LoadedSource
 from coterie.compute.ir import NDArray
@@ -103,8 +103,9 @@ class CsvSource(LoadedSource):
             if following is None:
                 break
             first = following
+        chosen = choose(name, tuple(header), self.select, self.dtypes or {})
         sample = self._cells(first, tuple(header))
-        return plan(name, tuple(header), sample, self.select, self.dtypes or {}, self.missing), chain([first], text)
+        return plan(tuple(header), sample, chosen, self.dtypes or {}, self.missing), chain([first], text)
 
     def _block(self, table: Table, text: bytes) -> list[Part]:
         return table.read(self._cells(text, table.header))
