@@ -1,5 +1,6 @@
 """``x[...]`` with static integers, slices, None and Ellipsis, or with integer arrays for the first axes."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, cast
 
@@ -56,17 +57,22 @@ def _at(x: Array, places: list[Array]) -> Array:
     if len(places) == 1:
         return take(x, places[0], axis=0)
     sizes = x.shape[: len(places)]
+    found = in_row_major_order(places, sizes)
+    if len(places) == x.ndim:  # single elements: the gradient costs what it touches, not a one-hot matrix over all of x
+        picked = bind("gather_along", reshape(x, (x.size,)), reshape(found, (found.size,)), axis=0)
+        return reshape(picked, found.shape)
+    return take(reshape(x, (prod(sizes), *x.shape[len(places) :])), found, axis=0)
+
+
+def in_row_major_order(places: Sequence[Array], sizes: Sequence[int]) -> Array:
+    """Coordinates on axes of these sizes, which may count from the end, as places in row-major order."""
     flat: Array | None = None
     for place, size in zip(places, sizes, strict=True):
         # An index outside its axis would reach into the next row: it is sent beyond all, where it is refused.
         inside = where(less(place, 0), place + size, place)
         inside = where(logical_and(greater_equal(inside, 0), less(inside, size)), inside, np.iinfo(np.int32).max)
         flat = inside if flat is None else _joined(flat, inside, size)
-    found = cast("Array", flat)
-    if len(places) == x.ndim:  # single elements: the gradient costs what it touches, not a one-hot matrix over all of x
-        picked = bind("gather_along", reshape(x, (x.size,)), reshape(found, (found.size,)), axis=0)
-        return reshape(picked, found.shape)
-    return take(reshape(x, (prod(sizes), *x.shape[len(places) :])), found, axis=0)
+    return cast("Array", flat)
 
 
 def _joined(front: Array, back: Array, size: int) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
+from coterie.compute.onnx.importer import activations
 from coterie.compute.onnx.importer.operation import Operation, Rule, is_known, pointwise
 from coterie.compute.primitives.basic import ONNX_DTYPES
 
@@ -59,19 +60,9 @@ def _clip(node: Operation) -> Array:
     return x if high is None else cnp.minimum(x, high)
 
 
-def _leaky(x: Array, slope: Array | float) -> Array:
-    return cnp.maximum(x, 0.0) + cnp.minimum(x, 0.0) * slope
-
-
-def _elu(node: Operation) -> Array:
-    x = node[0]
-    return cnp.maximum(x, 0.0) + node.option("alpha", 1.0) * (cnp.exp(cnp.minimum(x, 0.0)) - 1.0)
-
-
 def _selu(node: Operation) -> Array:
     alpha, gamma = node.option("alpha", 1.6732632423543772), node.option("gamma", 1.0507009873554805)
-    x = node[0]
-    return gamma * (cnp.maximum(x, 0.0) + alpha * (cnp.exp(cnp.minimum(x, 0.0)) - 1.0))
+    return gamma * activations.elu(node[0], alpha)
 
 
 def _celu(node: Operation) -> Array:
@@ -80,20 +71,11 @@ def _celu(node: Operation) -> Array:
     return cnp.maximum(x, 0.0) + alpha * (cnp.exp(cnp.minimum(x, 0.0) / alpha) - 1.0)
 
 
-def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
-    return cnp.clip(x * alpha + beta, 0.0, 1.0)
-
-
 def _gelu(node: Operation) -> Array:
     x = node[0]
     if node.option("approximate", "none") == "tanh":
         return ops.gelu(x)
     return 0.5 * x * (1.0 + ops.erf(x * sqrt(0.5)))
-
-
-def _thresholded(node: Operation) -> Array:
-    x = node[0]
-    return cnp.where(x > node.option("alpha", 1.0), x, cnp.zeros_like(x))
 
 
 RULES: dict[str, Rule] = {
@@ -114,7 +96,7 @@ RULES: dict[str, Rule] = {
     "Cos": pointwise(cnp.cos),
     "Cosh": pointwise(cnp.cosh),
     "Div": _quotient,
-    "Elu": _elu,
+    "Elu": lambda node: activations.elu(node[0], node.option("alpha", 1.0)),
     "Equal": pointwise(cnp.equal),
     "Erf": pointwise(ops.erf),
     "Exp": pointwise(cnp.exp),
@@ -122,9 +104,9 @@ RULES: dict[str, Rule] = {
     "Gelu": _gelu,
     "Greater": pointwise(cnp.greater),
     "GreaterOrEqual": pointwise(cnp.greater_equal),
-    "HardSigmoid": lambda node: _hard_sigmoid(node[0], node.option("alpha", 0.2), node.option("beta", 0.5)),
-    "HardSwish": lambda node: node[0] * _hard_sigmoid(node[0], 1.0 / 6.0, 0.5),
-    "LeakyRelu": lambda node: _leaky(node[0], node.option("alpha", 0.01)),
+    "HardSigmoid": lambda node: activations.hard_sigmoid(node[0], node.option("alpha", 0.2), node.option("beta", 0.5)),
+    "HardSwish": lambda node: node[0] * activations.hard_sigmoid(node[0], 1.0 / 6.0, 0.5),
+    "LeakyRelu": lambda node: activations.leaky(node[0], node.option("alpha", 0.01)),
     "Less": pointwise(cnp.less),
     "LessOrEqual": pointwise(cnp.less_equal),
     "Log": pointwise(cnp.log),
@@ -137,7 +119,7 @@ RULES: dict[str, Rule] = {
     "Neg": pointwise(cnp.negative),
     "Not": pointwise(cnp.logical_not),
     "Or": pointwise(cnp.logical_or),
-    "PRelu": lambda node: _leaky(node[0], node[1]),
+    "PRelu": lambda node: activations.leaky(node[0], node[1]),
     "Pow": _power,
     "Reciprocal": pointwise(cnp.reciprocal),
     "Relu": pointwise(ops.relu),
@@ -148,13 +130,13 @@ RULES: dict[str, Rule] = {
     "Sin": pointwise(cnp.sin),
     "Sinh": pointwise(cnp.sinh),
     "Softplus": pointwise(ops.softplus),
-    "Softsign": lambda node: node[0] / (1.0 + cnp.abs(node[0])),
+    "Softsign": lambda node: activations.softsign(node[0]),
     "Sqrt": pointwise(cnp.sqrt),
     "Sub": pointwise(cnp.subtract),
     "Sum": lambda node: reduce(cnp.add, [node[index] for index in range(len(node.inputs))]),
     "Tan": pointwise(cnp.tan),
     "Tanh": pointwise(cnp.tanh),
-    "ThresholdedRelu": _thresholded,
+    "ThresholdedRelu": lambda node: activations.thresholded(node[0], node.option("alpha", 1.0)),
     "Where": pointwise(cnp.where),
     "Xor": pointwise(cnp.logical_xor),
 }

@@ -15,6 +15,7 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.control.functions import scan
 from coterie.compute.gru import gru_steps
+from coterie.compute.onnx.importer import activations
 from coterie.compute.onnx.importer.operation import Operation, Rule, is_known
 
 MOST_WRITTEN_OUT = 512
@@ -35,16 +36,16 @@ class _Activation:
 
 _ACTIVATIONS: Mapping[str, _Activation] = {
     "affine": _Activation(lambda x, a, b: x * a + b, 1.0, 0.0),
-    "elu": _Activation(lambda x, a, b: cnp.maximum(x, 0.0) + a * (cnp.exp(cnp.minimum(x, 0.0)) - 1.0), 1.0),
-    "hardsigmoid": _Activation(lambda x, a, b: cnp.clip(x * a + b, 0.0, 1.0), 0.2, 0.5),
-    "leakyrelu": _Activation(lambda x, a, b: cnp.maximum(x, 0.0) + cnp.minimum(x, 0.0) * a, 0.01),
+    "elu": _Activation(lambda x, a, b: activations.elu(x, a), 1.0),
+    "hardsigmoid": _Activation(activations.hard_sigmoid, 0.2, 0.5),
+    "leakyrelu": _Activation(lambda x, a, b: activations.leaky(x, a), 0.01),
     "relu": _Activation(lambda x, a, b: ops.relu(x)),
     "scaledtanh": _Activation(lambda x, a, b: ops.tanh(x * b) * a, 1.0, 1.0),
     "sigmoid": _Activation(lambda x, a, b: ops.sigmoid(x)),
     "softplus": _Activation(lambda x, a, b: ops.softplus(x)),
-    "softsign": _Activation(lambda x, a, b: x / (1.0 + cnp.abs(x))),
+    "softsign": _Activation(lambda x, a, b: activations.softsign(x)),
     "tanh": _Activation(lambda x, a, b: ops.tanh(x)),
-    "thresholdedrelu": _Activation(lambda x, a, b: cnp.where(x > a, x, cnp.zeros_like(x)), 1.0),
+    "thresholdedrelu": _Activation(lambda x, a, b: activations.thresholded(x, a), 1.0),
 }
 
 

@@ -91,21 +91,6 @@ def _slice(node: Operation) -> Array:
     return x[tuple(parts)]
 
 
-def _gather(node: Operation) -> Array:
-    x, places = node[0], node[1]
-    axis = int(node.option("axis", 0))
-    size = x.shape[axis]
-    if is_known(places):
-        wrapped = Array(np.where(places.numpy() < 0, places.numpy() + size, places.numpy()))
-    else:
-        wrapped = cnp.where(places < 0, places + size, places)
-    return cnp.take(x, wrapped, axis=axis)
-
-
-def _gather_elements(node: Operation) -> Array:
-    return cnp.take_along_axis(node[0], node[1], axis=node.option("axis", 0))
-
-
 def _concat(node: Operation) -> Array:
     return cnp.concat([node[index] for index in range(len(node.inputs))], axis=int(node.attributes["axis"]))
 
@@ -124,8 +109,8 @@ def _split(node: Operation) -> tuple[Array, ...]:
 
 def _pad(node: Operation) -> Array:
     x = node[0]
-    if (how := node.option("mode", "constant")) != "constant":
-        node.refuse(f"it pads by {how!r}", 'Only mode "constant" is translated.')
+    if (how := node.option("mode", "constant")) not in ("constant", "edge", "reflect", "wrap"):
+        node.refuse(f"it pads by {how!r}", "The file is damaged: export it again.")
     pads = [int(n) for n in node.known(1)]
     axes = node.integers(3, "axes") or tuple(range(x.ndim))
     value = 0.0 if node.get(2) is None else float(np.asarray(node.known(2)).reshape(-1)[0])
@@ -138,7 +123,12 @@ def _pad(node: Operation) -> Array:
     node.held(prod(n + a + b for (a, b), n in zip(widths, x.shape, strict=True)))
     # A negative width takes elements away.
     kept = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(widths, x.shape, strict=True))
-    return cnp.pad(x[kept], [(max(a, 0), max(b, 0)) for a, b in widths], value=value)
+    x, widths = x[kept], [(max(a, 0), max(b, 0)) for a, b in widths]
+    if how == "constant":
+        return cnp.pad(x, widths, value=value)
+    for axis, width in enumerate(widths):  # elements that are there already, again
+        x = cnp.take(x, Array(np.pad(np.arange(x.shape[axis]), width, how)), axis=axis) if any(width) else x
+    return x
 
 
 def _range(node: Operation) -> Array:
@@ -185,18 +175,6 @@ def _triangle(node: Operation) -> Array:
     return cnp.triu(node[0], k=k) if node.option("upper", 1) else cnp.tril(node[0], k=k)
 
 
-def _one_hot(node: Operation) -> Array:
-    depth = int(np.asarray(node.known(1)).item())
-    node.held(depth * node[0].size)
-    if node.option("axis", -1) not in (-1, node[0].ndim):
-        node.refuse("its classes are not on the last axis", "Export with axis=-1.")
-    values = node[2]
-    off, on = values[0], values[1]
-    ids = cnp.astype(node[0], "int32") if node[0].type.is_float else node[0]
-    chosen = ops.one_hot(cnp.where(ids < 0, ids + depth, ids), depth)
-    return cnp.astype(chosen, values.dtype) * (on - off) + off
-
-
 def _identity(node: Operation) -> Array:
     return node[0]
 
@@ -216,10 +194,7 @@ RULES: dict[str, Rule] = {
     "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _flatten,
-    "Gather": _gather,
-    "GatherElements": _gather_elements,
     "Identity": _identity,
-    "OneHot": _one_hot,
     "Pad": _pad,
     "Range": _range,
     "Reshape": _reshape,

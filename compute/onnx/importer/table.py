@@ -1,13 +1,24 @@
 """The operators that can be imported, each with its translation into array functions."""
 
-from coterie.compute.onnx.importer import elementwise, learners, recurrent, reducing, shaping, windows
+from coterie.compute.onnx.importer import (
+    elementwise,
+    learners,
+    picking,
+    recurrent,
+    reducing,
+    resizing,
+    shaping,
+    windows,
+)
 from coterie.compute.onnx.importer.operation import Rule
 
 TRANSLATIONS: dict[str, Rule] = {
     **elementwise.RULES,
     **shaping.RULES,
+    **picking.RULES,
     **reducing.RULES,
     **windows.RULES,
+    **resizing.RULES,
     **recurrent.RULES,
     **learners.RULES,
 }
@@ -24,9 +35,11 @@ KNOWN_INPUTS: dict[str, tuple[int, ...]] = {
     "RNN": (4, 5),
     "Range": (0, 1, 2),
     "Reshape": (1,),
+    "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
     "Split": (1,),
     "Tile": (1,),
+    "TopK": (1,),
     "Trilu": (1,),
 }
 # Running statistics, mean and variance: state, not weights.

@@ -29,6 +29,11 @@ def b(*shape: int) -> NDArray:
     return RNG.random(shape) > 0.5
 
 
+def sizes(*scales: float) -> NDArray:
+    return np.asarray(scales, np.float32)
+
+
+NEAREST: dict[str, Any] = {"nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}  # of torch.onnx
 X = f(3, 4)
 IMAGE = f(2, 4, 7, 6)
 WAVE = f(2, 4, 9)
@@ -116,6 +121,49 @@ CASES: list[Case] = [
     case("Gather", X, i(2, 0, -1), data=1),
     case("Gather", X, np.asarray(1), data=1, axis=1),
     case("GatherElements", X, np.asarray([[0, 2, 1, 0]]), axis=0),
+    case("GatherElements", X, np.asarray([[0, 3], [1, -1]]), data=1, axis=1),
+    case("GatherND", X, np.asarray([[2, 0], [-1, 3]])),
+    case("GatherND", X, np.asarray([[2], [0]]), data=1),
+    case("GatherND", IMAGE, np.asarray([[[3, 1]], [[0, -1]]]), batch_dims=1),
+    *(
+        case("ScatterElements", X, np.asarray([[1, 0], [-1, 2]]), f(2, 2), data=data, axis=axis)
+        for axis in (0, 1)
+        for data in (1, 3)
+    ),
+    case("ScatterElements", i(1, 2, 3), i(1, 1), i(5, 6), opset=18, reduction="add"),
+    case("ScatterND", X, np.asarray([[2], [0]]), f(2, 4), data=1),
+    case("ScatterND", X, np.asarray([[2, -1], [0, 1]]), f(2)),
+    case("ScatterND", b(3, 4), np.asarray([[2, 1]]), b(1)),
+    case("ScatterND", X, np.asarray([[2], [2]]), f(2, 4), data=1, opset=18, reduction="add"),
+    *(case("TopK", X, i(2), data=1, outputs=2, axis=axis, largest=n) for axis, n in ((0, 1), (-1, 0))),
+    *(case("Pad", IMAGE, i(0, 0, 1, 2, 0, 0, -1, 3), data=1, mode=mode) for mode in ("edge", "reflect")),
+    case("Pad", IMAGE, i(1, 2), None, i(-1), data=1, opset=19, mode="wrap"),
+    *(
+        case("Resize", IMAGE, None, sizes(1, 1, *by), data=1, mode="nearest", **how)
+        for by in ((2, 3), (0.6, 1.5))
+        for how in (
+            NEAREST,
+            {"nearest_mode": "ceil"},
+            {"nearest_mode": "round_prefer_ceil", "coordinate_transformation_mode": "align_corners"},
+        )
+    ),
+    *(
+        case("Resize", IMAGE, None, None, i(2, 4, 10, 5), data=1, mode=mode, coordinate_transformation_mode=how)
+        for mode in ("linear", "cubic")
+        for how in ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
+    ),
+    case("Resize", IMAGE, None, sizes(0.55, 2.3), data=1, mode="linear", opset=19, axes=[2, 3]),
+    case(
+        "Resize",
+        IMAGE,
+        None,
+        sizes(1, 1, 2.3, 1.2),
+        data=1,
+        opset=19,
+        mode="linear",
+        coordinate_transformation_mode="half_pixel_symmetric",
+    ),
+    case("Resize", IMAGE, None, sizes(1, 1, 2, 2), data=1, mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1),
     case("OneHot", i(1, 0, -1), np.asarray(3), f(2), data=1),
     case("Pad", IMAGE, i(0, 0, 1, 2, 0, 0, 3, 0), np.asarray(1.5, np.float32), data=1),
     case("Pad", IMAGE, i(0, 0, -1, 2, 0, 0, 3, -2), data=1),
@@ -337,8 +385,31 @@ REFUSED: list[tuple[str, bytes]] = [
     (r"The node 'the_node' is a NonZero, which is not translated", built("NonZero", [X], 1, {}, 17, 1)),
     *((rf"of operator set {n}; 13 to 21", built("Relu", [X], 1, {}, n, 1)) for n in (0, 12, 22)),
     (
-        r"'the_node' \(Pad\) cannot be imported: it pads by 'reflect'",
-        built("Pad", [X, i(1, 1, 1, 1)], 1, {"mode": "reflect"}, 17, 1),
+        r"'the_node' \(Resize\) cannot be imported: it resizes by 'nearest', 'tf_crop_and_resize'",
+        built(
+            "Resize",
+            [IMAGE, f(8), sizes(1, 1, 2, 2)],
+            1,
+            {"coordinate_transformation_mode": "tf_crop_and_resize"},
+            17,
+            1,
+        ),
+    ),
+    (
+        r"'the_node' \(Resize\) .*it smooths",
+        built("Resize", [IMAGE, None, sizes(1, 1, 2, 2)], 1, {"mode": "linear", "antialias": 1}, 18, 1),
+    ),
+    (
+        r"\(Resize\) .*the sizes \[2, 4, 7, 6\] cannot become \[2, 4, 0, 6\]",
+        built("Resize", [IMAGE, None, None, i(2, 4, 0, 6)], 1, {}, 17, 1),
+    ),
+    (
+        r"'the_node' \(ScatterND\) .*it joins elements by 'max'",
+        built("ScatterND", [X, np.asarray([[2]]), f(1, 4)], 1, {"reduction": "max"}, 18, 1),
+    ),
+    (
+        r"'the_node' \(ScatterND\) .*it writes twice",
+        built("ScatterND", [X, np.asarray([[2], [-1]]), f(2, 4)], 1, {}, 17, 1),
     ),
     (
         r"'the_node' \(MaxPool\) .*positions of its maxima",
