@@ -4,10 +4,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, shape_i
 
 from coterie.privacy.obfuscation.key import Choices, Pad
 from coterie.privacy.obfuscation.opening import Opening
-from coterie.privacy.obfuscation.weights import Scrambled
+from coterie.privacy.obfuscation.weights import Scrambled, decoy
 
 # What may stand in for a value of any shape and kind of float: smooth and above 0, so that what follows (a root, a
-# quotient) stays finite, and a wrong key is not told by NaN.
+# quotient) is seldom NaN, which would tell a wrong key.
 _STAND_INS = ("Sigmoid", "Softplus")
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
@@ -30,11 +30,12 @@ def branch(
 ) -> None:
     """Give a share of the nodes whose result is among ``floats`` a false branch.
 
-    The false branch of a node with a scrambled weight is the same node on the weight as it is stored, so that the two
-    look alike; elsewhere it is a function of the true value. A node's result is Where(bit, one, other), and the bit
-    comes from the key.
+    The false branch of a node with a scrambled weight is the same node on a decoy of that weight, so that only the key
+    tells which is which; elsewhere it is a function of the true value, which who reads the graph with care can tell. A
+    node's result is Where(bit, one, other), and the bit comes from the key.
     """
-    stored = {one.restored: one.stored for one in scrambled}
+    hidden = {one.restored: one for one in scrambled}
+    decoys: dict[str, str] = {}
     fitting = [node for node in graph.node if len(node.output) == 1 and node.output[0] in floats]
     chosen = {id(node) for node in choices.some(fitting, ratio)}
     nodes: list[NodeProto] = []
@@ -44,10 +45,12 @@ def branch(
             continue
         asked, true, false = node.output[0], opening.name(), opening.name()
         real = _copy(node, true)
-        if any(name in stored for name in node.input):
+        if weights := [name for name in node.input if name in hidden]:
             other = _copy(node, false)
-            for place, name in enumerate(node.input):
-                other.input[place] = stored.get(name, name)
+            for name in weights:
+                if name not in decoys:
+                    decoys[name] = decoy(hidden[name], pad, choices, opening)
+            other.input[:] = [decoys.get(name, name) for name in node.input]
         else:
             other = helper.make_node(_STAND_INS[choices.below(len(_STAND_INS))], [true], [false])
         first = choices.below(2)

@@ -6,7 +6,7 @@ the key, which is fed to the graph, and the choices of what is hidden how, which
 
 from dataclasses import dataclass
 from hashlib import scrypt, shake_256
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,12 @@ _COST = {"n": 1 << 14, "r": 8, "p": 1}
 
 
 def secret_of(password: str, salt: bytes) -> bytes:
-    """32 bytes. Raises InputError for an empty password."""
-    if not password:
-        raise InputError("The password of an obfuscated model is empty.", hint="Give one of some length.")
+    """32 bytes. Raises InputError for a password that is empty or no text."""
+    if not isinstance(cast(object, password), str) or not password:
+        raise InputError(
+            f"The password of an obfuscated model must be text and not empty, not {type(password).__name__}.",
+            hint="Give a sentence that you keep, as a str.",
+        )
     return scrypt(password.encode(), salt=salt, dklen=32, maxmem=1 << 26, **_COST)
 
 

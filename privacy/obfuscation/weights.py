@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from coterie.privacy.obfuscation.key import Choices, Pad
@@ -25,9 +26,9 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Scrambled:
-    """stored: the initialiser's name, which holds the scrambled weight; restored: the value with the weight itself."""
+    """stored: the initialiser, which holds the scrambled weight; restored: the value with the weight itself."""
 
-    stored: str
+    stored: TensorProto
     restored: str
 
 
@@ -63,25 +64,42 @@ def scramble(graph: GraphProto, ratio: float, pad: Pad, choices: Choices, openin
         restored = _scramble_one(stored[name], pad, choices, opening)
         for node, place in readers[name]:
             node.input[place] = restored
-        done.append(Scrambled(name, restored))
+        done.append(Scrambled(stored[name], restored))
     return done
+
+
+def decoy(one: Scrambled, pad: Pad, choices: Choices, opening: Opening) -> str:
+    """A value made as the weight itself is, by the same operators from the same initialiser, in a wrong order and with
+    wrong signs. Only the key tells the two apart.
+    """
+    rows = one.stored.dims[0]
+    return _ordered(one.stored, choices.permutation(rows), _signs(rows, choices), pad, opening)
 
 
 def _scramble_one(tensor: TensorProto, pad: Pad, choices: Choices, opening: Opening) -> str:
     weight = numpy_helper.to_array(tensor)
-    rows = weight.shape[0]
-    order = choices.permutation(rows)
-    negated = np.array([choices.below(2) for _ in range(rows)])
-    signs = (1 - 2 * negated).astype(weight.dtype).reshape((rows, *(1,) * (weight.ndim - 1)))
-    # Row i of the weight is stored at place[i].
-    place = np.argsort(order)
+    order, negated = choices.permutation(len(weight)), _signs(len(weight), choices)
+    signs = (1 - 2 * negated).astype(weight.dtype).reshape((-1, *(1,) * (weight.ndim - 1)))
     tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray((weight * signs)[order]), tensor.name))
-    index = opening.unpadded(place, rows, pad)
+    # Row i of the weight is stored at place[i].
+    return _ordered(tensor, np.argsort(order), negated, pad, opening)
+
+
+def _signs(rows: int, choices: Choices) -> NDArray[np.int64]:
+    """1 for a row that is negated, 0 for another one."""
+    return np.array([choices.below(2) for _ in range(rows)], np.int64)
+
+
+def _ordered(
+    tensor: TensorProto, place: NDArray[np.int64], negated: NDArray[np.int64], pad: Pad, opening: Opening
+) -> str:
+    """The rows of an initialiser by their places, some of them negated, as far as the key is right."""
+    index = opening.unpadded(place, len(place), pad)
     flags = opening.unpadded(negated, 2, pad)
     gathered = opening.node("Gather", [tensor.name, index], axis=0)
     one = opening.constant(np.ones((), np.int64))
     two = opening.constant(np.full((), 2, np.int64))
     whole = opening.node("Sub", [one, opening.node("Mul", [flags, two])])
     factor = opening.node("Cast", [whole], to=tensor.data_type)
-    shape = opening.constant(np.array(signs.shape, np.int64))
+    shape = opening.constant(np.array((len(place), *(1,) * (len(tensor.dims) - 1)), np.int64))
     return opening.node("Mul", [gathered, opening.node("Reshape", [factor, shape])])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -32,10 +33,21 @@ def outputs(model: bytes, feeds: Feeds, password: str | None = None) -> NDArray[
     return value
 
 
+@pytest.fixture(autouse=True)
+def cheap_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes guessing dear would make these tests dear too; the known answers are those of the full cost."""
+    monkeypatch.setattr("coterie.privacy.obfuscation.key._COST", {"n": 16, "r": 1, "p": 1})
+
+
+@cache
+def lenet() -> tuple[bytes, dict[str, NDArray[Any]]]:
+    return inference_file(zoo.lenet(), zoo.Input((1, 28, 28)), batch=4)
+
+
 TABLE: zoo.Inputs = {"categories": zoo.Input((2,), (3, 9)), "numbers": zoo.Input((2,))}
 MODELS: dict[str, tuple[nn.Module, zoo.Inputs, float]] = {
     "all of lenet": (zoo.lenet(), zoo.Input((1, 28, 28)), 1.0),
-    "the least of lenet": (zoo.lenet(), zoo.Input((1, 28, 28)), 1e-3),
+    "the least of an mlp": (zoo.mlp((6, 16, 12, 5)), zoo.Input((6,)), 1e-3),
     "half of a transformer": (zoo.char_transformer(11, 8, 2, 1, 6), zoo.Input((6,), 11), 0.5),
     "wide and deep": (zoo.WideAndDeep((3, 9), 2, 3, hidden=(16,)), TABLE, 0.9),
 }
@@ -65,10 +77,11 @@ def test_the_password_brings_the_outputs_back_and_another_one_does_not(
     np.testing.assert_allclose(outputs(hidden, feeds, "correct horse"), true, rtol=1e-5, atol=1e-6)
     scale = np.abs(true - true.mean()).mean()
     wrong = [outputs(hidden, feeds, word) for word in ("correct horsf", "x")]
+    # Seldom a root of a negative number makes NaN of it, which is wrong as well.
     for one in wrong:
-        assert np.isfinite(one).all() and np.abs(one - true).mean() > 0.05 * scale
+        assert not np.abs(one - true).mean() <= 0.05 * scale
     if ratio == 1.0:
-        assert np.abs(wrong[0] - wrong[1]).mean() > 0.05 * scale
+        assert not np.abs(wrong[0] - wrong[1]).mean() <= 0.05 * scale
 
 
 @pytest.mark.capability("G13")
@@ -93,8 +106,12 @@ def test_a_trained_model_is_no_better_than_chance_without_its_password() -> None
     assert np.mean([accuracy(f"guess {number}") for number in range(5)]) < 0.3
 
 
-def structure(model: bytes, rounds: int = 4) -> Counter[str]:
-    """The colours of a graph's nodes after a few rounds of Weisfeiler and Lehman's refinement, by operators alone:
+def inlined_functions(model: bytes) -> bytes:
+    return onnx.inliner.inline_local_functions(ModelProto.FromString(model)).SerializeToString()
+
+
+def colours_of(model: bytes, rounds: int = 4) -> dict[str, str]:
+    """The colours of a graph's values after a few rounds of Weisfeiler and Lehman's refinement, by operators alone:
     isomorphic graphs have equal ones.
     """
     graph = ModelProto.FromString(model).graph
@@ -107,15 +124,37 @@ def structure(model: bytes, rounds: int = 4) -> Counter[str]:
                 name: sha256("|".join([*seen, str(place)]).encode()).hexdigest()
                 for place, name in enumerate(node.output)
             }
-    return Counter(colours[name] for node in graph.node for name in node.output)
+    return colours
+
+
+def structure(model: bytes) -> Counter[str]:
+    colours = colours_of(model)
+    return Counter(colours[name] for node in ModelProto.FromString(model).graph.node for name in node.output)
+
+
+@pytest.mark.capability("G13")
+def test_the_branches_of_a_hidden_weight_cannot_be_told_apart_without_the_key() -> None:
+    """Both are the same operators on values made by the same operators from the same initialiser."""
+    model, feeds = inference_file(zoo.mlp((6, 8, 3)), zoo.Input((6,)), batch=2)
+    hidden = obfuscate(model, "p", ratio=1.0)
+    plain = inlined_functions(hidden)
+    graph, colours = ModelProto.FromString(plain).graph, colours_of(plain)
+    made = {name: node for node in graph.node for name in node.output}
+    pairs = [[made[name] for name in node.input[1:]] for node in graph.node if node.op_type == "Where"]
+    products = [pair for pair in pairs if {node.op_type for node in pair} <= {"Gemm", "MatMul"}]
+    assert len(products) == 2
+    for one, other in products:
+        assert one.op_type == other.op_type and list(one.input) != list(other.input)
+        assert [colours[name] for name in one.input] == [colours[name] for name in other.input]
+    np.testing.assert_allclose(outputs(hidden, feeds, "p"), outputs(model, feeds), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.capability("G13")
 def test_the_graph_is_not_the_one_that_it_was() -> None:
-    model, _ = inference_file(zoo.lenet(), zoo.Input((1, 28, 28)))
+    model, _ = lenet()
     # As it is, and with the functions' bodies put back.
     hidden = obfuscate(model, "p", ratio=1.0)
-    plain = onnx.inliner.inline_local_functions(ModelProto.FromString(hidden)).SerializeToString()
+    plain = inlined_functions(hidden)
     before, seen, inlined = (ModelProto.FromString(one).graph for one in (model, hidden, plain))
     assert structure(model) == structure(model) != structure(hidden) and structure(plain) != structure(model)
     operators = Counter(node.op_type for node in before.node)
@@ -133,7 +172,7 @@ def test_the_graph_is_not_the_one_that_it_was() -> None:
 
 @pytest.mark.capability("G13")
 def test_no_scrambled_weight_is_found_in_the_file() -> None:
-    model, _ = inference_file(zoo.lenet(), zoo.Input((1, 28, 28)))
+    model, _ = lenet()
     weights = [numpy_helper.to_array(tensor) for tensor in ModelProto.FromString(model).graph.initializer]
     found = {
         numpy_helper.to_array(tensor).tobytes()
@@ -199,7 +238,7 @@ def onnx_session(model: bytes) -> Callable[[Feeds], NDArray[Any]]:
     return lambda feeds: session.run(None, feeds)[0]  # pyright: ignore
 
 
-def test_keys_are_those_of_the_password_and_the_file() -> None:
+def test_keys_are_those_of_the_password_and_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = inference_file(zoo.mlp((4, 8, 3)), zoo.Input((4,)))
     first, second = (obfuscate(model, "p") for _ in range(2))
     assert first != second
@@ -209,6 +248,7 @@ def test_keys_are_those_of_the_password_and_the_file() -> None:
     np.testing.assert_array_equal(longer[:40], key_numbers(b"s" * 32, 40))
     assert longer.min() >= 0 and longer.max() < 2**32 and len(set(longer.tolist())) == 100
     # scrypt of RFC 7914 through SHAKE-256: a key of today is a key of tomorrow.
+    monkeypatch.undo()
     assert secret_of("password", b"0123456789abcdef").hex()[:16] == KNOWN_SECRET
     assert key_numbers(secret_of("password", b"0123456789abcdef"), 3).tolist() == KNOWN_KEY
 
@@ -255,7 +295,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str]] = {
     "no weight": (lambda: obfuscate(_model(weight=np.ones(4, np.float32)), "p"), InputError, "no weight"),
     "an input of the key's name": (lambda: obfuscate(_model(input=KEY), "p"), InputError, "value named 'key'"),
     "twice": (lambda: obfuscate(obfuscate(_model(), "p"), "q"), GraphRefused, "functions of its own"),
-    "no password": (lambda: obfuscate(_model(), ""), InputError, "password of an obfuscated model is empty"),
+    "no password": (lambda: obfuscate(_model(), ""), InputError, "must be text and not empty, not str"),
+    "a password of bytes": (lambda: obfuscate(_model(), b"p"), InputError, "not bytes"),  # pyright: ignore[reportArgumentType]
     "a ratio of 0": (lambda: obfuscate(_model(), "p", ratio=0), ArgumentValueError, "ratio must be above 0"),
     "a ratio above 1": (lambda: obfuscate(_model(), "p", ratio=1.5), ArgumentValueError, "at most 1"),
     "a key for another model": (lambda: password_key(_model(), "p"), InputError, "not an obfuscated one"),
