@@ -194,7 +194,7 @@ def _weight_by_channel(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     W]: every column of one with every column of the other. The kernel's elements are sums along diagonals of it. Wider
     by W / kw than what is asked for, but products, where an image by channel has neither channels nor columns to share.
     """
-    n, c, h, w = node.inputs[0].type.shape
+    n, c, _, w = node.inputs[0].type.shape
     oh, ow = node.inputs[1].type.shape[2:]
     a = node.attributes
     (kh, kw), (down, along), (rows_apart, columns_apart) = a["kernel"], a["stride"], a["dilation"]

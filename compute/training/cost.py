@@ -68,9 +68,15 @@ def measure(
 
 def inference_file(model: Module, inputs: Inputs, *, batch: int = 1, seed: int = 0) -> tuple[bytes, dict[str, NDArray]]:
     """The inference graph as an ONNX file with first weights inside, and feeds that it can digest."""
-    named = _named(inputs)
-    weights = model.init(seed)
-    feeds = {name: one.example(batch, name) for name, one in named.items()}
+    graph = optimise(_inference_graph(model, inputs, batch))
+    held = {f"params/{name}": value for name, value in model.init(seed).items() if f"params/{name}" in graph.inputs}
+    feeds = {name: one.example(batch, name) for name, one in _named(inputs).items()}
+    return embed_weights(to_onnx(graph, name="infer"), held), feeds
+
+
+def _inference_graph(model: Module, inputs: Inputs, batch: int) -> Graph:
+    """Weights ``params/<name>`` and inputs to ``output``."""
+    named, weights = _named(inputs), model.specs()
 
     def infer(given: GraphInputs) -> dict[str, Array]:
         features = {name: given[name] for name in named}
@@ -78,11 +84,9 @@ def inference_file(model: Module, inputs: Inputs, *, batch: int = 1, seed: int =
         # Several features reach a model as a mapping, as they do in a plan.
         return {"output": model({name: given[f"params/{name}"] for name in weights}, x, EVAL)}  # pyright: ignore[reportArgumentType]
 
-    specs = {f"params/{name}": TensorSpec(value.shape) for name, value in weights.items()}
-    specs |= {name: TensorSpec(value.shape, value.dtype.name) for name, value in feeds.items()}
-    graph = optimise(trace_named(infer, specs))
-    held = {f"params/{name}": value for name, value in weights.items() if f"params/{name}" in graph.inputs}
-    return embed_weights(to_onnx(graph, name="infer"), held), feeds
+    specs = {f"params/{name}": TensorSpec(spec.shape) for name, spec in weights.items()}
+    specs |= {name: TensorSpec((batch, *one.shape), one.dtype) for name, one in named.items()}
+    return trace_named(infer, specs)
 
 
 def training_graph(model: Module, inputs: Inputs) -> Graph:
@@ -147,7 +151,7 @@ def _rows(model: Module, inputs: Inputs) -> dict[str, NDArray]:
 
 def _labels(model: Module, inputs: Inputs) -> tuple[int, ...]:
     """The shape of the labels of a batch."""
-    shape = Executable(inference_file(model, inputs, batch=STEP_BATCH)[0]).outputs[0].shape
+    shape = _inference_graph(model, inputs, STEP_BATCH).outputs["output"].type.shape
     if len(shape) < 2:
         raise ShapeError(
             f"measure: {type(model).__name__} gives {list(shape)}, not logits [B, classes].",

@@ -5,10 +5,10 @@ with one change; the child joins and the oldest leaves. It needs no gradient and
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Space:
     build: Callable[[Widths], Module]
 
     def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.depth), Sequence) or len(self.depth) != 2:
+            raise ArgumentValueError(f"Space: depth is (least, most) layers, as in (1, 3); got {self.depth!r}.")
         least, most = self.depth
         check_whole("Space", **{f"widths[{index}]": width for index, width in enumerate(self.widths)})
         check_whole("Space", depth=least)
@@ -111,7 +113,7 @@ def search(
             raise ArgumentValueError(f"search: the score of the model of widths {widths} is {value}.")
         return Trial(widths=widths, cost=spent, score=value)
 
-    # The smallest model first: where it misses a limit, so does every other.
+    # The smallest model first: where it misses a limit, so do the others.
     smallest = (space.widths[0],) * space.depth[0]
     trials[smallest] = tried(smallest)
     if trials[smallest].score is None:

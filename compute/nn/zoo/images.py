@@ -7,8 +7,10 @@ from coterie.compute.nn.pooling import MaxPool2d
 from coterie.compute.nn.sequential import Flatten, Sequential
 
 
-def lenet() -> Sequential:
-    """LeNet-5 (LeCun et al. 1998), ReLU and max pooling: images [B, 1, 28, 28] → logits [B, 10]; 61 706 parameters."""
+def lenet(classes: int = 10) -> Sequential:
+    """LeNet-5 (LeCun et al. 1998), ReLU and max pooling: images [B, 1, 28, 28] → logits [B, classes]; 61 706 parameters
+    as it stands.
+    """
     return Sequential(
         Conv2d(1, 6, 5, padding=2),
         ReLU(),
@@ -21,12 +23,14 @@ def lenet() -> Sequential:
         ReLU(),
         Linear(120, 84),
         ReLU(),
-        Linear(84, 10),
+        Linear(84, classes),
     )
 
 
-def fedavg_cnn() -> Sequential:
-    """The CNN of McMahan et al. 2017: images [B, 1, 28, 28] → logits [B, 10]; 1 663 370 parameters."""
+def fedavg_cnn(classes: int = 10) -> Sequential:
+    """The CNN of McMahan et al. 2017: images [B, 1, 28, 28] → logits [B, classes]; 1 663 370 parameters as it
+    stands.
+    """
     return Sequential(
         Conv2d(1, 32, 5, padding=2),
         ReLU(),
@@ -37,5 +41,5 @@ def fedavg_cnn() -> Sequential:
         Flatten(),
         Linear(3136, 512),
         ReLU(),
-        Linear(512, 10),
+        Linear(512, classes),
     )

@@ -33,7 +33,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, limit in self.given.items():
-            if not isinstance(cast(object, limit), Real) or not (isfinite(limit) and limit > 0):
+            if (
+                isinstance(limit, bool)
+                or not isinstance(cast(object, limit), Real)
+                or not (isfinite(limit) and limit > 0)
+            ):
                 raise ArgumentValueError(f"{name} must be a number above 0, got {limit!r}.")
 
     @property

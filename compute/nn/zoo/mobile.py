@@ -13,6 +13,8 @@ from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_p
 from coterie.compute.nn.pooling import AdaptiveAvgPool2d
 from coterie.compute.nn.sequential import Flatten, Sequential
 from coterie.compute.nn.zoo.residual import group_norm
+from coterie.compute.optim.optimizer import check_whole
+from coterie.errors import InputError
 
 Stage: TypeAlias = tuple[int, int, int, int]
 """Expansion, channels, how many blocks, stride of the first: a row of table 2 of Sandler et al. 2018."""
@@ -109,7 +111,11 @@ def mobilenet(
     first = Conv2d(channels, stem, 3, stem_stride, padding=1, bias=False)
     layers: list[Module] = [first, group_norm(stem, groups), ReLU6()]
     before = stem
-    for expansion, outputs, blocks, stride in stages:
+    for stage in stages:
+        if len(stage) != len(SMALL[0]):
+            raise InputError(f"mobilenet: the stage {stage!r} is not (expansion, channels, blocks, stride).")
+        expansion, outputs, blocks, stride = stage
+        check_whole("mobilenet", blocks=blocks)
         for number in range(blocks):
             layers.append(InvertedResidual(before, outputs, expansion, 1 if number else stride, groups))
             before = outputs

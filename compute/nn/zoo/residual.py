@@ -5,6 +5,7 @@ example that depends on another (Hsieh et al. 2020).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
+from typing import cast
 
 from coterie.compute import ops
 from coterie.compute.array import Array
@@ -16,6 +17,7 @@ from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_p
 from coterie.compute.nn.normalisation import GroupNorm
 from coterie.compute.nn.pooling import AdaptiveAvgPool2d
 from coterie.compute.nn.sequential import Flatten, Sequential
+from coterie.compute.optim.optimizer import check_whole
 from coterie.errors import InputError
 
 
@@ -76,10 +78,11 @@ def resnet(
 
     A 3×3 convolution, then ``blocks`` residual blocks of each width, the first of every width but the first halving the
     image, the mean over the image and a linear layer. As it stands it has 77 754 parameters; with channels=3 and
-    blocks=3 it is the paper's ResNet-20 with projections, 272 474. Raises InputError for no width.
+    blocks=3 it is the paper's ResNet-20 with projections, 272 474. Raises InputError for no width or no block.
     """
-    if not widths:
-        raise InputError("resnet needs at least one width, as in (16, 32, 64).")
+    if not isinstance(cast(object, widths), Sequence) or not widths:
+        raise InputError(f"resnet needs at least one width, as in (16, 32, 64); got {widths!r}.")
+    check_whole("resnet", blocks=blocks)
     layers: list[Module] = [
         Conv2d(channels, widths[0], 3, padding=1, bias=False),
         group_norm(widths[0], groups),

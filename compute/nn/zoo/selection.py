@@ -27,15 +27,13 @@ class Report(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A model of the task. cost: on the device. accuracy: on the task's data. misses: the limits that it does not keep,
-    in words; none for a model that fits. dominated: another model of the task is at least as accurate, fast and small,
-    and better in one of them.
+    in words; none for a model that fits.
     """
 
     entry: Entry
     cost: Cost
     accuracy: float
     misses: tuple[str, ...]
-    dominated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +81,8 @@ def select(
     differ in more than speed, so measure before promising (``coterie.compute.training.measure``).
 
     Raises ArgumentValueError for a task that is not there, a limit that is not above 0, or where no model keeps the
-    limits (naming what each would need); ConfigurationError for a device that did not measure
-    its yardstick.
+    limits (naming what each would need); ConfigurationError for a device that did not measure its yardstick, or says
+    that it takes no time.
     """
     table = recorded() if costs is None else costs
     asked = Limits(latency_ms=latency_ms, step_ms=step_ms, size_mb=size_mb, memory_mb=memory_mb)
@@ -97,13 +95,7 @@ def select(
         )
     rows = [(entry, cost.scaled(factor), accuracy) for entry, cost, accuracy in known]
     candidates = tuple(
-        Candidate(
-            entry=entry,
-            cost=cost,
-            accuracy=accuracy,
-            misses=limits.misses(cost),
-            dominated=any(_dominates(other, (entry, cost, accuracy)) for other in rows),
-        )
+        Candidate(entry=entry, cost=cost, accuracy=accuracy, misses=limits.misses(cost))
         for entry, cost, accuracy in sorted(rows, key=lambda row: (-row[2], row[1].latency_us, row[1].size_bytes))
     )
     for one in candidates:
@@ -119,20 +111,12 @@ def select(
 
 def _factor(device: Report, table: Costs) -> float:
     """How many times longer than on the table's machine things take on the device."""
-    if device.yardstick_us is None:
+    if device.yardstick_us is None or not device.yardstick_us > 0:
         raise ConfigurationError(
-            "The device's report has no yardstick_us, so nothing is known of its speed.",
+            f"The device's report has yardstick_us {device.yardstick_us}, so nothing is known of its speed.",
             hint="Update the device's SDK, or measure there: coterie.compute.runtime.yardstick.yardstick_us().",
         )
     return device.yardstick_us / table.yardstick_us
-
-
-def _dominates(one: tuple[Entry, Cost, float], other: tuple[Entry, Cost, float]) -> bool:
-    """Whether one is nowhere worse, and somewhere better."""
-    (_, cost, accuracy), (_, theirs, reached) = one, other
-    ours = (-accuracy, cost.latency_us, cost.size_bytes)
-    against = (-reached, theirs.latency_us, theirs.size_bytes)
-    return ours != against and all(a <= b for a, b in zip(ours, against, strict=True))
 
 
 def _shown(cost: Cost) -> tuple[str, ...]:

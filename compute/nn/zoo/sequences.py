@@ -13,6 +13,7 @@ from coterie.compute.nn.normalisation import LayerNorm
 from coterie.compute.nn.recurrent import GRU
 from coterie.compute.nn.sequential import Sequential
 from coterie.compute.nn.transformer import TransformerBlock
+from coterie.compute.optim.optimizer import check_whole
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def char_gru(vocabulary: int = 86, embedding: int = 8, hidden: int = 64, layers:
     The shape of the character model of McMahan et al. 2017 (embeddings of 8, recurrent layers, a linear layer), with
     GRU layers in place of two LSTM layers of 256.
     """
+    check_whole("char_gru", layers=layers)
     recurrent = [GRU(embedding if number == 0 else hidden, hidden) for number in range(layers)]
     return Sequential(Embedding(vocabulary, embedding), *recurrent, LastStep(), Linear(hidden, vocabulary))
 
@@ -64,5 +66,6 @@ def char_transformer(
 
 def _decoder(vocabulary: int, width: int, heads: int, layers: int, length: int) -> list[Module]:
     """ids int32[B, T] → [B, T, width]."""
+    check_whole("transformer", layers=layers)
     blocks = [TransformerBlock(width, heads, causal=True) for _ in range(layers)]
     return [Embedding(vocabulary, width), PositionalEmbedding(length, width), *blocks, LayerNorm(width)]

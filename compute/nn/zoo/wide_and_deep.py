@@ -1,6 +1,6 @@
 """Wide & Deep learning for tables with categories (Cheng et al. 2016)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import cast
@@ -50,13 +50,15 @@ class WideAndDeep(Module):
 
     def __post_init__(self) -> None:
         check_positive(self, numbers=self.numbers, classes=self.classes, size=self.size)
+        if not isinstance(cast(object, self.vocabularies), Sequence) or not self.vocabularies:
+            raise InputError(f"WideAndDeep: vocabularies must be a size for each column, got {self.vocabularies!r}.")
         for values in self.vocabularies:
             check_positive(self, vocabularies=values)
-        for one, other in self.crosses:
-            if not (0 <= one < other < len(self.vocabularies)):
+        for cross in self.crosses:
+            if len(cross) != 2 or not (0 <= cross[0] < cross[1] < len(self.vocabularies)):
                 raise InputError(
-                    f"WideAndDeep: the cross ({one}, {other}) is no pair of columns i < j of the "
-                    f"{len(self.vocabularies)} with categories."
+                    f"WideAndDeep: the cross {cross} is no pair of columns i < j of the {len(self.vocabularies)} with "
+                    "categories."
                 )
 
     @property

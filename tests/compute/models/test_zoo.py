@@ -35,6 +35,8 @@ def arrays(values: Mapping[str, NDArray]) -> dict[str, Array]:
 # GroupNorm has). The others by hand.
 COUNTS = {
     "logistic_regression": (zoo.logistic_regression(784, 10), 784 * 10 + 10),
+    "lenet of 62 classes": (zoo.lenet(62), 61_706 + 52 * 85),
+    "fedavg_cnn of 62 classes": (zoo.fedavg_cnn(62), 1_663_370 + 52 * 513),
     "resnet20": (zoo.resnet(channels=3, blocks=3), 272_474),
     "resnet": (zoo.resnet(), 77_754),
     "mobilenet_v2": (zoo.mobilenet(3, 1000, zoo.MOBILENET_V2, stem=32, stem_stride=2, last=1280), 3_504_872),
@@ -242,7 +244,16 @@ REFUSED: dict[str, tuple[Callable[[], object], type[InputError], str]] = {
     "a cross": (lambda: zoo.WideAndDeep((3, 4), 2, 2, crosses=((1, 2),)), InputError, r"cross (1, 2) is no pair"),
     "a cross of itself": (lambda: zoo.WideAndDeep((3, 4), 2, 2, crosses=((1, 1),)), InputError, "is no pair"),
     "no value": (lambda: zoo.WideAndDeep((3, 0), 2, 2), InputError, "vocabularies must be a whole number"),
+    "columns that are a number": (lambda: zoo.WideAndDeep(5, 1, 2), InputError, "a size for each column"),  # pyright: ignore[reportArgumentType]
+    "a cross of three": (
+        lambda: zoo.WideAndDeep((3, 4, 5), 1, 2, crosses=((0, 1, 2),)), InputError, "cross (0, 1, 2) is no pair"),  # pyright: ignore[reportArgumentType]
     "no width": (lambda: zoo.resnet(widths=()), InputError, "at least one width"),
+    "one width": (lambda: zoo.resnet(widths=16), InputError, "at least one width, as in (16, 32, 64); got 16"),  # pyright: ignore[reportArgumentType]
+    "no block": (lambda: zoo.resnet(blocks=0), InputError, "resnet: blocks must be"),
+    "a short stage": (lambda: zoo.mobilenet(stages=[(1, 2, 3)]), InputError, "the stage (1, 2, 3) is not"),  # pyright: ignore[reportArgumentType]
+    "a stage of nothing": (lambda: zoo.mobilenet(stages=[(1, 16, 0, 1)]), InputError, "mobilenet: blocks must be"),
+    "no recurrent layer": (lambda: zoo.char_gru(layers=0), InputError, "char_gru: layers must be"),
+    "no transformer layer": (lambda: zoo.char_transformer(layers=0), InputError, "transformer: layers must be"),
     "a stride": (lambda: zoo.ResidualBlock(4, 4, stride=0), InputError, "stride must be a whole number"),
     "an expansion": (lambda: zoo.InvertedResidual(4, 4, expansion=0), InputError, "expansion must be a whole number"),
     "a task": (lambda: zoo.entries("speech"), ArgumentValueError, "no task 'speech'"),  # pyright: ignore[reportArgumentType]

@@ -110,12 +110,6 @@ def test_a_slower_device_gets_a_smaller_model() -> None:
     assert "latency_ms 2" in str(slow) and str(slow).count("chosen") == 1 and len(str(slow).splitlines()) == 3
 
 
-def test_dominated_models_are_told() -> None:
-    costs = table([(10, 100, 10**5, 10**6, 0.9), (20, 100, 10**6, 10**6, 0.8), (5, 100, 10**4, 10**6, 0.7)])
-    told = {one.entry.name: one.dominated for one in zoo.select(task="images", costs=costs).candidates}
-    assert told == {NAMES[0]: False, NAMES[1]: True, NAMES[2]: False}
-
-
 @pytest.mark.capability("G17")
 def test_the_recorded_table_is_of_the_models_as_they_are() -> None:
     costs = zoo.recorded()
@@ -135,7 +129,7 @@ def test_the_recorded_table_is_of_the_models_as_they_are() -> None:
 def test_measuring_tells_the_small_from_the_large() -> None:
     small, large = (
         measure(zoo.entry("images", name).build(), zoo.entry("images", name).inputs, rounds=2, clock=process_time)
-        for name in ("logistic_regression", "fedavg_cnn")
+        for name in ("logistic_regression", "lenet")
     )
     for name, value in measures(small).items():
         assert 0 < value < measures(large)[name]
@@ -254,7 +248,10 @@ REFUSED: dict[str, tuple[Callable[[], object], type[InputError | InternalError],
     "no number": (lambda: zoo.select(task="images", latency_ms=nan), ArgumentValueError, "latency_ms must be a number"),
     "a task": (lambda: zoo.select(task="speech"), ArgumentValueError, "no task 'speech'"),  # pyright: ignore[reportArgumentType]
     "a device that did not measure": (
-        lambda: zoo.select(task="images", device=Said(None)), ConfigurationError, "no yardstick_us"),
+        lambda: zoo.select(task="images", device=Said(None)), ConfigurationError, "has yardstick_us None"),
+    "a device that takes no time": (
+        lambda: zoo.select(task="images", device=Said(0.0)), ConfigurationError, "has yardstick_us 0.0"),
+    "a limit of yes": (lambda: zoo.select(task="images", size_mb=True), ArgumentValueError, "size_mb must be a number"),
     "nothing fits": (
         lambda: zoo.select(task="images", size_mb=0.001), ArgumentValueError, "logistic_regression has size_mb 0.03"),
     "a table without the task": (
@@ -262,6 +259,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[InputError | InternalError],
     "a table": (lambda: zoo.Costs.from_json({"machine": "x"}), InternalError, "cannot be read"),
     "widths out of order": (lambda: replace(SPACE, widths=(8, 4)), ArgumentValueError, "no space of models"),
     "no widths": (lambda: replace(SPACE, widths=()), ArgumentValueError, "no space of models"),
+    "one depth": (
+        lambda: replace(SPACE, depth=3), ArgumentValueError, "depth is (least, most)"),  # pyright: ignore[reportArgumentType]
     "depths": (lambda: replace(SPACE, depth=(3, 2)), ArgumentValueError, "no space of models"),
     "a width of 0": (lambda: replace(SPACE, widths=(0, 4)), InputError, "widths[0] must be a whole number"),
     "no evaluation": (lambda: zoo.search(SPACE, smooth, by_count, evaluations=0), InputError, "evaluations must be"),
