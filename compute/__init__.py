@@ -4,9 +4,10 @@ The public names are loaded on first use, so that importing one part does not lo
 """
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from coterie.compute.lazy import loader
 
 if TYPE_CHECKING:
     from coterie.compute.aot import aot_compile as aot_compile
@@ -131,11 +132,7 @@ _HOMES = {
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader(__name__, _HOMES)
 
 
 class _Package(ModuleType):

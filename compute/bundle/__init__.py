@@ -4,8 +4,9 @@ converted form must be like it.
 The public names are loaded on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coterie.compute.lazy import loader
 
 if TYPE_CHECKING:
     from coterie.compute.bundle.bundle import Bundle as Bundle
@@ -36,8 +37,4 @@ _HOMES = {
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader(__name__, _HOMES)

@@ -3,8 +3,9 @@
 The public names are loaded on first use: the mathematics needs neither ONNX nor its runtime.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from coterie.compute.lazy import loader
 
 if TYPE_CHECKING:
     from coterie.compute.quant.affine import Affine as Affine
@@ -53,8 +54,4 @@ _HOMES = {
 
 __all__ = list(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]  the table above is the list
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader(__name__, _HOMES)
