@@ -3,8 +3,8 @@
 A population declares its columns before anybody knows their statistics. Once these are agreed (see
 `coterie.aggregation.preparation`), a plan may read the same columns with them: numbers with another normalisation, text
 by a vocabulary instead of its bytes, text as the label's classes. Nothing else: no column that was not declared, no
-other range, no other name, no text longer than the bytes that were declared for it. So whatever a finer reading gives is
-a function of the declared one. Devices enrol once, and one ledger holds what all questions about their rows cost.
+other range, no other name, no text longer than the bytes that were declared for it, and no row refused for its label.
+So devices enrol once, and one ledger holds what all questions about their rows cost.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,8 @@ def _departure_of(label: Label, declared: DataSchema, known: dict[tuple[str, ...
         return None
     before = known.get((label.column or label.name,))
     if before is not None and before.encoding is not None and label.name == before.name and _fit(label.classes, before):
-        return None
+        # A device that refused a row would tell, by being silent, that it has such a row.
+        return None if label.others == "dropped" else f"refuses rows by the label {label.name!r} and does not drop them"
     return f"reads the label {label.name!r} otherwise than declared"
 
 

@@ -13,6 +13,8 @@ MOST_ELEMENTS = 1 << 24
 HIGHEST_RANK = 7
 MOST_TEXTS = 100_000
 LONGEST_TEXT = 1_024
+MOST_NORMALISED = 2**53
+"""Below this are bounds, offsets and scales."""
 
 
 class FeatureFields(Protocol):
@@ -165,7 +167,7 @@ def _is_whole(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     # Neither NaN nor an infinity is below the bound; asking isfinite of a huge whole number would overflow.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_NORMALISED
 
 
 def _is_range(low: object, high: object) -> bool:

@@ -1,22 +1,27 @@
 """What queries require of their numbers."""
 
 import math
+from numbers import Real
 
 from coterie import errors
 
 
 def number(query: str, name: str, value: float, *, least: float = -math.inf, most: float = math.inf) -> float:
     """A finite number within bounds, as a float. Raises errors.ExperimentError (``query_invalid``) naming it."""
-    if isinstance(value, bool) or not math.isfinite(value) or not least <= value <= most:
+    if not _is_finite(value) or not least <= value <= most:
         raise _refused(query, name, "a finite number", value, least, most)
     return float(value)
 
 
 def whole(query: str, name: str, value: float, *, least: int, most: int) -> int:
     """A whole number within bounds. Raises errors.ExperimentError (``query_invalid``) naming it."""
-    if isinstance(value, bool) or not math.isfinite(value) or value != int(value) or not least <= value <= most:
+    if not _is_finite(value) or value != int(value) or not least <= value <= most:
         raise _refused(query, name, "a whole number", value, least, most)
     return int(value)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def span(query: str, low: float, high: float) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Federated preparation: what a schema must know of all clients' rows, agreed by sums before training.
 
 survey = Survey(Draft((Number("age"), Category("city")), label=Category("ill")))
-prepared = prepare(survey, clients)                  # coterie.simulation; or Control(...).prepare(survey, …)
+prepared = prepare(survey, clients)          # coterie.simulation; of devices: client_sdk.control.preparing.prepared
 """
 
 from coterie.aggregation.preparation.draft import Category, Draft, Number

@@ -66,7 +66,7 @@ class Category:
             return
         texts: list[object] = list(cast(Sequence[object], listed)) if isinstance(listed, tuple | list) else []
         object.__setattr__(self, "among", tuple(texts))
-        if not texts or not all(isinstance(text, str) and 0 < len(text.encode()) <= LONGEST for text in texts):
+        if not texts or not all(isinstance(text, str) and _has_room(text) for text in texts):
             raise _invalid(f"{self.name!r}: among must be texts of 1 to {LONGEST} bytes")
         if len(set(texts)) != len(texts) or any(text != cast(str, text).strip() for text in texts):
             raise _invalid(f"{self.name!r}: among names a text twice, or one with spaces at its ends")
@@ -117,6 +117,12 @@ class Draft:
         if isinstance(self.label, Label):
             return DataSchema(features, self.label)
         return DataSchema((*features, self.label.feature), Label(name=_unused(self), constant=0))
+
+
+def _has_room(text: str) -> bool:
+    data = text.encode("utf-8", "replace")
+    # Half of a surrogate pair has no bytes.
+    return 0 < len(data) <= LONGEST and data.decode() == text
 
 
 def _unused(draft: Draft) -> str:

@@ -23,6 +23,7 @@ from coterie.aggregation.preparation.rule import (
 )
 from coterie.aggregation.reducers import Vector
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.schema_rules import MOST_NORMALISED
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,15 @@ class Prepared:
             covered = sum(category.counts.values()) / max(self.rows, 1.0)
             notes = [f"{covered:.1%} of the rows"]
             notes += [f"{category.missing:.0f} rows without a text"] if category.missing else []
-            notes += [f"{category.unreadable} frequent hashes without a text"] if category.unreadable else []
+            notes += (
+                [f"{category.unreadable} frequent hashes without a text that prints"] if category.unreadable else []
+            )
             notes += ["no room for more texts; raise `most`"] if category.full else []
             found.append(f"{category.name}: {shown}{more}; {', '.join(notes)}.")
         return tuple(found)
 
 
-def read(draft: Draft, rule: SurveyRule, sheet: Sheet, told: Told, *, share: float, seed: int) -> Prepared:
+def read(draft: Draft, rule: SurveyRule, sheet: Sheet, told: Told, *, share: float, fewest: int, seed: int) -> Prepared:
     """What the sums of the last round say. Raises errors.ExperimentError (``survey_unanswered``)."""
     noise = float(told[NOISE][0])
     floor = above_noise(noise, rule.size)
@@ -115,9 +118,11 @@ def read(draft: Draft, rule: SurveyRule, sheet: Sheet, told: Told, *, share: flo
             _number(_element(part, n), sheet.numbers[at + n], told, at + n, noise) for n in range(part.elements)
         ]
         features[part.name] = _normalised(part, numbers[at:])
+    # What stands in a few rows is told only where everybody knew beforehand that it may.
+    least = max(share * sheet.rows, floor, 1.0)
     found = [
-        _category(category, sheet.texts[column], told[SLOTS][column], max(share * sheet.rows, floor, 1.0), seed)
-        for column, category in enumerate(draft.categories)
+        _category(part, sheet.texts[column], told[SLOTS][column], max(least, fewest if part.among is None else 0), seed)
+        for column, part in enumerate(draft.categories)
     ]
     named = {category.name: category for category in found}
     for part in draft.features:
@@ -170,6 +175,12 @@ def _number(name: str, counts: Vector, told: Told, place: int, noise: float) -> 
 
 def _normalised(part: Number, found: list[FoundNumber]) -> Feature:
     pairs = [_SCALINGS[part.scaling](number) for number in found]
+    for number, pair in zip(found, pairs, strict=True):
+        if max(map(abs, pair)) >= MOST_NORMALISED:
+            raise _unanswered(
+                f"The numbers of {number.name!r} go from {number.low:.3g} to {number.high:.3g}, too far to be scaled",
+                hint="Raise `tail` above the share of wrong values, or refuse these by low and high of the Number.",
+            )
     offset = tuple(float(np.float32(pair[0])) for pair in pairs)
     scale = tuple(float(np.float32(1 / pair[1])) if pair[1] > 0 else 1.0 for pair in pairs)
     one = len(pairs) == 1
@@ -250,9 +261,11 @@ def _label(label: Category | Label, found: Mapping[str, FoundCategory]) -> Label
     return Label(name=label.name, column=label.column, classes=classes, others="dropped")
 
 
-def _unanswered(what: str) -> errors.ExperimentError:
+def _unanswered(
+    what: str, hint: str = "Ask more clients, lower `share` or `fewest`, or ask with less noise."
+) -> errors.ExperimentError:
     return errors.ExperimentError(
         f"{what}.",
-        hint="Ask more clients, lower `share`, or ask with less noise.",
+        hint=hint,
         code="survey_unanswered",
     )

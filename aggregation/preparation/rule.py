@@ -7,10 +7,11 @@ row of `COLUMNS` sums for each of ``most`` texts. What these sums are of changes
     texts      first three rounds: how often each value of the next digit of the hash follows each prefix found so far;
                last round: for each hash, its rows, and how many of their texts have each bit set
 
-Prefixes that occur in at least the share ``share`` of all rows are followed, the ``most`` most frequent of them. A text
-is at most as frequent as its prefix. Therefore, without noise and while all clients answer every round, every text of
-that share is found if no more than ``most`` prefixes reach it in any round, with its exact number of rows; and since
-all rows of one hash have one text (but with the chance that two of them share a hash), its bits are those of the text.
+Prefixes that occur in at least the share ``share`` of all rows, and in at least ``fewest`` rows, are followed, the
+``most`` most frequent of them. A text is at most as frequent as its prefix. Therefore, without noise and while all
+clients answer every round, every text of that many rows is found if no more than ``most`` prefixes reach it in any
+round, with its exact number of rows; and since all rows of one hash have one text (but with the chance that two of them
+share a hash), its bits are those of the text.
 
 Texts that are declared beforehand (the first ``declared`` columns) are counted from the first round on by their hashes,
 which only the first version tells: the server changes nothing about them.
@@ -97,13 +98,14 @@ def survey_rule(
     share: float,
     tail: float,
     noise: float,
+    fewest: float,
     largest: float,
     clipped: float,
     slots: Slots | None = None,
 ) -> SurveyRule:
-    """The rule of a survey. share: of the rows, that a text must reach to be found. tail: of the counts, that lies
-    outside a number's range at either end. noise: its deviation on every sum. largest, clipped: see `Sums`; clipped is
-    0 or 1. slots: digits of the declared texts, ``[texts, most, 3]``, which only who asks knows.
+    """The rule of a survey. share: of the rows, and fewest: how many rows, that a text must reach to be found. tail: of
+    the counts, that lies outside a number's range at either end. noise: its deviation on every sum. largest, clipped:
+    see `Sums`; clipped is 0 or 1. slots: digits of the declared texts, ``[texts, most, 3]``, which only who asks knows.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
@@ -114,6 +116,7 @@ def survey_rule(
     least_share = number(NAME, "share", share, least=0, most=1)
     outside = number(NAME, "tail", tail, least=0, most=0.25)
     deviation = number(NAME, "noise", noise, least=0)
+    few = whole(NAME, "fewest", fewest, least=1, most=LARGEST_EXACT)
     reach = whole(NAME, "largest", largest, least=1, most=LARGEST_EXACT)
     short = whole(NAME, "clipped", clipped, least=0, most=1)
     bins = NOISED_BINS if deviation else BINS
@@ -136,7 +139,7 @@ def survey_rule(
             after |= Range.of_told(told).narrowed(sheet.numbers, sheet.rows, outside, floor).told()
         if columns and round < rounds:
             after[STAGE] = _stage(round + 1, rounds)
-            least = max(least_share * sheet.rows * (1 - 1e-12), floor, 1e-9)
+            least = max(least_share * sheet.rows * (1 - 1e-12), floor, few)
             after[SLOTS] = told[SLOTS].copy()
             for column in range(known, columns):
                 after[SLOTS][column] = _followed(told[SLOTS][column], sheet.texts[column], round - 1, least)
@@ -151,6 +154,7 @@ def survey_rule(
             "share": least_share,
             "tail": outside,
             "noise": deviation,
+            "fewest": float(few),
             "largest": float(reach),
             "clipped": float(short),
         },

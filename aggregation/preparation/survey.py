@@ -13,17 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.analytics.checks import whole
 from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
 from coterie.aggregation.preparation.prepared import Prepared, read
-from coterie.aggregation.preparation.rule import NOISE, UNUSED, SurveyRule, survey_rule
+from coterie.aggregation.preparation.rule import MOST_FOUND, NAME, NOISE, UNUSED, SurveyRule, survey_rule
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.privacy.dp.privacy import MATRIX, UserLevel
 from coterie.privacy.dp.rounds import round_noise
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
 
 _RING = (1 << 32) - 1
+MOST_SEED = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +47,10 @@ class _Terms:
 
 @dataclass(frozen=True)
 class Survey:
-    """draft: what is known. share: of all rows, that a text must make up to be found; most: how many texts of a column
-    can be found. tail: the share of values at either end of a number that its statistics cut to the end of its range.
-    seed: of the hash of texts; choose another where two texts had one hash.
+    """draft: what is known. share: of all rows, that a text must make up to be found; fewest: how many rows it must
+    have besides, so that what stands in a few rows is not spelled out; most: how many texts of a column can be found.
+    tail: the share of values at either end of a number that its statistics cut to the end of its range. seed: of the
+    hash of texts; choose another where two texts had one hash.
 
     Raises errors.ExperimentError (``query_invalid``) for numbers that are not possible.
     """
@@ -57,8 +60,17 @@ class Survey:
     most: int = 64
     tail: float = 0.001
     seed: int = 0
+    fewest: int = 10
 
     def __post_init__(self) -> None:
+        if not isinstance(cast(object, self.draft), Draft):
+            raise errors.ExperimentError(
+                f"A survey asks a Draft, not a {type(self.draft).__name__}.",
+                hint="Write Survey(Draft((Number(...), Category(...)), label=Category(...))).",
+                code="query_invalid",
+            )
+        whole(NAME, "most", self.most, least=1, most=MOST_FOUND)
+        whole(NAME, "seed", self.seed, least=0, most=MOST_SEED)
         listed = max((len(part.among or ()) for part in self.draft.categories), default=0)
         object.__setattr__(self, "most", max(self.most, listed))
         self.rule()
@@ -78,6 +90,7 @@ class Survey:
             most=self.most,
             share=self.share,
             tail=self.tail,
+            fewest=self.fewest,
             noise=terms.noise,
             largest=terms.largest,
             clipped=float(terms.clipped),
@@ -137,7 +150,7 @@ class Survey:
             )
         total = version[HIGH].astype(np.float64) + version[LOW]
         told = {name: version[TOLD + name] for name in rule.told}
-        return read(self.draft, rule, rule.split(total), told, share=self.share, seed=self.seed)
+        return read(self.draft, rule, rule.split(total), told, share=self.share, fewest=self.fewest, seed=self.seed)
 
     def _slots(self) -> npt.NDArray[np.float32] | None:
         categories = self.draft.categories

@@ -19,6 +19,7 @@ from coterie.client_sdk.device.work import Finished, check_assignment, prepare, 
 from coterie.client_sdk.http import is_transient
 from coterie.errors import (
     CoterieError,
+    DataError,
     InputError,
     PlanRefused,
     PolicyRefused,
@@ -106,7 +107,8 @@ class Runner:
         except StorageError:
             raise
         except CoterieError as error:
-            await self._give_up(task, phase[0], error, tell=True)
+            # That rows do not fit a plan's reading says something of them: to others this device is merely gone.
+            await self._give_up(task, phase[0], error, tell=not isinstance(error, DataError))
             self._count_failure(error)
             return False
         except (

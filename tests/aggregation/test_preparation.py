@@ -214,14 +214,17 @@ TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1,
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "Übermut", "7"]) | TEXTS, st.booleans()), min_size=2, max_size=40),
     st.sampled_from([0.0, 0.1, 0.4]),
+    st.sampled_from([1, 3]),
 )
-def test_every_text_of_the_share_is_found_and_nothing_else(rows: list[tuple[str, bool]], share: float) -> None:
+def test_every_text_of_the_share_is_found_and_nothing_else(
+    rows: list[tuple[str, bool]], share: float, fewest: int
+) -> None:
     texts = np.array([text for text, _ in rows])
     labels = np.array(["yes" if flag else "no" for _, flag in rows])
     labels[:2] = ("yes", "no")
-    survey = Survey(Draft((Category("word"),), label=Label(name="y", low=0, high=1)), share=share)
+    survey = Survey(Draft((Category("word"),), label=Label(name="y", low=0, high=1)), share=share, fewest=fewest)
     counted: Counter[str] = Counter(texts.tolist())
-    wanted = {text: n for text, n in counted.items() if n >= share * len(texts) * (1 - 1e-12)}
+    wanted = {text: n for text, n in counted.items() if n >= max(fewest, share * len(texts) * (1 - 1e-12))}
     if not wanted:
         with pytest.raises(errors.ExperimentError, match="No text of 'word' is frequent enough"):
             direct(survey, {"word": texts})
@@ -395,6 +398,7 @@ def test_sums_stay_exact_for_a_thousand_clients() -> None:
         (lambda: Number("x", scaling="log"), "scaling must be one of"),  # pyright: ignore[reportArgumentType]
         (lambda: Category("x", among=()), "among must be texts"),
         (lambda: Category("x", among=("a" * 64,)), "texts of 1 to 63 bytes"),
+        (lambda: Category("x", among=("\ud800",)), "texts of 1 to 63 bytes"),
         (lambda: Category("x", among=("a", "a")), "names a text twice"),
         (lambda: Draft(("age",), label=Label(name="y")), "features must be a tuple"),  # pyright: ignore[reportArgumentType]
         (lambda: Draft((Number("age"), Category("age")), label=Label(name="y")), "names of their own"),
@@ -408,19 +412,67 @@ def test_impossible_drafts_are_refused_by_name(make: Any, words: str) -> None:
 
 
 def test_impossible_surveys_are_refused_and_other_versions_are_no_answer() -> None:
+    usual: dict[str, Any] = {"draft": DRAFT}
     impossible: tuple[tuple[dict[str, Any], str], ...] = (
         ({"share": 2.0}, "share"),
         ({"most": 5000}, "most"),
         ({"tail": 0.5}, "tail"),
+        ({"share": "0.1"}, "share must be a finite number"),
+        ({"most": 2.5}, "most must be a whole number"),
+        ({"seed": -1}, "seed"),
+        ({"fewest": 0}, "fewest"),
+        ({"draft": (Number("age"),)}, "asks a Draft, not a tuple"),
     )
     with pytest.raises(errors.ExperimentError, match="Lower `most`"):
         Survey(Draft(tuple(Category(f"c{n}") for n in range(20)), label=Label(name="y")), most=1000)
     for changes, words in impossible:
         with pytest.raises(errors.ExperimentError, match=words):
-            Survey(DRAFT, **changes)
+            Survey(**{**usual, **changes})
     with pytest.raises(errors.InputError, match="no answer to this survey") as caught:
         Survey(DRAFT).answer({"x": np.zeros(3, np.float32)})
     assert caught.value.reason == "query_mismatch"
+
+
+def graph_free(column: Category | Number, cells: Any, **more: Any) -> Prepared:
+    return direct(
+        Survey(Draft((column,), label=Label(name="y", low=0, high=1)), **more), {column.name: np.array(cells)}
+    )
+
+
+def test_what_stands_in_a_few_rows_is_not_spelled_out() -> None:
+    """Neither in the answer nor in the version that a coordinator keeps; texts that are declared are no secret."""
+    patients = [f"patient {number}" for number in range(40)] + ["none"] * 10
+    assert graph_free(Category("who"), patients).categories[0].counts == {"none": 10}
+    with pytest.raises(errors.ExperimentError, match=r"frequent enough \(at least 10 rows\)"):
+        graph_free(Category("who"), patients[:40])
+    assert graph_free(Category("who", among=("none", "patient 7")), patients).categories[0].counts["patient 7"] == 1
+    rule = Survey(Draft((Category("who"),), label=Label(name="y"))).rule()
+    told: Any = dict(rule.told)
+    for number in (1, 2, 3):
+        told = dict(
+            rule.advance(
+                reference(rule, told, Draft((Category("who"),), Label(name="y")), {"who": np.array(patients)}),
+                told,
+                number,
+            )
+        )
+    assert (told[SLOTS][0, :, 0] >= 0).sum() == 1
+
+
+def test_texts_that_cannot_be_shown_are_counted_as_such() -> None:
+    """Half of a surrogate pair has no bytes; a control sequence would speak to the terminal of whoever asks."""
+    found = graph_free(Category("c"), ["\ud800"] * 10 + ["\x1b[31m"] * 10 + ["New\N{NO-BREAK SPACE}York"] * 10)
+    assert (dict(found.categories[0].counts), found.categories[0].unreadable) == ({"?": 10}, 2)
+    assert "2 frequent hashes without a text that prints" in found.lines()[1]
+
+
+def test_extremes_beyond_the_tail_are_named_and_within_it_do_nothing() -> None:
+    usual = [float(number % 10) for number in range(1000)]
+    (kept,) = graph_free(Number("x"), [*usual, 3e38], tail=0.01).numbers
+    assert abs(kept.mean - 4.5) < 0.1 and kept.high < 11
+    with pytest.raises(errors.ExperimentError, match=r"numbers of 'x' go from .* too far to be scaled") as caught:
+        graph_free(Number("x"), [*usual, *[3e38] * 20], tail=0.01)
+    assert caught.value.reason == "survey_unanswered"
 
 
 def test_a_label_of_one_class_is_no_label() -> None:

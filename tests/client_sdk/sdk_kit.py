@@ -149,6 +149,22 @@ def run(work: Callable[[Lab], Any], folder: Path, wrap: Callable[[Any], Any] = l
     return asyncio.run(inside())
 
 
+class Recorder:
+    """Keeps the bodies of the requests to a path."""
+
+    def __init__(self, app: Any, part: str, bodies: list[bytes]) -> None:
+        self.app, self.part, self.bodies = app, part, bodies
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def listen() -> Any:
+            message = await receive()
+            if self.part in scope["path"] and message.get("body"):
+                self.bodies.append(message["body"])
+            return message
+
+        await self.app(scope, listen, send)
+
+
 def kinds(events: Events) -> list[str]:
     """What a device told, without its waits."""
     return [event["event"] for event in events if event["event"] != "waiting"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, counting, experiment, hear, kinds, rows, run
+from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, Recorder, counting, experiment, hear, kinds, rows, run
 from sqlalchemy import update as change
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
@@ -19,22 +19,6 @@ from coterie.errors import ConfigurationError, InputError, StorageError, Unreach
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.update import read_update
 from coterie.server.store.tables import RoundRow
-
-
-class Recorder:
-    """Keeps the bodies of the requests to a path."""
-
-    def __init__(self, app: Any, part: str, bodies: list[bytes]) -> None:
-        self.app, self.part, self.bodies = app, part, bodies
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def listen() -> Any:
-            message = await receive()
-            if self.part in scope["path"] and message.get("body"):
-                self.bodies.append(message["body"])
-            return message
-
-        await self.app(scope, listen, send)
 
 
 def test_several_devices_train_and_evaluate_a_model_that_learns(tmp_path: Path) -> None:

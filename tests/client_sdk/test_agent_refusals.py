@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sdk_kit import SCHEMA, Events, Lab, experiment, hear, rows, run
+from sdk_kit import SCHEMA, Events, Lab, Recorder, experiment, hear, kinds, rows, run
 
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
 from coterie.errors import ConfigurationError, DataError
+from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
 
 
@@ -26,6 +27,29 @@ def test_data_is_checked_before_the_coordinator_hears_of_the_device(tmp_path: Pa
         assert await place.control.devices("checked") == [] and agent.store.membership() is None
 
     run(work, tmp_path)
+
+
+def test_nobody_is_told_that_no_row_has_a_class(tmp_path: Path) -> None:
+    """A plan that asks for the class "flu" must not learn from a refusal that this device has no such row."""
+    flu = Label(name="ill", classes=("flu", "gout"), others="dropped")
+    ill = Feature(name="ill", dtype="uint8", shape=(63,), encoding="utf-8")
+    declared = DataSchema((*SCHEMA.features, ill), Label(name="unlabelled", constant=0))
+    finer = DataSchema(SCHEMA.features, flu)
+    data = {"x": rows()["x"], "ill": np.array(["cold"] * len(rows()["x"]))}
+    told: list[bytes] = []
+
+    async def work(place: Lab) -> None:
+        await place.control.ensure_population("ward", declared)
+        await place.submit(experiment("ward", schema=finer))
+        events: Events = []
+        agent = await place.agent("ward", data=data, on_event=hear(events))
+        while "refused" not in kinds(events):
+            await agent.cycle()
+        refused = next(event for event in events if event["event"] == "refused")
+        assert refused["code"] == "data_empty" and "'flu'" in refused["message"]
+
+    run(work, tmp_path, lambda app: Recorder(app, "/abort", told))
+    assert told == []
 
 
 def test_without_a_token_the_first_time_says_what_is_missing(tmp_path: Path) -> None:
