@@ -3,10 +3,11 @@
     python tests/fuzz/fuzz_records.py [FOLDER] -max_total_time=SECONDS
 
 with atheris in the environment; the options are libFuzzer's. The first byte of an input chooses the reader: a record
-file, one whose checksums are made right again first (so that damage gets past them), CSV, or JSON lines. A reader gives
-rows or raises DataError; anything else, a hang, or more than 1 GiB of memory is a finding.
+file, one whose checksums are made right again first (so that damage gets past them), CSV, JSON lines, or NPZ. A reader
+gives rows or raises DataError; anything else, a hang, or more than 1 GiB of memory is a finding.
 """
 
+import io
 import struct
 import sys
 import tempfile
@@ -26,6 +27,7 @@ with atheris.instrument_imports(include=["coterie.compute.data"]):  # pyright: i
     from coterie.compute.data.source import Column, Source
     from coterie.compute.data.sources.csv.source import CsvSource
     from coterie.compute.data.sources.jsonl import JsonlSource
+    from coterie.compute.data.sources.npz import NpzSource
     from coterie.errors import DataError
 
 MOST_ROWS = 1000
@@ -53,6 +55,7 @@ READERS: tuple[tuple[Callable[[bytes], bytes], Callable[[Path], Source]], ...] =
     (resealed, lambda path: RecordSource(path, torn="drop")),
     (bytes, lambda path: CsvSource(path, threads=1)),
     (bytes, JsonlSource),
+    (bytes, NpzSource),
 )
 
 
@@ -83,7 +86,9 @@ def seeds(folder: Path) -> None:
     (folder / "a.rec").unlink()
     table = b'a,b,"c ""d"""\r\n1,2.5e-3,x\r\n,-7,"y,\nz"\n'
     lines = b'{"a": 1, "b": [0.5, 2], "c": "x"}\n\n{"a": 2, "b": [null, 1], "c": ""}'
-    for kind, data in enumerate((record, record, table, lines)):
+    archive = io.BytesIO()
+    np.savez(archive, x=np.arange(3.0), s=np.array(["", "a", "é"]))
+    for kind, data in enumerate((record, record, table, lines, archive.getvalue())):
         (folder / f"seed{kind}").write_bytes(bytes([kind]) + data)
 
 

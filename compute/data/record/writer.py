@@ -87,6 +87,8 @@ class RecordWriter:
             header, columns = read_header(data)
             index = read_index(data, header) or scan(data, header)
         except (Damaged, ValueError) as error:
+            # The mapping holds the file, and with it the lock, for as long as the error is looked at.
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
             file.close()
             # An empty file cannot be mapped.
             damaged = error if isinstance(error, Damaged) else Damaged(0, "it is empty")

@@ -1,6 +1,7 @@
 """NPZ files as sources."""
 
 import lzma
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Generator, Mapping
@@ -18,7 +19,10 @@ from coterie.compute.ir import NDArray
 from coterie.errors import DataError
 
 # Whatever NumPy and the archive raise for files that are damaged, encrypted, of another format, or made to deceive.
-DAMAGE = (OSError, EOFError, ValueError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+DAMAGE = (
+    OSError, EOFError, ValueError, MemoryError, RuntimeError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError,
+)  # fmt: skip
 
 
 @final

@@ -354,8 +354,12 @@ def test_damage_in_the_middle_is_not_mended_away(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())[:-40]
     data[600] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DataError, match="at byte"):
-        RecordWriter.append(path)
+    refused: list[DataError] = []
+    for _ in range(2):
+        with pytest.raises(DataError, match="at byte") as caught:
+            RecordWriter.append(path)
+        # Kept, as a debugger keeps it: the file must be free all the same.
+        refused.append(caught.value)
     assert path.read_bytes() == data
 
 
