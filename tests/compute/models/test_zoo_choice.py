@@ -9,7 +9,7 @@ from time import process_time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.compute import nn, optim
@@ -62,6 +62,7 @@ LIMIT = st.none() | st.sampled_from([0.5, 1.0, 2.0, 4.0, 20.0])
 
 
 @pytest.mark.capability("G17")
+@settings(max_examples=50)
 @given(ROWS, LIMIT, LIMIT, LIMIT, LIMIT, st.sampled_from([50.0, 100.0, 300.0]), LIMIT)
 def test_the_choice_keeps_every_limit_and_no_model_is_better(
     rows: list[tuple[float, float, int, int, float]],
