@@ -16,6 +16,7 @@ from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, NDArray, Node, Type, Value, require_graph
 from coterie.compute.onnx.providers import PROVIDERS, ProviderRow, lacking
 from coterie.compute.passes.legalise import legalise
+from coterie.compute.passes.pooled_padding import keep_paddings
 from coterie.compute.passes.unroll import unrolled
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
@@ -165,9 +166,9 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
 
 
 def _for_target(graph: Graph, target: Target) -> Graph:
-    if target == "cpu":
-        return graph
-    return unrolled(graph) if target == "portable" else legalise(graph, target)
+    if target != "cpu":
+        graph = unrolled(graph) if target == "portable" else legalise(graph, target)
+    return keep_paddings(graph)
 
 
 def _refuse_empty(graph: Graph) -> None:
