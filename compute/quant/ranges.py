@@ -1,6 +1,7 @@
 """From what was observed of an activation to the range that its levels cover."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -21,9 +22,10 @@ def chosen_range(seen: Histogram, settings: QuantSettings) -> Range:
     numbers are distributed (Migacz 2017, 8-bit inference with TensorRT). A histogram of extremes alone has its extremes
     as its range, whatever the method.
     """
-    if not seen.counts.sum() > 0:
+    counts = np.maximum(seen.counts, 0)  # sums under noise can be below nothing
+    if not counts.any():
         return seen.low, seen.high
-    return _METHODS[settings.calibration](seen, settings)
+    return _METHODS[settings.calibration](replace(seen, counts=counts), settings)
 
 
 def _minmax(seen: Histogram, settings: QuantSettings) -> Range:
@@ -40,7 +42,7 @@ def _percentile(seen: Histogram, settings: QuantSettings) -> Range:
 
 
 def _kl(seen: Histogram, settings: QuantSettings) -> Range:
-    counts, edges = np.maximum(seen.counts, 0), seen.edges
+    counts, edges = seen.counts.copy(), seen.edges
     # Parts below and above the one that holds 0, which stays inside however narrow the range becomes. What it counts
     # is left out: 0 is a level of every range, and after ReLU it would outweigh all the rest.
     middle = int(np.clip(np.searchsorted(edges, 0.0, side="right") - 1, 0, len(counts) - 1))
