@@ -27,7 +27,9 @@ def prepare(
         str | None, typer.Option(help="Ask the devices of this coordinator, instead of simulating clients.")
     ] = None,
     asked: Annotated[int | None, typer.Option(min=1, help="How many devices a coordinator asks in a round.")] = None,
-    population: Annotated[str, typer.Option(help="Whose devices are asked; made when absent.")] = "survey",
+    population: Annotated[
+        str | None, typer.Option(help="Whose devices are asked, `survey` when not said; made when absent.")
+    ] = None,
     token: Token = None,
     key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
     epsilon: Annotated[
@@ -49,6 +51,7 @@ def prepare(
 
         options["privacy"] = UserLevel(clip=clip, delta=delta, epsilon=epsilon)
     if url is None:
+        _refuse_idle(asked=asked, population=population)
         from coterie.simulation import prepare as simulated
 
         experiment = survey.ask(clients=len(sources), **options)
@@ -61,8 +64,9 @@ def prepare(
                 hint="Add --asked N: all there are, so that the answer is everybody's.",
                 code="asked_missing",
             )
-        experiment = survey.ask(clients=asked, name=f"survey of {population}", **options)
-        found = _on_coordinator(output, survey, experiment, url, token, key, population, ca)
+        whose = population or "survey"
+        experiment = survey.ask(clients=asked, name=f"survey of {whose}", **options)
+        found = _on_coordinator(output, survey, experiment, url, token, key, whose, ca)
     from coterie.protocol.schema_file import write_schema
 
     write_schema(path, found.schema)
@@ -70,6 +74,17 @@ def prepare(
     for line in found.lines():
         output.say(line)
     output.say(f"Schema: {path}; experiments read it with read_schema({str(path)!r}).")
+
+
+def _refuse_idle(**given: object) -> None:
+    """An option that a simulation cannot heed would pass for one that it has."""
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"--{name} says which devices of a coordinator are asked, and no coordinator is named.",
+                hint=f"Add --url URL, or leave --{name} out to simulate the clients of FILE.",
+                code="url_missing",
+            )
 
 
 def _loaded(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
@@ -92,9 +107,10 @@ def _loaded(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
     if clients is None:
         return value, ()
     sources = call(module, path, clients)
-    if not isinstance(sources, Sequence) or isinstance(sources, str):
+    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
+        what = f"a {type(sources).__name__}" if sources else "empty"
         raise ExperimentError(
-            f"{path}: `{clients}` is a {type(sources).__name__}, not a sequence with each client's data.",
+            f"{path}: `{clients}` is {what}, not a sequence with each client's data.",
             hint='For example: clients = ["data/site-1.csv", "data/site-2.csv"]',
             code="experiment_file",
         )

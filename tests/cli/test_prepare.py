@@ -36,9 +36,14 @@ def test_what_is_no_survey_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("none.py").write_text("survey = 7\nclients = []\n")
+    few = "from coterie.aggregation.preparation import Draft, Number\nfrom coterie.protocol.schema import Label\n"
+    Path("few.py").write_text(few + 'survey, clients = Draft((Number("x"),), Label(name="y")), []\n')
     copy(EXAMPLE, "shops.py")
     for words, said in (
         (["prepare", "none.py"], "`survey` is a int, not a Survey or a Draft"),
+        (["prepare", "few.py"], "`clients` is empty, not a sequence"),
+        (["prepare", "shops.py", "--asked", "3"], "--asked says which devices of a coordinator"),
+        (["prepare", "shops.py", "--population", "shops"], "Add --url URL, or leave --population out"),
         (["prepare", "shops.py", "--url", "http://127.0.0.1:1"], "Add --asked N"),
         (["simulate", "shops.py"], "`coterie prepare` writes it"),
     ):

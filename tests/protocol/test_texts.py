@@ -1,6 +1,7 @@
 """Columns of text in a schema: as bytes, as places in a vocabulary; labels that are dropped, and rows without one."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie import errors
+from coterie.client_sdk.device.data import load_data
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.texts import as_bytes, as_places, texts_of
 
@@ -107,3 +109,18 @@ def test_impossible_readings_are_refused_by_name(make: Any, words: str) -> None:
     with pytest.raises(errors.ConfigurationError, match=words) as caught:
         make()
     assert caught.value.reason == "schema_invalid"
+
+
+def test_a_label_of_texts_is_read_as_text(tmp_path: Path) -> None:
+    """A survey counts texts: 007 is not 7, and true is not 1; a number still is the class of its value."""
+    schema = DataSchema((Feature(name="x"),), Label(name="y", classes=("007", "7", "true", "1.5"), others="dropped"))
+    cells = ["007", "7", "7.0", "true", "1.50", "0"]
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n" + "".join(f"0,{cell}\n" for cell in cells))
+    assert load_data(path, schema)["y"].tolist() == [0, 1, 0, 2, 3]
+    path.write_text("x,y\n0,007\n0,7\n")
+    assert load_data(path, schema)["y"].tolist() == [0, 1]
+    for column, places in ((np.array([7, 8]), [1]), (np.array([True, False]), [2]), (np.array([1.5, 7.0]), [3, 1])):
+        assert schema.check({"x": np.zeros(2), "y": column}, "here")["y"].tolist() == places
+    numbers = DataSchema((Feature(name="x"),), Label(name="y", classes=(0, 1)))
+    assert numbers.check({"x": np.zeros(2), "y": np.array([True, False])}, "here")["y"].tolist() == [1, 0]
