@@ -1,8 +1,6 @@
 """Running files in a bare ONNX Runtime, in a process that knows nothing of coterie."""
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from coterie.compute.ir import NDArray
-from coterie.errors import GraphRefused, InputError, InternalError
+from coterie.compute.runtime.bare_process import run_script
+from coterie.errors import InputError, InternalError
 
 _SCRIPT = Path(__file__).with_name("bare.py")
-_PATIENCE_S = 3600.0
 ModelFile = bytes | Path
 
 
@@ -85,26 +83,7 @@ def _placed(file: ModelFile, path: Path) -> str:
 
 
 def _answered(folder: Path) -> dict[str, Any]:
-    # Without the script's own folder on the path, whose files are named as other people's modules may be.
-    command = [sys.executable, "-P", str(_SCRIPT), str(folder)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise GraphRefused(
-            f"The bare ONNX Runtime did not answer within {_PATIENCE_S:.0f} s.",
-            hint="Give fewer examples, or a smaller model.",
-            code="bare_runtime",
-        ) from error
-    if done.returncode:
-        told = next(iter(reversed(done.stderr.strip().splitlines())), "it said nothing")
-        raise InternalError(f"The process of a bare ONNX Runtime ended with {done.returncode}: {told}")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "error" in answer:
-        raise GraphRefused(
-            f"A bare ONNX Runtime does not run the file: {answer['error']}",
-            hint="Check the model's inputs, and that this version of onnxruntime reads its operator set.",
-            code="bare_runtime",
-        )
+    answer = run_script(_SCRIPT, folder)
     if "coterie" in answer["modules"]:
         raise InternalError("The process that was to run ONNX Runtime alone has loaded coterie.")
     return answer

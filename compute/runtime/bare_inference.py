@@ -1,4 +1,4 @@
-"""Measure an inference in a process of its own. A script (``python -I bare_inference.py FOLDER``) of ONNX Runtime and
+"""Measure an inference in a process of its own. A script (``python -P bare_inference.py FOLDER``) of ONNX Runtime and
 NumPy alone: what it finds of memory is theirs and the model's, not coterie's.
 
 FOLDER/model.onnx is the model. FOLDER/request.json: ``inputs``, names in order; ``runs``; ``threads``; ``energy``, the

@@ -1,8 +1,6 @@
 """What an inference costs a device: latency, memory, size, power where it can be measured; and is it safe."""
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,12 +12,12 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from coterie.compute.ir import NDArray
-from coterie.errors import GraphRefused, InputError, InternalError
+from coterie.compute.runtime.bare_process import run_script
+from coterie.errors import GraphRefused, InputError
 
 NOT_MEASURED = "not measured"
 _SCRIPT = Path(__file__).with_name("bare_inference.py")
 _COUNTERS = Path("/sys/class/powercap")
-_PATIENCE_S = 3600.0
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
@@ -119,19 +117,4 @@ def _answered(model: bytes, feeds: Mapping[str, NDArray], runs: int, threads: in
         np.savez(folder / "feeds.npz", **columns)  # pyright: ignore[reportArgumentType]  its stub forgets keywords
         request = {"inputs": list(feeds), "runs": runs, "threads": threads, "energy": energy}
         (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-I", str(_SCRIPT), str(folder)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise GraphRefused(f"The model did not finish within {_PATIENCE_S:.0f} s.", code="bare_runtime") from error
-    if done.returncode:
-        said = next(iter(reversed(done.stderr.strip().splitlines())), "it said nothing")
-        raise InternalError(f"The process that measures an inference ended with {done.returncode}: {said}")
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if "error" in told:
-        raise GraphRefused(
-            f"ONNX Runtime does not run the model: {told['error']}",
-            hint="Check the feeds, and that this version of onnxruntime reads its operator set.",
-            code="bare_runtime",
-        )
-    return told
+        return run_script(_SCRIPT, folder)

@@ -301,9 +301,8 @@ def test_converters_of_installed_packages_are_found(monkeypatch: pytest.MonkeyPa
         load_converters()
 
 
-def _bare(**changes: Any) -> Bundle:
-    parts = {"outputs": {"y": np.zeros(1)}, "thresholds": FLOAT, **changes}
-    return Bundle(model=b"", table=(), inputs={}, **parts)
+def _bare(outputs: Arrays, thresholds: Thresholds) -> Bundle:
+    return Bundle(model=b"", table=(), inputs={}, outputs=outputs, thresholds=thresholds)
 
 
 REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str]] = {
@@ -314,9 +313,9 @@ REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str]] = {
     "another reference": (
         lambda: make_bundle(*float_file(), reference=inference_file(zoo.mlp((6, 3)), zoo.Input((6,)), batch=8)[0]),
         InputError, "or other shapes"),
-    "no answers": (lambda: _bare(outputs={}), InputError, "at least one answer"),
+    "no answers": (lambda: _bare({}, FLOAT), InputError, "at least one answer"),
     "a threshold of NaN": (
-        lambda: _bare(thresholds=Thresholds(cosine=nan, euclidean=0.5)), InputError, "must be finite numbers"),
+        lambda: _bare({"y": np.zeros(1)}, Thresholds(cosine=nan, euclidean=0.5)), InputError, "must be finite numbers"),
     "a model that does not run": (lambda: make_bundle(b"x", {"x": np.zeros(1)}), GraphRefused, "not an ONNX graph"),
 }  # fmt: skip
 

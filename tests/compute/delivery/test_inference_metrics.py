@@ -101,7 +101,7 @@ def test_what_cannot_be_measured_is_refused_by_name() -> None:
         inference_metrics(model, {}, runs=1)
     with pytest.raises(GraphRefused, match="not an ONNX graph"):
         inference_metrics(b"\xff", feeds)
-    with pytest.raises(GraphRefused, match="does not run the model") as refused:
+    with pytest.raises(GraphRefused, match="does not run the file") as refused:
         inference_metrics(model, {"x": np.zeros((1, 9), np.float32)}, runs=1)
     assert refused.value.reason == "bare_runtime"
     outside = ModelProto.FromString(model)
