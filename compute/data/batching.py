@@ -43,7 +43,7 @@ class Batching:
         if WEIGHT in rows:
             raise DataError(
                 f"The name {WEIGHT!r} is reserved for the weights of rows.",
-                hint=f"Rename the column: rename(weight='{WEIGHT}').",
+                hint=f"Rename the column: rename({WEIGHT}='weight').",
                 code="data_columns",
             )
         count = len(next(iter(rows.values())))
@@ -83,7 +83,10 @@ def _uniform(name: str, values: Values) -> Values:
         return values
     raise DataError(
         f"The rows of a batch differ in {described({name: values})}.",
-        hint="Bring them to one shape and dtype by a step: map(Resize(32, 32), 'image'), map(Pad(64), 'ids').",
+        hint=(
+            "Bring them to one shape and dtype by a step: map(Resize(32, 32), 'image'), map(Pad(64), 'ids'), "
+            "map(Cast('float32'), 'x')."
+        ),
         code="data_shape",
         column=name,
     )

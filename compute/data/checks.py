@@ -1,5 +1,6 @@
 """What a pipeline requires of the arguments that build it."""
 
+from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
@@ -21,3 +22,13 @@ def check_name(where: str, *names: object) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
             raise ArgumentTypeError(f"{where}: a name must be a text that is not empty, got {name!r}.")
+
+
+def check_named(where: str, **values: object) -> None:
+    """Require mappings by name, or None. Raises ArgumentTypeError naming the first that is none."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise ArgumentTypeError(
+                f"{where}: {name} must be a mapping by name, got a {type(value).__name__}.",
+                hint=f'Write {name}={{"x": ..., "y": ...}}.',
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -19,6 +19,9 @@ class Zipped(Stage):
     """Row i of every part, as one row with all their columns. The parts have one length and no filter."""
 
     parts: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        _require_apart([part.columns or {} for part in self.parts])
 
     @property
     def length(self) -> int | None:
@@ -43,17 +46,22 @@ class Zipped(Stage):
 
     def make(self, located: Located, job: Job) -> Block:
         made = [part.make(where, job).as_columns() for part, where in zip(self.parts, located.parts, strict=True)]
-        columns = {name: values for block in made for name, values in block.items()}
-        if len(columns) < sum(map(len, made)):
-            raise DataError(
-                f"Two of the data sets that are zipped have a column of one name: {', '.join(columns)}.",
-                hint="Rename it in one of them: rename(old='new').",
-                code="data_columns",
-            )
-        return Block(columns=columns)
+        _require_apart(made)
+        return Block(columns={name: values for block in made for name, values in block.items()})
 
     def describe(self) -> str:
         return f"zip({'; '.join(part.describe() for part in self.parts)})"
+
+
+def _require_apart(parts: Sequence[Mapping[str, object]]) -> None:
+    """Require names of their own of columns that come side by side. Raises DataError naming the first that has none."""
+    names = [name for part in parts for name in part]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(
+            f"Two of the data sets that are zipped have a column {twice[0]!r}.",
+            hint=f"Rename it in one of them: rename({twice[0]}='new').",
+            code="data_columns",
+        )
 
 
 @dataclass(frozen=True, eq=False)

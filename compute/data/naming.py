@@ -49,7 +49,10 @@ class Named(Stage):
         block = self.below.make(located, job)
         if block.listed is not None:
             return Block(listed=[self._named(row) for row in block.listed], index=block.index)
-        return Block(columns=self._named(block.columns or {}), index=block.index)
+        if not block.columns:
+            # Of no rows nobody may know the columns.
+            return block
+        return Block(columns=self._named(block.columns), index=block.index)
 
     def _named(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         if missing := [old for old in self.names.values() if old not in columns]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from coterie.compute.data.remaining import PATIENCE, nothing_left
 from coterie.compute.data.stage import Address, Kind, Memory, Spent
 from coterie.compute.data.sync import Signals
 from coterie.compute.data.workers import Made, Making, Piece, Workers, workers
-from coterie.errors import InputError
+from coterie.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from coterie.compute.data.batched import Batched
@@ -99,8 +99,8 @@ class BatchStream:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state. Raises InputError for the state of another pipeline, or for none."""
         here = self.state()
-        if state.keys() != here.keys():
-            raise InputError("This is no state of a stream of batches.", hint="Give what state() returned.")
+        if not isinstance(cast(object, state), Mapping) or state.keys() != here.keys():
+            raise _no_state()
         if state["pipeline"] != here["pipeline"]:
             raise InputError(
                 f"The state is of another pipeline: {state['pipeline']}; this one is {here['pipeline']}.",
@@ -111,6 +111,8 @@ class BatchStream:
         whole = all(type(number) is int and number >= 0 for number in numbers)
         if not whole or (length is not None and numbers[1] > length):
             raise InputError(f"{numbers} is no position of a stream of batches.")
+        if not all(isinstance(state[name], Mapping) for name in ("signals", "updates")):
+            raise _no_state()
         values, updates = dict(state["signals"]), dict(state["updates"])
         if values.keys() != points or not updates.keys() <= points:
             raise InputError("The state has the values of other sync points.", hint="Give what state() returned.")
@@ -188,8 +190,15 @@ class BatchStream:
         length = self._batched.stage.length
         if length is not None and self._batched.passes is not None:
             return
-        if barren > (PATIENCE if length is None else max(2 * length, 1_000)):
+        if barren <= (PATIENCE if length is None else max(2 * length, 1_000)):
+            return
+        if self._batched.stage.sparse:
             raise nothing_left(self._batched.stage)
+        raise DataError(
+            f"No row is left: a pass over {self._batched.stage.describe()} has {length}, of which no batch of "
+            f"{self._batched.size} is made.",
+            code="data_empty",
+        )
 
     def _collected(self, pending: Pending) -> Iterator[_Begun]:
         """Pieces in order; others are begun while one is used."""
@@ -221,3 +230,7 @@ class BatchStream:
         whole = not batched.stage.sparse and start % size == 0 and stop - start <= size and full and stop > start
         located = batched.stage.locate(Address.span(epoch, start, stop), self._memory)
         return self._workers.submit(Piece(located, self._signals.values, (epoch, start // size) if whole else None))
+
+
+def _no_state() -> InputError:
+    return InputError("This is no state of a stream of batches.", hint="Give what state() returned.")

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast, final
 
 import numpy as np
 
+from coterie.compute.data.checks import check_named
 from coterie.compute.data.source import Column, Rows, Source
 from coterie.compute.ir import NDArray
 from coterie.errors import DataError
@@ -29,6 +30,7 @@ class ArraySource(Source):
     _columns: Mapping[str, Column] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_named("ArraySource", arrays=self.arrays)
         columns = {name: column_of(name, values) for name, values in self.arrays.items()}
         if not columns:
             raise DataError("There is no column.", hint='Give arrays by name: {"x": x, "y": y}.', code="data_missing")

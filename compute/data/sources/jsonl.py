@@ -9,6 +9,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from coterie.compute.data.checks import check_named
 from coterie.compute.data.source import Column, Rows, Source
 from coterie.compute.data.sources.lines import Lines, OpenedLines
 from coterie.compute.ir import NDArray
@@ -47,6 +48,7 @@ class JsonlSource(Source):
     @property
     def columns(self) -> Mapping[str, Column]:
         """What was declared, or what the first row has."""
+        check_named("JsonlSource", declared=self.declared)
         if self.declared is not None:
             return MappingProxyType(dict(self.declared))
         if self._first.columns is None:

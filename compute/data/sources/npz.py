@@ -13,6 +13,7 @@ from typing import cast, final
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from coterie.compute.data.checks import check_named
 from coterie.compute.data.sources.arrays import ArraySource
 from coterie.compute.data.sources.loaded import LoadedSource
 from coterie.compute.ir import NDArray
@@ -40,6 +41,7 @@ class NpzSource(LoadedSource):
 
     def load(self) -> ArraySource:
         """Read the arrays. Raises DataError."""
+        check_named("NpzSource", select=self.select)
         path = Path(self.path)
         if not path.is_file():
             raise DataError(f"{path}: there is no such file.", hint="Check the path.", code="data_missing")

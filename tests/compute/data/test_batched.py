@@ -108,7 +108,9 @@ def test_passes_without_end_go_on_and_say_so_when_nothing_is_left() -> None:
     assert caught.value.reason == "data_empty"
     with pytest.raises(DataError, match="no row is left"):
         numbered(3).filter(lambda i: False, "id").batch(2).first()
-    with pytest.raises(DataError, match="No row is left"):
+    with pytest.raises(DataError, match=r"No row is left: a pass over .* has 0, of which no batch of 2 is made"):
+        next(iter(numbered(3).take(0).batch(2).epochs(None)))
+    with pytest.raises(DataError, match="No row is left: a pass over .* has 3, of which no batch of 4 is made"):
         next(iter(numbered(3).batch(4, drop_remainder=True).epochs(None)))
 
 

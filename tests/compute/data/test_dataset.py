@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coterie.compute.data import ArraySource, Column, Dataset
@@ -48,6 +48,7 @@ def after(law: Callable[[Passes, int], list[int]], rows: Passes) -> Passes:
 @pytest.mark.capability("F1", "F5")
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 20), st.lists(st.sampled_from(sorted(LAWS)), max_size=5))
+@example(0, ["concat", "zip"])
 def test_a_chain_is_the_comprehension_that_it_says(rows: int, steps: list[str]) -> None:
     dataset, filtered = numbered(max(rows, 1)).take(rows), False
     expected: Passes = lambda p: list(range(rows))  # noqa: E731
@@ -161,7 +162,8 @@ REFUSED: dict[str, tuple[Callable[[Dataset], Any], type[Exception], str]] = {
     "zip of lengths": (lambda d: d.zip(d.take(3).rename(id="a", x="b")), ArgumentValueError, "10 and 3 rows"),
     "zip of filtered": (lambda d: d.filter(is_even, "id").zip(d), ArgumentValueError, "Call zip first"),
     "split of filtered": (lambda d: d.filter(is_even, "id").split(0.5, 0.5), ArgumentValueError, "Call split first"),
-    "zip of names": (lambda d: list(d.zip(d)), DataError, "column of one name"),
+    "zip of names": (lambda d: d.zip(d.select("x")), DataError, r"a column 'x'\. .* rename\(x='new'\)"),
+    "zip of names made": (lambda d: list(d.zip(d.map(double, "id"))), DataError, "a column 'id'"),
     "no column": (lambda d: d.select("id", "y"), DataError, "no column 'y'"),
     "two of a name": (lambda d: d.rename(id="x"), DataError, "two columns 'x'"),
     "other columns": (lambda d: d.concat(d.select("id")), DataError, "different columns"),
@@ -176,7 +178,13 @@ REFUSED: dict[str, tuple[Callable[[Dataset], Any], type[Exception], str]] = {
     "other rows": (
         lambda d: d.map(lambda row: {f"c{row['id']}": 1}).arrays(), DataError, "different columns: c0 and c1"
     ),
-    "reserved": (lambda d: d.rename(x="sample_weight").batch(2).first(), DataError, "reserved"),
+    "reserved": (
+        lambda d: d.rename(x="sample_weight").batch(2).first(), DataError, r"reserved .*\(sample_weight='weight'\)"
+    ),
+    "whole and not": (
+        lambda d: d.concat(Dataset.of({"id": np.zeros(1), "x": np.zeros((1, 2), np.float32)})).batch(11).first(),
+        DataError, "int64 and float64.*Cast",
+    ),
     "ragged": (
         lambda d: d.map(lambda i: np.zeros(i), "id").batch(3).first(), DataError, r"float64\[0\] and float64\[1\]"
     ),

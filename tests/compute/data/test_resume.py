@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -98,10 +98,15 @@ def test_only_the_state_of_the_same_pipeline_over_the_same_rows_is_taken() -> No
             other.batch(4).stream().restore(state)
     with pytest.raises(InputError, match="another pipeline"):
         numbered(20).shuffle(1).batch(5).stream().restore(state)
-    with pytest.raises(InputError, match="no state"):
-        numbered(20).batch(4).stream().restore({"epoch": 0})
+    for none in ({"epoch": 0}, None, [state]):
+        with pytest.raises(InputError, match="no state"):
+            numbered(20).batch(4).stream().restore(cast(Any, none))
     for wrong in (-1, 1.0, True, None, 21):
         with pytest.raises(InputError, match="no position"):
             numbered(20).shuffle(1).batch(4).stream().restore({**state, "position": wrong})
-    with pytest.raises(InputError, match="other sync points"):
-        numbered(20).shuffle(1).batch(4).stream().restore({**state, "signals": {"level": 1}})
+    for damage, said in (
+        ({"signals": {"level": 1}}, "other sync points"), ({"updates": {"level": 1}}, "other sync points"),
+        ({"signals": 3}, "no state"), ({"updates": None}, "no state"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            numbered(20).shuffle(1).batch(4).stream().restore({**state, **damage})

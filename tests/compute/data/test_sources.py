@@ -33,7 +33,7 @@ from coterie.compute.data import (
     write_records,
 )
 from coterie.compute.data.transforms import DecodeImage
-from coterie.errors import DataError
+from coterie.errors import ArgumentTypeError, DataError
 
 COUNT = 23
 
@@ -180,6 +180,21 @@ def test_what_is_no_source_is_refused(tmp_path: Path, use: Callable[[Path], obje
     with pytest.raises(DataError, match=message) as caught:
         use(tmp_path)
     assert caught.value.reason == code
+
+
+NAMELESS: list[Callable[[Path], Any]] = [
+    lambda path: ArraySource(cast(Any, [1, 2])),
+    lambda path: len(CsvSource(path / "a.csv", select=cast(Any, ["x"]))),
+    lambda path: len(CsvSource(path / "a.csv", dtypes=cast(Any, "int32"))),
+    lambda path: len(NpzSource(path / "a.npz", cast(Any, ["x"]))),
+    lambda path: JsonlSource(path / "a.jsonl", cast(Any, ["x"])).columns,
+]
+
+
+@pytest.mark.parametrize("use", NAMELESS)
+def test_a_list_where_names_are_needed_is_named(tmp_path: Path, use: Callable[[Path], Any]) -> None:
+    with pytest.raises(ArgumentTypeError, match="must be a mapping by name, got a (list|str)"):
+        use(tmp_path)
 
 
 def _npz_bytes(**arrays: Any) -> bytes:

@@ -12,6 +12,7 @@ from typing import IO, cast, final
 
 import numpy as np
 
+from coterie.compute.data.checks import check_named
 from coterie.compute.data.sources.arrays import ArraySource, Values
 from coterie.compute.data.sources.csv.cells import BadText, Cells, cells
 from coterie.compute.data.sources.csv.lines import blocks, line_ends
@@ -55,9 +56,10 @@ class CsvSource(LoadedSource):
     threads: int = 2
 
     def load(self) -> ArraySource:
-        """Parse the file. Raises DataError."""
+        """Parse the file. Raises DataError; ArgumentTypeError for settings that are no mappings."""
         path = Path(self.path)
         _check_delimiter(self.delimiter)
+        check_named("CsvSource", select=self.select, dtypes=self.dtypes)
         if not path.is_file():
             raise DataError(f"{path}: there is no such file.", hint="Check the path.", code="data_missing")
         try:
