@@ -50,7 +50,8 @@ class QuantisedTensor:
 
 def quantisation_table(model: bytes) -> tuple[QuantisedTensor, ...]:
     """What QuantizeLinear and DequantizeLinear of a model's main graph say, in its order, each tensor once; empty for a
-    model that is not quantised. Raises GraphRefused for bytes that are no graph, or scales that are no constants.
+    model that is not quantised. Raises GraphRefused for bytes that are no graph, and scales that are no constants or by
+    blocks.
     """
     try:
         graph = ModelProto.FromString(model).graph
@@ -84,6 +85,11 @@ def _row(node: NodeProto, constants: Mapping[str, NDArray]) -> QuantisedTensor:
             hint="Quantise statically: give calibration batches.",
         )
     scale = constants[scale_name]
+    if scale.ndim > 1:
+        raise GraphRefused(
+            f"{node.op_type} of {tensor!r} has scales of shape {list(scale.shape)}, by blocks, which no table can say.",
+            hint="Quantise with one scale for a tensor, or one for each place along an axis.",
+        )
     # Without a zero point levels are those of the stored weight, or uint8.
     dtype = constants[tensor].dtype if node.op_type == "DequantizeLinear" and tensor in constants else np.uint8
     point = constants[point_name] if point_name else np.zeros(scale.shape, dtype)

@@ -308,6 +308,8 @@ def _bare(outputs: Arrays, thresholds: Thresholds) -> Bundle:
 REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str]] = {
     "no graph": (lambda: quantisation_table(b"x"), GraphRefused, "not an ONNX graph"),
     "a scale that is an input": (lambda: quantisation_table(_pair(s=None)), GraphRefused, "which is no constant"),
+    "scales by blocks": (
+        lambda: quantisation_table(_pair(s=np.ones((2, 2), np.float32))), GraphRefused, "shape [2, 2], by blocks"),
     "a row": (lambda: QuantisedTensor.from_json({"tensor": "x"}), InputError, "cannot be read"),
     "a converter without a name": (lambda: chip("../x"), InputError, "no name of letters"),
     "another reference": (
