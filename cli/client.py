@@ -1,6 +1,7 @@
 """`coterie client`: a device that trains on its own data."""
 
 import os
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ import typer
 from coterie.cli.failures import INTERRUPTED
 from coterie.cli.output import Json, Output, figure, short_id, size
 from coterie.cli.places import HOME, Authority
-from coterie.errors import ConfigurationError
+from coterie.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
     from coterie.client_sdk.device.device import Device, DryRun
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 MEBIBYTE = 1024 * 1024
 # A shorter wait is not worth a line.
 LONG_WAIT_S = 5.0
+
+# What other commands keep in .coterie (docs/cli.md).
+_TAKEN = frozenset({"server", "keys", "simulations", "reports", "demo"})
 
 
 def client(
@@ -74,7 +78,7 @@ def client(
     device = Device(
         url,
         data=data,
-        folder=store or HOME / name,
+        folder=store or _store_of(name),
         token=token,
         name=name,
         trainer=own,
@@ -93,6 +97,18 @@ def client(
         f"Trained {summary['trained']} tasks, {summary['counted']} counted; "
         f"sent {size(summary['bytes_up'])}, received {size(summary['bytes_down'])}."
     )
+
+
+def _store_of(name: str) -> Path:
+    """The store of a client that names none. Its name is one plain word, and none that a folder beside it has."""
+    if name in _TAKEN or not re.fullmatch(r"\w[\w.-]*", name):
+        raise InputError(
+            f"--name {name!r} cannot name a store: it is one word of letters, digits, '-', '_' and '.', and not one of "
+            f"{', '.join(sorted(_TAKEN))}.",
+            hint="Choose another, as in --name site-1, or say where the store lies with --store DIR.",
+            code="usage",
+        )
+    return HOME / name
 
 
 @dataclass

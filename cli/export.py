@@ -98,7 +98,10 @@ def export(
     _require(bool(data or calibration_data or not experiment), "--experiment", "--data")
     _require(bool(data or not label), "--label", "--data")
     source = model_of(model, version, url, token, ca)
+    read = source if isinstance(source, Path) else None
     _keep_apart(source, target, packed)
+    if read is not None and read != Path(model):
+        output.say(f"The model is {read}.")
     result = exported(
         source,
         options,
@@ -110,7 +113,7 @@ def export(
         from coterie.compute.bundle import make_bundle, write_bundle
 
         write_bundle(packed, make_bundle(result.data, result.sample, reference=result.reference))
-    output.event("exported", model=model, path=written, bundle=packed, report=result.report.to_json())
+    output.event("exported", model=model, source=read, path=written, bundle=packed, report=result.report.to_json())
     _tell(output, result.report, written)
     if packed is not None:
         output.say(f"{packed}: {size(packed.stat().st_size)}, with checks")

@@ -37,6 +37,8 @@ class UsageProblem(Protocol):
 
 def judge(error: object) -> tuple[CoterieError, int]:
     """An exception as one of coterie's errors, and its exit code. One that coterie does not know is a bug."""
+    if isinstance(error, InputError) and error.reason == "usage":
+        return error, USAGE
     if isinstance(error, CoterieError):
         return error, next(code for kind, code in EXIT_CODES if isinstance(error, kind))
     if isinstance(error, UsageProblem):

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from traceback import extract_tb
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from coterie.errors import ConfigurationError, CoterieError, ExperimentError, InputError
@@ -68,12 +68,20 @@ def call(module: ModuleType, path: Path, name: str) -> Any:
     return _in_users_code(path, cast(Callable[[], Any], value)) if callable(value) else value
 
 
+def _is_own(module: ModuleType, name: str, value: object) -> bool:
+    """Whether a file made the name itself: not what it imports, as far as that can be told."""
+    imported = isinstance(value, ModuleType) or (
+        isinstance(value, type | FunctionType) and value.__module__ != module.__name__
+    )
+    return not name.startswith("_") and not imported
+
+
 def attribute(module: ModuleType, path: Path, name: str) -> Any:
     """A name of the researcher's file."""
     try:
         return getattr(module, name)
     except AttributeError:
-        public = sorted(key for key in vars(module) if not key.startswith("_"))
+        public = sorted(key for key, value in vars(module).items() if _is_own(module, key, value))
         raise ExperimentError(
             f"{path} has no `{name}`; it has {', '.join(public) or 'no names at all'}.",
             hint=f"Add `{name}` to the file, or name another with FILE:name.",

@@ -232,3 +232,11 @@ def test_json_is_json_whatever_it_holds() -> None:
         "path": "x",
         "rows": [{"up": None}, None, True],
     }
+
+
+@pytest.mark.parametrize("name", ["../site", "a/b", "", ".", "server", "keys", "C:\\site"])
+def test_a_clients_name_reaches_no_folder_but_its_own(coterie: Coterie, tmp_path: Path, name: str) -> None:
+    done = coterie("client", "http://127.0.0.1:9", "--token", "t", "--data", "rows.csv", "--name", name)
+    assert done.code == USAGE
+    assert "error[usage]: --name" in done.err and "--store" in done.err
+    assert not list(tmp_path.rglob("device.db"))

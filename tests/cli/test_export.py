@@ -103,7 +103,7 @@ def test_people_read_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -
     [
         (("nowhere.onnx",), BAD_INPUT, "file_unusable", "nowhere.onnx"),
         (("machines", "--precision", "int8"), BAD_INPUT, "calibration_missing", "--data"),
-        (("machines", "--size", "batch"), BAD_INPUT, "usage", "NAME=N"),
+        (("machines", "--size", "batch"), USAGE, "usage", "NAME=N"),
         (("machines", "--precision", "int4"), USAGE, "usage", "int4"),
         (("machines", "--out", "."), BAD_INPUT, "file_unusable", "folder"),
         (("machines", "--data", "rows.npz", "--label", "z"), BAD_INPUT, "data_missing", "'z'"),
@@ -113,10 +113,10 @@ def test_people_read_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -
         (("else",), BAD_INPUT, "file_unusable", "simulations here: machines"),
         (("machines", "--out", "rows", "--bundle", "./rows"), BAD_INPUT, "file_unusable", "two files"),
         (("machines", "--out", "/dev/null"), BAD_INPUT, "file_unusable", "device"),
-        (("machines", "--label", "y"), BAD_INPUT, "usage", "--data"),
-        (("machines", "--experiment", "nowhere.py"), BAD_INPUT, "usage", "--data"),
-        (("machines", "--calibration-data", "rows.npz"), BAD_INPUT, "usage", "--precision int8"),
-        (("machines", "--weights", "asymmetric"), BAD_INPUT, "usage", "--precision int8"),
+        (("machines", "--label", "y"), USAGE, "usage", "--data"),
+        (("machines", "--experiment", "nowhere.py"), USAGE, "usage", "--data"),
+        (("machines", "--calibration-data", "rows.npz"), USAGE, "usage", "--precision int8"),
+        (("machines", "--weights", "asymmetric"), USAGE, "usage", "--precision int8"),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_written(
@@ -168,3 +168,13 @@ def test_text_is_refused_with_the_way_out(tmp_path: Path) -> None:
     assert "--experiment" in (refused.value.hint or "")
     with pytest.raises(DataError, match="column 'state' is text"):
         from_columns(path, ["x"], None)
+
+
+def test_a_simulation_that_was_meant_by_name_is_named_by_its_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An experiment on a coordinator may have the same name, so which one was read is said."""
+    (event,) = told(capsys, "machines")
+    assert event["source"] == ".coterie/simulations/machines/infer.onnx"
+    assert main.run(["export", "machines", "--repeats", "2"]) == OK
+    assert "The model is .coterie/simulations/machines/infer.onnx." in capsys.readouterr().out

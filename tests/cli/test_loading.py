@@ -47,8 +47,8 @@ def test_what_the_file_raises_is_told_with_its_line(tmp_path: Path, text: str, s
 def test_a_missing_file_and_a_missing_name_are_named(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError, match="There is no file"):
         load_module(tmp_path / "absent.py")
-    path = _file(tmp_path, "other = 1\n")
-    with pytest.raises(ExperimentError, match="has no `clients`; it has other"):
+    path = _file(tmp_path, "import os\nfrom pathlib import Path\nother = 1\n")
+    with pytest.raises(ExperimentError, match=r"has no `clients`; it has other\."):
         call(load_module(path), path, "clients")
 
 
