@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 import numpy as np
 
 from coterie.compute.ir import FLOATS, Attributes, NDArray, Type, Value
+from coterie.compute.limits import check_size
 from coterie.compute.literals import fits, literal
 from coterie.compute.recorder import RECORDER, Recorder, refused
 from coterie.compute.source import asked_operation, user_source
@@ -296,6 +297,7 @@ def bind(name: str, *inputs: Array, **attributes: Any) -> Array:
         result = primitive.infer(*(array.type for array in inputs), **attributes)
     except (ShapeError, DTypeError) as error:
         refuse(type(error), name, inputs, error.message, error.hint)
+    check_size(result.size)
     recorder = RECORDER.get()
     if recorder is None:
         for array in inputs:

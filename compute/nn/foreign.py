@@ -124,7 +124,7 @@ class Imported(Module):
         return normalised
 
 
-_PASSING = frozenset(("Identity", "Normalizer"))
+_PASSING = frozenset(("Cast", "Flatten", "Identity", "Normalizer", "Reshape", "Squeeze"))
 _ENDS: Mapping[Callable[..., Array], str] = {
     losses.softmax_cross_entropy: "Softmax",
     losses.binary_cross_entropy_with_logits: "Sigmoid",

@@ -127,12 +127,25 @@ def refuse_huge(inputs: Iterable[Input]) -> None:
             )
 
 
-def refuse_broken(weights: Mapping[str, NDArray], statistics: Mapping[str, NDArray], variances: Iterable[str]) -> None:
-    """Raises GraphRefused naming a tensor whose training has failed already: NaN, or a variance below 0."""
+def refuse_broken(
+    weights: Mapping[str, NDArray],
+    statistics: Mapping[str, NDArray],
+    variances: Iterable[str],
+    weighing: Collection[str],
+) -> None:
+    """Raises GraphRefused naming a tensor whose training has failed already: NaN, a variance below 0, or an infinite
+    number in a statistic or a tensor of ``weighing``, which operators with weights read.
+    """
     for name, array in {**weights, **statistics}.items():
         if count := int(np.isnan(array).sum()):
             raise refused(
                 f"Of the {array.size} numbers of {name!r}, {count} are not a number (NaN).",
+                "Export the model from a checkpoint before its training diverged.",
+                tensor=name,
+            )
+        if (name in weighing or name in statistics) and (count := int(np.isinf(array).sum())):
+            raise refused(
+                f"Of the {array.size} numbers of {name!r}, {count} are infinite.",
                 "Export the model from a checkpoint before its training diverged.",
                 tensor=name,
             )

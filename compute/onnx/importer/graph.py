@@ -4,10 +4,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from coterie.compute.ir import FLOATS, NDArray
+from coterie.compute.primitives.basic import ONNX_DTYPES
 
 Size: TypeAlias = int | str | None
 Held: TypeAlias = Mapping[str, NDArray]
+_FLOAT_CODES = frozenset(ONNX_DTYPES[dtype] for dtype in FLOATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,21 @@ class Foreign:
         return replace(
             self,
             inputs=tuple(replace(given, dtype=dtype) if given.dtype in FLOATS else given for given in self.inputs),
+            steps=tuple(replace(step, attributes=_cast(step, dtype)) for step in self.steps),
             weights=cast(self.weights),
             statistics=cast(self.statistics),
             constants=cast(self.constants),
         )
+
+
+def _cast(step: Step, dtype: str) -> Mapping[str, Any]:
+    """The attributes of a step, those that name a float dtype changed to another one."""
+    if step.operator == "Cast" and step.attributes.get("to") in _FLOAT_CODES:
+        return {**step.attributes, "to": ONNX_DTYPES[dtype]}
+    if step.operator == "ConstantOfShape":
+        value = np.asarray(step.attributes.get("value", np.zeros(1, np.float32)))
+        return {**step.attributes, "value": value.astype(dtype)} if value.dtype.name in FLOATS else step.attributes
+    return step.attributes
 
 
 def needed(steps: Iterable[Step], outputs: Collection[str]) -> tuple[Step, ...]:

@@ -14,8 +14,7 @@ from coterie.compute import numpy as cnp
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.compute.onnx.importer.graph import Step
-from coterie.compute.onnx.importer.operation import Operation, Rule
-from coterie.errors import GraphRefused
+from coterie.compute.onnx.importer.operation import Operation, Rule, node_refused
 
 DOMAIN = "ai.onnx.ml"
 # It makes a map from class to number of each row; the numbers stay an array here.
@@ -89,13 +88,7 @@ def _transformed(step: Step, scores: str, output: str) -> Step:
 
 
 def _refuse(step: Step, why: str, hint: str) -> NoReturn:
-    raise GraphRefused(
-        f"The node {step.name!r} ({step.operator}) cannot be imported: {why}.",
-        hint=hint,
-        code="import_refused",
-        operator=step.operator,
-        node=step.name,
-    )
+    raise node_refused(step.operator, step.name, why, hint)
 
 
 _WRITERS: Mapping[str, Callable[[Step], Written]] = {"LinearClassifier": _classifier, "LinearRegressor": _regressor}

@@ -6,6 +6,7 @@ from typing import Any, final
 
 from coterie.compute.array import Array, ArrayLike, as_array
 from coterie.compute.ir import NDArray
+from coterie.compute.limits import TooLarge, at_most
 from coterie.compute.onnx.importer.graph import Foreign, Input, Step
 from coterie.compute.onnx.importer.operation import MOST_ELEMENTS, BatchNormaliser, Operation
 from coterie.compute.onnx.importer.table import TRANSLATIONS
@@ -41,6 +42,10 @@ class ImportedModel:
         self.tensors: tuple[str, ...] = foreign.tensors
         self._constants = {name: Array(value) for name, value in foreign.constants.items()}
         self._last_readers = _last_readers(foreign.steps, foreign.outputs)
+
+    def __repr__(self) -> str:
+        ends = " → ".join((", ".join(given.name for given in self.inputs), ", ".join(self.outputs)))
+        return f"ImportedModel({ends}, {len(self.parameters)} weights to train, {len(self.frozen)} frozen)"
 
     def freeze(self, *patterns: str) -> "ImportedModel":
         """The model with the weights of these names or patterns (``features.*``) frozen, and with them their running
@@ -184,12 +189,15 @@ class ImportedModel:
             batch_norm=batch_norm,
         )
         try:
-            results = TRANSLATIONS[step.operator](node)
+            with at_most(MOST_ELEMENTS):
+                results = TRANSLATIONS[step.operator](node)
         except GraphRefused:
             raise
         except InputError as error:
             message = f"The node {step.name!r} ({step.operator}): {error.message}"
             raise type(error)(message, hint=error.hint, code=error.reason, **error.details) from error
+        except TooLarge as error:
+            node.refuse(f"it makes {error}", f"At most {MOST_ELEMENTS} are made; export smaller sizes.")
         except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
             # What a well-formed file cannot do: the translations trust types and numbers of arguments.
             told = f"{type(error).__name__}: {error}".rstrip(".")

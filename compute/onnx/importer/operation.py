@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
+from coterie.compute.limits import check_size
 from coterie.errors import GraphRefused
 
 BatchNormaliser: TypeAlias = Callable[[Array, tuple[Array, Array, Array, Array], float, float], "Array | None"]
@@ -63,9 +63,10 @@ class Operation:
         return tuple(int(n) for n in np.asarray(self.known(index)).reshape(-1))
 
     def held(self, count: int) -> None:
-        """Raises GraphRefused for more elements than a file may ask for by a few numbers."""
-        if count > MOST_ELEMENTS:
-            self.refuse(f"it makes {count} elements", f"At most {MOST_ELEMENTS} are made; export smaller sizes.")
+        """Raises TooLarge for more elements than a file may ask for by a few numbers, before NumPy makes them; the
+        results of operations are checked by themselves.
+        """
+        check_size(count)
 
     def option(self, name: str, default: Any) -> Any:
         """An attribute, or its default."""
@@ -73,13 +74,18 @@ class Operation:
 
     def refuse(self, why: str, hint: str) -> NoReturn:
         """Raise GraphRefused naming the node."""
-        raise GraphRefused(
-            f"The node {self.name!r} ({self.operator}) cannot be imported: {why}.",
-            hint=hint,
-            code="import_refused",
-            operator=self.operator,
-            node=self.name,
-        )
+        raise node_refused(self.operator, self.name, why, hint)
+
+
+def node_refused(operator: str, name: str, why: str, hint: str) -> GraphRefused:
+    """The refusal of a node, to be raised."""
+    return GraphRefused(
+        f"The node {name!r} ({operator}) cannot be imported: {why}.",
+        hint=hint,
+        code="import_refused",
+        operator=operator,
+        node=name,
+    )
 
 
 Rule: TypeAlias = Callable[[Operation], "Array | Sequence[Array]"]
@@ -92,18 +98,5 @@ def is_known(array: Array) -> bool:
 
 
 def pointwise(fn: Callable[..., Array]) -> Rule:
-    """An operator whose inputs are the operands of an array function, element by element."""
-
-    def applied(node: Operation) -> Array:
-        operands = [node[index] for index in range(len(node.inputs))]
-        node.held(spread(*(array.shape for array in operands)))
-        return fn(*operands)
-
-    return applied
-
-
-def spread(*shapes: Sequence[int]) -> int:
-    """How many elements arrays of these shapes make together, element by element."""
-    rank = max((len(shape) for shape in shapes), default=0)
-    aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
-    return prod(max(column) for column in zip(*aligned, strict=True))
+    """An operator whose inputs are the operands of an array function."""
+    return lambda node: fn(*(node[index] for index in range(len(node.inputs))))

@@ -88,7 +88,6 @@ def _top_k(node: Operation) -> tuple[Array, Array]:
 
 def _one_hot(node: Operation) -> Array:
     depth = int(np.asarray(node.known(1)).item())
-    node.held(depth * node[0].size)
     if node.option("axis", -1) not in (-1, node[0].ndim):
         node.refuse("its classes are not on the last axis", "Export with axis=-1.")
     values = node[2]

@@ -167,6 +167,8 @@ def _outputs(asked: Sequence[str] | None, parts: _Parts, inputs: Sequence[Input]
     """Names of the tensors to compute."""
     if asked is None:
         wanted = [name for name in given if name not in parts.text]
+        if not given:
+            raise refused("It has no outputs.", "Give the file of a whole model, as an exporter wrote it.")
         if not wanted:
             last = [name for step in parts.steps[-4:] for name in step.outputs if name]
             raise refused("All of its outputs are text.", f"Name tensors of numbers: load(path, outputs={last}).")
@@ -202,7 +204,10 @@ def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
     except OSError as error:
         raise StorageError(f"The ONNX file cannot be read: {error}") from error
     except Exception as error:  # protobuf raises several classes
-        raise refused(f"It is not an ONNX file: {error}", "Give the path or the bytes of an .onnx file.") from error
+        raise refused(
+            f"It is not an ONNX file: {error}",
+            "Give the path or the bytes of an .onnx file; of a ModelProto, its SerializeToString().",
+        ) from error
     # It opens no file outside the folder, and follows no link out of it.
     sound(
         "Its weights in other files cannot be read",
@@ -213,11 +218,13 @@ def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
 
 def _opset(model: ModelProto) -> int:
     versions = {entry.domain or "ai.onnx": int(entry.version) for entry in model.opset_import}
-    version = versions.get("ai.onnx", 0)
+    if "ai.onnx" not in versions:
+        raise refused("It is no ONNX model, or names no operator set.", "Give the file as an exporter wrote it.")
+    version = versions["ai.onnx"]
     if not OLDEST <= version <= NEWEST:
         raise refused(
             f"It is of operator set {version}; {OLDEST} to {NEWEST} are translated.",
-            f"Export with an opset in that range, or convert with onnx.version_converter.convert_version(model, {17}).",
+            "Export with an opset in that range, or convert with onnx.version_converter.convert_version(model, 17).",
         )
     return version
 

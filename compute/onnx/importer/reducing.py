@@ -1,7 +1,6 @@
 """Reductions, products, and normalisation by what is reduced."""
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
-from coterie.compute.onnx.importer.operation import Operation, Rule, spread
+from coterie.compute.onnx.importer.operation import Operation, Rule, pointwise
 
 
 def _reduction(fn: Callable[..., Array]) -> Rule:
@@ -60,16 +59,9 @@ def _gemm(node: Operation) -> Array:
     a = cnp.matrix_transpose(node[0]) if node.option("transA", 0) else node[0]
     b = cnp.matrix_transpose(node[1]) if node.option("transB", 0) else node[1]
     alpha, beta = node.option("alpha", 1.0), node.option("beta", 1.0)
-    node.held(a.shape[0] * b.shape[1])
     y = a @ b if alpha == 1.0 else alpha * (a @ b)
     c = node.get(2)
     return y if c is None or beta == 0.0 else y + (c if beta == 1.0 else beta * c)
-
-
-def _product(node: Operation) -> Array:
-    a, b = node[0], node[1]
-    node.held(spread(a.shape[:-2], b.shape[:-2]) * prod((*a.shape[-2:-1], *(b.shape[-1:] if b.ndim > 1 else ()))))
-    return cnp.matmul(a, b)
 
 
 def _einsum(node: Operation) -> Array:
@@ -151,7 +143,7 @@ RULES: dict[str, Rule] = {
     "LayerNormalization": _layer_normalisation,
     "LpNormalization": _unit_length,
     "LogSoftmax": lambda node: ops.log_softmax(node[0], axis=node.option("axis", -1)),
-    "MatMul": _product,
+    "MatMul": pointwise(cnp.matmul),
     "ReduceL1": _reduction(_l1),
     "ReduceL2": _reduction(_l2),
     "ReduceLogSum": _reduction(_log_sum),

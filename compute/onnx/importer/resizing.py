@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -35,6 +34,7 @@ def _symmetric(axis: _Axis) -> NDArray:
     return axis.before / 2 * (1 - share) + _half_pixel(axis)
 
 
+_MOST_SHARES = 2**24  # from 4096 elements to as many
 # Where the centre of each element lies among those before. What one element is made of is a choice of its own.
 _PLACES: Mapping[str, Callable[[_Axis], NDArray]] = {
     "align_corners": lambda axis: axis.places * (axis.before - 1) / max(axis.after - 1, 1),
@@ -79,13 +79,14 @@ def _resize(node: Operation) -> Array:
     for place, axis in _axes(node).items():
         if axis.before == axis.after and axis.scale == 1:
             continue
-        node.held(prod((*x.shape[:place], axis.after, *x.shape[place + 1 :])))
+        node.held(axis.after)
         centres = _PLACES[how](axis)
         if mode == "nearest":
             nearest = np.clip(_NEAREST[rounding](centres), 0, axis.before - 1)
             x = cnp.take(x, Array(nearest.astype(np.int32)), axis=place)
             continue
-        node.held(axis.before * axis.after)
+        if axis.after * axis.before > _MOST_SHARES:
+            node.refuse(f"it makes {axis.after} elements of {axis.before}", "Export smaller sizes.")
         matrix = _matrix(axis, centres, 1 if mode == "linear" else 2, kernel, bool(node.option("exclude_outside", 0)))
         factor = Array(matrix.astype(x.dtype.name))
         x = cnp.moveaxis(cnp.moveaxis(x, place, -1) @ cnp.matrix_transpose(factor), -1, place)

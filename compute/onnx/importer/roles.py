@@ -36,9 +36,10 @@ def sorted_by_use(
 ) -> Foreign:
     """The file as values, what it holds sorted by what it is for. Raises GraphRefused for weights that are broken.
 
-    Weights are float tensors of at least one axis that are read as data, and finite: infinite numbers are masks. Sizes,
-    first states and running statistics are none. A single number is one where a product, a normalisation or a recurrent
-    layer reads it, or where it is added to a product; elsewhere it is a factor or an epsilon of the author's.
+    Weights are float tensors of at least one axis that are read as data, and finite: infinite numbers are masks, where
+    nothing is multiplied by them. Sizes, first states and running statistics are none. A single number is one where a
+    product, a normalisation or a recurrent layer reads it, or where it is added to a product; elsewhere it is a factor
+    or an epsilon of the author's.
     """
     steps, held = _told_apart(opset, _without_unread(steps, outputs), held)
     means, variances = ({step.inputs[places[i]] for step, places in _normalising(steps)} for i in (0, 1))
@@ -46,7 +47,8 @@ def sorted_by_use(
     trained = _read_as_data(steps, held) - moved
     weights = {name: array for name, array in held.items() if name in trained}
     statistics = {name: array for name, array in held.items() if name in moved}
-    refuse_broken(weights, statistics, variances)
+    weighing = {name for step in steps if step.operator in _WEIGHING for name in step.inputs}
+    refuse_broken(weights, statistics, variances, weighing)
     weights = {name: array for name, array in weights.items() if np.isfinite(array).all()}
     read = {*outputs, *(name for step in steps for name in step.inputs)}
     return Foreign(

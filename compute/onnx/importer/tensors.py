@@ -15,6 +15,7 @@ from coterie.errors import GraphRefused
 Result = TypeVar("Result")
 DTYPES: Mapping[int, str] = {code: name for name, code in ONNX_DTYPES.items()}
 _NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+_IN_FLOATS = "Export in float32; of a quantised file, take the one that it was made from."
 DAMAGED = "The file is damaged: export it again."
 
 
@@ -51,7 +52,7 @@ def array_of(tensor: Any, name: str) -> NDArray:
         kinds = TensorProto.DataType
         known = tensor.data_type in kinds.values()
         kind = kinds.Name(tensor.data_type).lower() if known else f"number {tensor.data_type}"
-        raise refused(f"The tensor {name!r} is of dtype {kind}, which coterie does not have.", "Export in float32.")
+        raise refused(f"The tensor {name!r} is of dtype {kind}, which coterie does not have.", _IN_FLOATS)
     return sound(f"The tensor {name!r} is damaged", lambda: np.asarray(numpy_helper.to_array(tensor)))
 
 

@@ -55,8 +55,16 @@ def doubled(depth: int) -> list[Any]:
     return [function(f"f{i}", f"f{i + 1}", f"f{i + 1}") for i in range(depth)] + [function(f"f{depth}", "Relu")]
 
 
+def without_outputs() -> bytes:
+    proto = ModelProto.FromString(model([node("Relu", ["x"], ["y"])]))
+    del proto.graph.output[:]
+    return proto.SerializeToString()
+
+
 ML = "ai.onnx.ml"
 COLUMN = np.zeros((2**20, 1), np.float32)
+PLANE = np.zeros((1, 1, 2**10, 2**10), np.float32)
+GROWN = np.asarray([1, 1, 2**20, 2**19], np.float32)
 MANY = [node("ConstantOfShape", ["s"], [name]) for name in "abc"] + [node("Sum", ["a", "b", "c"], ["y"])]
 HUGE, FAR, BACK = [2**19] * 4, [2**18] * 2, np.ones((2, 2, 1, 1), np.float32)
 IMAGE, KERNEL = (1, 2, 4, 4), np.ones((1, 2, 2, 2), np.float32)
@@ -104,6 +112,16 @@ REFUSED: list[tuple[str, bytes]] = [
         model([node("Mul", ["x", "w"], ["y"])], w=np.asarray([1, np.nan, np.nan], np.float32)),
     ),
     (
+        "Of the 9 numbers of 'w', 1 are infinite",
+        model([node("MatMul", ["x", "w"], ["y"])], w=np.diag(np.asarray([np.inf, 1, 1], np.float32))),
+    ),
+    ("no ONNX model, or names no operator set", b""),
+    (
+        "'k' is of dtype int8",
+        model([node("DequantizeLinear", ["k", "s"], ["d"]), node("Add", ["x", "d"], ["y"])], k=np.ones(3, "i1"), s=[1]),
+    ),
+    ("no outputs", without_outputs()),
+    (
         "The running variance 'v' has numbers below 0",
         model([node("BatchNormalization", ["x", "s", "s", "s", "v"], ["y"])], s=np.ones(3, "f4"), v=-np.ones(3, "f4")),
     ),
@@ -116,6 +134,14 @@ REFUSED: list[tuple[str, bytes]] = [
     ("makes 1099511627776 elements", model([node("Add", ["a", "b"], ["y"])], a=COLUMN, b=COLUMN.T)),
     ("makes 1099511627776 elements", model([node("MatMul", ["a", "b"], ["y"])], a=COLUMN, b=COLUMN.T)),
     ("makes 1099511627776 elements", model([node("Gemm", ["a", "a"], ["y"], transB=1)], a=COLUMN)),
+    ("makes 17179869184 elements", model([node("Pow", ["a", "b"], ["y"])], a=COLUMN[: 2**17], b=COLUMN[: 2**17].T)),
+    ("makes 17179869184 elements", model([node("Gather", ["a", "i"], ["y"])], a=COLUMN.T, i=np.zeros(2**14, np.int64))),
+    (
+        "makes 4294967296 elements",
+        model([node("Conv", ["a", "w"], ["y"])], a=PLANE, w=np.zeros((2**12, 1, 1, 1), "f4")),
+    ),
+    ("makes 17179869184 elements", model([node("Einsum", ["a", "a"], ["y"], equation="ij,kj->ik")], a=COLUMN[: 2**17])),
+    ("makes 17592186044416 elements", model([node("Resize", ["x", "", "k"], ["y"])], IMAGE, k=GROWN)),
     ("makes 2199040032800 elements", model([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], pads=HUGE)], IMAGE)),
     ("makes 1236953726978 elements", model([node("ConvTranspose", ["x", "w"], ["y"], strides=FAR)], IMAGE, w=BACK)),
     ("weights lie in another file, those of 'y'", model([], tensors=[elsewhere("y", "nowhere")])),

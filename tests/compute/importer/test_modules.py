@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from coterie.compute import nn, optim
 from coterie.compute import numpy as cnp
@@ -45,6 +45,7 @@ def test_freezing_by_patterns_and_back() -> None:
     model = load(READINGS)
     names = ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert list(model.parameters) == names and not model.frozen
+    assert str(model.freeze("0.*")) == "ImportedModel(x → y, 2 weights to train, 2 frozen)"
     part = model.freeze("0.*")
     assert list(part.parameters) == names[2:] and list(part.frozen) == names[:2]
     assert list(model.freeze("*").unfreeze("2.bias").parameters) == ["2.bias"]
@@ -181,6 +182,26 @@ def test_integers_and_floats_of_other_widths() -> None:
     x = MODELS["cnn_20"].draw(RNG, 16)
     assert trained(load(MODELS["cnn_20"].source), x, precision=amp("O1"))[2] < 1
     assert trained(load(MODELS["gru_17"].source), MODELS["gru_17"].draw(RNG, 16).astype(np.float64))[2] < 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_another_float_dtype_is_that_of_everything_in_the_file(dtype: str) -> None:
+    """Also of what the file converts to float32, or fills with it, by name."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+        helper.make_node("Add", ["float", "zeros"], ["sum"]),
+        helper.make_node("Mul", ["sum", "k"], ["y"]),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.INT64, [2])]
+    held = [
+        numpy_helper.from_array(np.asarray([2]), "size"),
+        numpy_helper.from_array(np.asarray([0.5, 0.1], np.float32), "k"),
+    ]
+    graph = helper.make_graph(nodes, "cast", given, [helper.make_empty_tensor_value_info("y")], held)
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    model = load(data).astype(dtype)
+    assert model(model.parameters, np.asarray([2, 3])).dtype.name == dtype
 
 
 def two_inputs() -> bytes:
