@@ -13,17 +13,14 @@ def model_of(word: str, version: str, url: str, token: str | None, ca: Path | No
     """The file of a path, the infer.onnx of a folder or of a simulation, or the bytes of a coordinator's version.
 
     Raises InputError (code ``file_unusable``) for a path that is no file and for a folder without a model, and for a
-    word that is neither here nor, for want of a token, to be asked of a coordinator.
+    word that is neither here nor, for want of a token, to be asked of a coordinator; code ``usage`` for a version of
+    what is here.
     """
-    path = Path(word)
-    simulations = HOME / "simulations"
-    simulated = simulations / folder_name(word) / _FILE
-    if path.is_file():
-        return path
-    if (path / _FILE).is_file():
-        return path / _FILE
-    if simulated.is_file():
-        return simulated
+    path, simulations = Path(word), HOME / "simulations"
+    places = (path, path / _FILE, simulations / folder_name(word) / _FILE)
+    if here := next((place for place in places if place.is_file()), None):
+        _require_only_version(here, version)
+        return here
     if path.is_dir():
         raise InputError(f"The folder {word} has no {_FILE}.", hint=_HINT, code="file_unusable")
     if path.suffix == ".onnx" or len(path.parts) > 1:
@@ -38,6 +35,15 @@ def model_of(word: str, version: str, url: str, token: str | None, ca: Path | No
             code="file_unusable",
         ) from error
     return _downloaded(word, version, url, found, ca)
+
+
+def _require_only_version(here: Path, version: str) -> None:
+    if version != "best":
+        raise InputError(
+            f"{here} is one model, and --version {version} asks for one of several.",
+            hint="Versions are a coordinator's: name its experiment by the id that `coterie list` shows.",
+            code="usage",
+        )
 
 
 def _downloaded(run: str, version: str, url: str, token: str, ca: Path | None) -> bytes:

@@ -22,7 +22,9 @@ def name_weights(data: bytes, graph: Graph, weights: Mapping[str, NDArray]) -> b
     if [kind for kind, _, _ in before] != [kind for kind, _, _ in after]:
         return data
     taken = {value.name for value in (*model.graph.input, *model.graph.initializer)}
-    taken.update(name for node in _with_inner(model.graph.node) for name in node.output)
+    for node in _with_inner(model.graph.node):
+        taken.update(node.output)
+        taken.update(value.name for attribute in node.attribute for value in attribute.g.input)
     renamed: dict[str, str] = {}
     for (_, size, name), (_, held, initialiser) in zip(before, after, strict=True):
         if name and size == held and name not in taken and initialiser not in renamed:

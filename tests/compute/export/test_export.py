@@ -197,6 +197,8 @@ def test_a_weight_that_a_loop_reads_too_has_one_name_in_both_places() -> None:
     assert "w" in read and "w" in [tensor.name for tensor in model.graph.initializer]
     x = rows(3, 2, 4, seed=1)
     np.testing.assert_array_equal(Executable(named).run({"x": x})["y"], Executable(data).run({"x": x})["y"])
+    carried = next(held.g.input[0].name for held in inside if held.g.input)
+    assert name_weights(data, graph, {carried: w}) == data, "what a loop calls its own is no name for a weight"
 
 
 # ---- foreign files
