@@ -106,15 +106,16 @@ def _loaded(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
         )
     if clients is None:
         return value, ()
-    sources = call(module, path, clients)
-    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
-        what = f"a {type(sources).__name__}" if sources else "empty"
+    given = cast(object, call(module, path, clients))
+    sources = cast(Sequence[Any], given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if not sources:
+        what = f"a {type(cast(object, given)).__name__}" if given else "empty"
         raise ExperimentError(
             f"{path}: `{clients}` is {what}, not a sequence with each client's data.",
             hint='For example: clients = ["data/site-1.csv", "data/site-2.csv"]',
             code="experiment_file",
         )
-    return value, cast(Sequence[Any], sources)
+    return value, sources
 
 
 def _on_coordinator(

@@ -13,56 +13,19 @@ Everything else (dates, complex numbers, mixed objects, missing cells, NaN, infi
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.protocol.schema_rules import FeatureFields, LabelFields
 from coterie.protocol.texts import as_bytes, as_places, text_of, texts_of
 
 Array = npt.NDArray[Any]
 
 _EXACT_IN_FLOAT32 = 1 << 24
 _WHOLE_RANGE = {"int32": (-(1 << 31), (1 << 31) - 1), "uint8": (0, 255)}
-
-
-class FeatureLike(Protocol):
-    """What this file needs to know of a feature (schema.Feature)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def columns(self) -> tuple[str, ...]: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-    @property
-    def encoding(self) -> str | None: ...
-    @property
-    def vocabulary(self) -> tuple[str, ...] | None: ...
-
-
-class LabelLike(Protocol):
-    """What this file needs to know of a label (schema.Label)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def classes(self) -> tuple[str | int | float, ...] | None: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-    @property
-    def others(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -120,7 +83,7 @@ def check_lengths(arrays: Mapping[str, Array], source: str) -> None:
         raise errors.DataError(f"{source}: there are no rows.", hint="Add at least one example.", code="data_empty")
 
 
-def check_feature(feature: FeatureLike, arrays: Mapping[str, Array], source: str) -> Array:
+def check_feature(feature: FeatureFields, arrays: Mapping[str, Array], source: str) -> Array:
     """The feature as `[N, *shape]` in its dtype, from one array of that shape or from one `[N]` array per column; one
     of text from one `[N]` array, or from the bytes themselves.
     """
@@ -144,7 +107,7 @@ def check_feature(feature: FeatureLike, arrays: Mapping[str, Array], source: str
     return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *feature.shape)))
 
 
-def _from_text(feature: FeatureLike, cells: _Cells) -> Array:
+def _from_text(feature: FeatureFields, cells: _Cells) -> Array:
     held_as_bytes = feature.encoding is not None and cells.array.dtype == np.uint8
     if held_as_bytes and cells.array.shape[1:] == feature.shape:
         return np.ascontiguousarray(cells.array)
@@ -155,7 +118,7 @@ def _from_text(feature: FeatureLike, cells: _Cells) -> Array:
     return as_bytes(texts, feature.shape[0]) if feature.vocabulary is None else as_places(texts, feature.vocabulary)
 
 
-def with_classes(rows: Mapping[str, Array], label: LabelLike, source: str) -> dict[str, Array]:
+def with_classes(rows: Mapping[str, Array], label: LabelFields, source: str) -> dict[str, Array]:
     """The rows whose label is one of the classes. rows: checked, with -1 for any other label."""
     kept = rows[label.name] >= 0
     if not kept.any():
@@ -169,7 +132,7 @@ def with_classes(rows: Mapping[str, Array], label: LabelLike, source: str) -> di
     return dict(rows) if kept.all() else {name: array[kept] for name, array in rows.items()}
 
 
-def check_label(label: LabelLike, arrays: Mapping[str, Array], source: str) -> Array:
+def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str) -> Array:
     """The label as `[N]` in its dtype: class indices where the schema has classes (-1 for others that are to be
     dropped). `[N, 1]` is taken for `[N]`.
     """

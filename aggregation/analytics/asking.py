@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from coterie import errors
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import TALLY, TOLD, Rule, method, most_rows
+from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature
@@ -56,7 +54,7 @@ def ask(
         name=name or f"{query.rule.name} of {query.column}",
         model=model,
         schema=schema,
-        loss=model.of_label if model.feature is None else _linear,
+        loss=model.of_label if model.feature is None else linear,
         optimizer=sgd(1.0),
         algorithm=method(query.rule),
         batch_size=min(most, ROWS) if batch_size is None else batch_size,
@@ -86,14 +84,6 @@ def _check(query: Query[Any], feature: Feature | None, rows: int, most: int) -> 
             raise errors.ExperimentError(f"The query {query.rule.name}: {message}.", code="query_invalid")
 
 
-def _zeros(shape: tuple[int, ...], bits: np.random.Philox) -> npt.NDArray[np.float32]:
-    return np.zeros(shape, np.float32)
-
-
-def _linear(prediction: Array, label: Array) -> Array:
-    return -prediction
-
-
 ROWS = 256
 """Of a batch, where nothing asks for fewer."""
 
@@ -110,9 +100,7 @@ class _Asked(Module):
 
     def specs(self) -> dict[str, ParameterSpec]:
         """θ, and what devices are told."""
-        role: Role = "shared"
-        told = {TOLD + name: ParameterSpec(value.shape, _zeros, role) for name, value in self.rule.told.items()}
-        return {TALLY: ParameterSpec((self.rule.size,), _zeros, role), **told}
+        return parameters(self.rule)
 
     def __call__(self, params: Parameters, x: Any, mode: Mode = EVAL) -> Array:
         """``[B]`` for a feature; ``[B, sizes of all parameters]`` for the label."""

@@ -21,7 +21,7 @@ def whole(query: str, name: str, value: float, *, least: int, most: int) -> int:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
 
 
 def span(query: str, low: float, high: float) -> tuple[float, float]:

@@ -10,6 +10,7 @@ halves (48 significant bits together), ``told/<name>`` is what devices are told 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -116,10 +117,20 @@ class Rule:
     samples: bool = False
 
 
+def largest_of(clients: int) -> int:
+    """What each of so many clients' sums may reach, so that the sums over all of them keep below 2**32."""
+    return min(LARGEST_EXACT, 1 << int(math.log2(((1 << 32) - 1) // max(clients, 1))))
+
+
+def shapes_of(rule: Sums) -> dict[str, tuple[int, ...]]:
+    """Tensors of a version that answers."""
+    return {HIGH: (rule.size,), LOW: (rule.size,), **{TOLD + name: value.shape for name, value in rule.told.items()}}
+
+
 def method(rule: Sums) -> Algorithm:
     """The sums as an algorithm: devices add up, the server adds up, nothing is trained."""
     section = DELTA if rule.clipped else TALLY
-    version = {HIGH: (rule.size,), LOW: (rule.size,), **{TOLD + name: value.shape for name, value in rule.told.items()}}
+    version = shapes_of(rule)
 
     def initial(draw: Callable[[int], Tensors]) -> Tensors:
         return {TOLD + name: value for name, value in rule.told.items()}

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from coterie.aggregation.analytics.rule import MOST_COMPARED, TALLY, TOLD, method
+from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.preparation import rule as rules
 from coterie.aggregation.preparation.bins import LOGARITHMIC, LOW, WIDTH
@@ -47,7 +45,7 @@ def experiment(
         name=name,
         model=_Surveyed(draft, rule, hash_seed),
         schema=draft.declared,
-        loss=_linear,
+        loss=linear,
         optimizer=sgd(1.0),
         algorithm=method(rule),
         batch_size=max(1, min(ROWS, MOST_COMPARED // held)),
@@ -65,14 +63,6 @@ def experiment(
     )
 
 
-def _zeros(shape: tuple[int, ...], bits: np.random.Philox) -> npt.NDArray[np.float32]:
-    return np.zeros(shape, np.float32)
-
-
-def _linear(prediction: Array, label: Array) -> Array:
-    return -prediction
-
-
 @dataclass(frozen=True, eq=False)
 class _Surveyed(Module):
     """⟨θ, what a row adds⟩, θ being the parameter `TALLY`."""
@@ -83,8 +73,7 @@ class _Surveyed(Module):
 
     def specs(self) -> dict[str, ParameterSpec]:
         """θ, and what devices are told."""
-        told = {TOLD + name: ParameterSpec(value.shape, _zeros) for name, value in self.rule.told.items()}
-        return {TALLY: ParameterSpec((self.rule.size,), _zeros), **told}
+        return parameters(self.rule)
 
     def __call__(self, params: Parameters, x: Any, mode: Mode = EVAL) -> Array:
         """``[B]``."""

@@ -12,7 +12,6 @@ later round's rows have beyond them counts in the bins at the ends.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TALLY, TOLD, method
+from coterie.aggregation.analytics.rule import HIGH, LOW, TALLY, TOLD, largest_of, method, shapes_of
+from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.preparation import bins
 from coterie.aggregation.preparation.ranges import BINS, RangesRule, calibrate_rule
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from coterie.compute.onnx import ImportedModel
     from coterie.compute.quant import Histogram
 
-_RING = (1 << 32) - 1
 ROWS = 16
 """Of a batch, where the model takes any number of rows."""
 
@@ -71,13 +70,12 @@ class Calibration:
         from coterie.aggregation.experiment import Experiment
         from coterie.compute.optim import sgd
 
-        largest = min(LARGEST_EXACT, 1 << int(math.log2(_RING // max(clients, 1))))
-        batch, rule = self._batch, self._rule(largest)
+        batch, rule = self._batch, self._rule(largest_of(clients))
         return Experiment(
             name=name,
             model=_Counted(self._revealing, self.tensors, self._features, rule),
             schema=self._raw,
-            loss=_linear,
+            loss=linear,
             optimizer=sgd(1.0),
             algorithm=method(rule),
             batch_size=batch,
@@ -98,8 +96,7 @@ class Calibration:
         from coterie.compute.quant import Histogram
 
         rule = self._rule(1)
-        wanted = {HIGH: (rule.size,), LOW: (rule.size,)} | {TOLD + n: value.shape for n, value in rule.told.items()}
-        if {name: value.shape for name, value in version.items()} != wanted:
+        if {name: value.shape for name, value in version.items()} != shapes_of(rule):
             raise errors.InputError(
                 f"This version is no answer to a calibration of {rule.tensors} tensors.",
                 hint="Read the newest version of the experiment that was made from this very calibration.",
@@ -181,14 +178,6 @@ class Calibration:
         return calibrate_rule(tensors=len(self.tensors), largest=largest)
 
 
-def _zeros(shape: tuple[int, ...], bits: np.random.Philox) -> npt.NDArray[np.float32]:
-    return np.zeros(shape, np.float32)
-
-
-def _linear(prediction: Array, label: Array) -> Array:
-    return -prediction
-
-
 @dataclass(frozen=True, eq=False)
 class _Given:
     """An initialiser: a weight of the file."""
@@ -210,12 +199,11 @@ class _Counted(Module):
 
     def specs(self) -> dict[str, ParameterSpec]:
         """θ, what devices are told, and the model's weights, which stay as they are."""
-        told = {TOLD + name: ParameterSpec(value.shape, _zeros) for name, value in self.rule.told.items()}
         weights = {
             f"model/{name}": ParameterSpec(value.shape, _Given(value), "frozen")
             for name, value in self.model.frozen.items()
         }
-        return {TALLY: ParameterSpec((self.rule.size,), _zeros), **told, **weights}
+        return {**parameters(self.rule), **weights}
 
     def __call__(self, params: Parameters, x: Any, mode: Mode = EVAL) -> Array:
         """``[B]``."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.checks import whole
-from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD
+from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD, largest_of, shapes_of
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
 from coterie.aggregation.preparation.prepared import Prepared, read
@@ -32,7 +32,6 @@ from coterie.privacy.dp.rounds import round_noise
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
 
-_RING = (1 << 32) - 1
 MOST_SEED = (1 << 63) - 1
 
 
@@ -116,7 +115,7 @@ class Survey:
         """
         from coterie.aggregation.preparation.asking import experiment
 
-        terms = _Terms(largest=min(LARGEST_EXACT, 1 << int(math.log2(_RING // max(clients, 1)))))
+        terms = _Terms(largest=largest_of(clients))
         if privacy is not None:
             terms = _Terms(noise=self._noise(privacy, clients, secure_aggregation), clipped=True)
         return experiment(
@@ -140,8 +139,7 @@ class Survey:
         told = version.get(TOLD + NOISE, np.zeros(1))
         noise = float(told[0]) if told.shape == (1,) and np.isfinite(told).all() else 0.0
         rule = self.rule(_Terms(noise=abs(noise)))
-        wanted = {HIGH: (rule.size,), LOW: (rule.size,)} | {TOLD + n: value.shape for n, value in rule.told.items()}
-        if {name: value.shape for name, value in version.items()} != wanted:
+        if {name: value.shape for name, value in version.items()} != shapes_of(rule):
             raise errors.InputError(
                 f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}, which is no answer to this "
                 f"survey's {rule.size} sums.",
