@@ -17,6 +17,7 @@ from coterie.compute.autodiff import grad
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.zoo import gru, lenet, mlp, transformer
+from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes.cost import flops
 from coterie.compute.passes.inference import (
     INFERENCE_PASSES,
@@ -30,6 +31,7 @@ from coterie.compute.passes.inference import (
     reorder_operators,
     replace_operators,
 )
+from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.errors import GraphRefused, InputError
 
@@ -515,15 +517,19 @@ def test_any_chain_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None
     assert optimise_for_inference(after) is after
 
 
+def _like(x: Array, *shape: int, seed: int) -> NDArray:
+    return numbers(*shape, seed=seed, dtype=x.dtype.name)
+
+
 def _channels(x: Array, seed: int) -> NDArray:
-    return np.abs(numbers(x.shape[1], 1, 1, seed=seed)) + 0.5
+    return np.abs(_like(x, x.shape[1], 1, 1, seed=seed)) + 0.5
 
 
 TURNS = [(0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)]
 IMAGE_STEPS: list[Callable[[Array, int], Array]] = [
-    lambda x, n: ops.conv2d(x, numbers(3, x.shape[1], 2, 2, seed=n), padding=n % 2),
-    lambda x, n: ops.conv2d(x, numbers(x.shape[1], 1, 1, 2, seed=n), groups=x.shape[1]),
-    lambda x, n: ops.conv_transpose2d(x, numbers(x.shape[1], 2, 2, 2, seed=n)),
+    lambda x, n: ops.conv2d(x, _like(x, 3, x.shape[1], 2, 2, seed=n), padding=n % 2),
+    lambda x, n: ops.conv2d(x, _like(x, x.shape[1], 1, 1, 2, seed=n), groups=x.shape[1]),
+    lambda x, n: ops.conv_transpose2d(x, _like(x, x.shape[1], 2, 2, 2, seed=n)),
     lambda x, n: x * _channels(x, n) + _channels(x, n + 1),
     lambda x, n: (x - _channels(x, n)) / _channels(x, n + 1),
     lambda x, n: ops.relu(x),
@@ -537,14 +543,14 @@ IMAGE_STEPS: list[Callable[[Array, int], Array]] = [
     lambda x, n: cnp.mean(x, axis=(2, 3), keepdims=True),
     lambda x, n: cnp.sum(x, axis=1 + n % 3, keepdims=True) + x,
     lambda x, n: cnp.reshape(
-        cnp.reshape(x, (x.shape[0], -1)) @ numbers(x.size // x.shape[0], 4, seed=n), (-1, 1, 2, 2)
+        cnp.reshape(x, (x.shape[0], -1)) @ _like(x, x.size // x.shape[0], 4, seed=n), (-1, 1, 2, 2)
     ),
 ]
 
 
-@settings(max_examples=60, deadline=None)
-@given(steps=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9), st.booleans()), min_size=1, max_size=8))
-def test_any_chain_over_images_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None:
+def image_chain(steps: list[tuple[int, int, bool]]) -> Callable[[Array], Array]:
+    """A function made of steps: which, its number, and whether what was there before is added."""
+
     def chain(x: Array) -> Array:
         earlier = x
         for which, n, again in steps:
@@ -558,7 +564,16 @@ def test_any_chain_over_images_keeps_its_meaning(steps: list[tuple[int, int, boo
                 earlier, x = x, made
         return x
 
-    graph = of(chain, 2, 3, 5, 5)
+    return chain
+
+
+IMAGE_CHAINS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9), st.booleans()), min_size=1, max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=IMAGE_CHAINS)
+def test_any_chain_over_images_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None:
+    graph = of(image_chain(steps), 2, 3, 5, 5)
     after = optimise_for_inference(graph)
     before = answers(graph)
     np.testing.assert_allclose(answers(after), before, rtol=1e-7, atol=1e-8 * max(1.0, np.abs(before).max()))
@@ -567,3 +582,17 @@ def test_any_chain_over_images_keeps_its_meaning(steps: list[tuple[int, int, boo
     assert optimise_for_inference(after) is after
     whole = optimise_for_integers(graph)
     np.testing.assert_allclose(answers(whole), before, rtol=1e-7, atol=1e-8 * max(1.0, np.abs(before).max()))
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=IMAGE_CHAINS)
+def test_any_chain_over_images_is_run_as_it_is_meant(steps: list[tuple[int, int, bool]]) -> None:
+    """By ONNX Runtime and its optimiser, in both precisions of a file."""
+    graph = of(image_chain(steps), 2, 3, 5, 5, dtype="float32")
+    before, x = answers(graph), numbers(2, 3, 5, 5, seed=7, dtype="float32")
+    after = optimise_for_inference(graph)
+    most = max(1.0, float(np.abs(before).max()))
+    for made, digits in ((after, 1e-4), (in_float16(after), 0.03)):
+        if digits < 0.01 or most < 1000:  # beyond, sums leave float16
+            run = Executable(to_onnx(made, name="chain")).run({"x": x})["y"]
+            np.testing.assert_allclose(run, before, atol=digits * most)
