@@ -44,7 +44,7 @@ def _first_column(prediction: Any, label: Any) -> Any:
 
 @pytest.mark.capability("G1")
 @pytest.mark.parametrize(
-    "name", ["cnn_20", "transformer_18_dynamo", "rnn_19", "tensorflow", "sk_logistic_17", "sk_ridge_15"]
+    "name", ["cnn_20", "transformer_18_dynamo", "rnn_19", "routed_17", "tensorflow", "sk_logistic_17", "sk_ridge_15"]
 )
 def test_a_foreign_model_compiles_to_a_plan_of_the_portable_subset(name: str) -> None:
     given = MODELS[name]

@@ -132,6 +132,8 @@ MODELS: dict[str, Given] = {
     "gru_18_dynamo": Given(_file("gru_18_dynamo"), floats(7, 5), 5),
     "lstm_16": Given(_file("lstm_16"), floats(7, 5), 8),
     "rnn_19": Given(_file("rnn_19"), floats(7, 5), 5),
+    "unet_18": Given(_file("unet_18"), floats(1, 12, 12), 10),
+    "routed_17": Given(_file("routed_17"), floats(5), 4),
     "sk_logistic_17": Given(_file("sk_logistic_17"), floats(5), 2, "LinearClassifier.scores"),
     "sk_text_13": Given(_file("sk_text_13"), floats(5), 2, "LinearClassifier.scores"),
     "sk_mlp_18": Given(_file("sk_mlp_18"), floats(5), 4, "add_result1"),

@@ -135,6 +135,48 @@ def _trained(torch: Any) -> Any:
     return model
 
 
+def _unet(torch: Any) -> Any:
+    """Halved twice and resized again, each half beside what it was made of."""
+    nn, functions = torch.nn, torch.nn.functional
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.down = nn.ModuleList([nn.Conv2d(1, 3, 3, padding=1, padding_mode="reflect"), nn.Conv2d(3, 4, 3)])
+            self.bottom = nn.Conv2d(4, 4, 3, padding=1)
+            self.up = nn.Conv2d(8, 3, 3, padding=1)
+            self.out = nn.Conv2d(6, 2, 1)
+
+        def forward(self, x: Any) -> Any:
+            first = torch.tanh(self.down[0](x))
+            second = torch.tanh(self.down[1](functions.max_pool2d(first, 2)))
+            third = torch.tanh(self.bottom(functions.avg_pool2d(second, 2)))
+            wide = functions.interpolate(third, size=second.shape[2:], mode="nearest")
+            merged = torch.tanh(self.up(torch.cat([second, wide], 1)))
+            wide = functions.interpolate(merged, size=first.shape[2:], mode="bilinear", align_corners=False)
+            return self.out(torch.cat([first, wide], 1))
+
+    return UNet()
+
+
+def _routed(torch: Any) -> Any:
+    """The two best of four experts for each row, put back at their places, as mixtures of experts do."""
+
+    class Routed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.experts = torch.nn.Linear(5, 4), torch.nn.Linear(5, 12)
+
+        def forward(self, x: Any) -> Any:
+            best, places = torch.topk(self.gate(x), 2, dim=1)
+            shares = torch.zeros_like(self.gate(x)).scatter(1, places, torch.softmax(best, 1))
+            made = torch.tanh(self.experts(x)).reshape(-1, 4, 3)
+            made[:, 1:3] = 0.5 * made[:, 1:3]
+            return (shares[:, :, None] * made).sum(1)
+
+    return Routed()
+
+
 def _sklearn(name: str, make: Callable[[Any, Any], Any], features: int, opset: int, **options: Any) -> None:
     """A fitted learner. make: called with rows and classes (0, 1 or 2), returns it."""
     from skl2onnx import to_onnx
@@ -194,6 +236,8 @@ MAKERS: dict[str, Callable[[], None]] = {
     "gru_18_dynamo": lambda: _torch("gru_18_dynamo", _recurrent("GRU"), (2, 7, 5), 18, dynamo=True),
     "lstm_16": lambda: _torch("lstm_16", _recurrent("LSTM", num_layers=2, bidirectional=True), (2, 7, 5), 16),
     "rnn_19": lambda: _torch("rnn_19", _recurrent("RNN", nonlinearity="relu"), (2, 7, 5), 19),
+    "unet_18": lambda: _torch("unet_18", _unet, (2, 1, 12, 12), 18),
+    "routed_17": lambda: _torch("routed_17", _routed, (2, 5), 17),
     "sk_logistic_17": lambda: _sklearn("sk_logistic_17", _logistic, 5, 17),
     "sk_text_13": lambda: _sklearn("sk_text_13", _text, 5, 13),
     "sk_mlp_18": lambda: _sklearn("sk_mlp_18", _layers, 5, 18, zipmap=False),

@@ -144,6 +144,10 @@ REFUSED: list[tuple[str, bytes]] = [
     ("makes 17592186044416 elements", model([node("Resize", ["x", "", "k"], ["y"])], IMAGE, k=GROWN)),
     ("makes 2199040032800 elements", model([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], pads=HUGE)], IMAGE)),
     ("makes 1236953726978 elements", model([node("ConvTranspose", ["x", "w"], ["y"], strides=FAR)], IMAGE, w=BACK)),
+    (
+        "makes 4194304 elements of 8",
+        model([node("Resize", ["x", "", "k"], ["y"], mode="cubic")], (8,), k=np.asarray([2**19], np.float32)),
+    ),
     ("weights lie in another file, those of 'y'", model([], tensors=[elsewhere("y", "nowhere")])),
     ("'f0' calls itself", model([START], functions=[function("f0", "f0")])),
     ("its functions are 1099511627776 nodes", model([START], functions=doubled(40))),

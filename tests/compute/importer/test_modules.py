@@ -184,6 +184,19 @@ def test_integers_and_floats_of_other_widths() -> None:
     assert trained(load(MODELS["gru_17"].source), MODELS["gru_17"].draw(RNG, 16).astype(np.float64))[2] < 1
 
 
+def test_the_end_is_found_behind_what_passes_it_on() -> None:
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["shares"]),
+        helper.make_node("Cast", ["shares"], ["cast"], to=TensorProto.FLOAT),
+        helper.make_node("Flatten", ["cast"], ["y"]),
+    ]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3])]
+    graph = helper.make_graph(nodes, "end", given, [helper.make_empty_tensor_value_info("y")])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    with pytest.raises(InputError, match="ends in a Softmax"):
+        Trainer(load(data), nn.losses.softmax_cross_entropy, optim.sgd(0.1))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_another_float_dtype_is_that_of_everything_in_the_file(dtype: str) -> None:
     """Also of what the file converts to float32, or fills with it, by name."""
