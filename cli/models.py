@@ -63,6 +63,10 @@ def download(
 
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:
-        written = chosen(control, run).download(file_to_write(path), version=version, form=form)
+        experiment = chosen(control, run)
+        written = experiment.download(file_to_write(path), version=version, form=form)
+        trained = any(model.round for model in experiment.models())
     output.event("downloaded", path=written, version=version, form=form, bytes=written.stat().st_size)
     output.say(f"{written}: {size(written.stat().st_size)}")
+    if not trained:
+        output.say("No round is committed yet: these are the weights that the experiment began with.")

@@ -2,13 +2,16 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
+
+if TYPE_CHECKING:
+    from coterie.protocol.rounds import RoundPolicy
 
 
 def submit(
@@ -54,9 +57,18 @@ def submit(
             **promised(experiment),
         )
         output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
+        output.say(patience(experiment.rounds))
         promise(output, experiment)
         output.say("A client joins with (the token is a secret; new ones cost nothing):")
         output.say(f"  {join}")
         output.say(f"Follow it: coterie watch {quote(run.name)}    stop it: coterie stop {quote(run.name)}")
         if follow:
             follow_run(output, run)
+
+
+def patience(rounds: "RoundPolicy") -> str:
+    """How long an experiment waits for clients that do not come: its rounds begin at once, with or without any."""
+    from coterie.aggregation.progress import STALLED_AFTER
+
+    clients = "a client" if rounds.min_updates == 1 else f"{rounds.min_updates} clients"
+    return f"It ends when {STALLED_AFTER} rounds in a row, of {rounds.deadline_s:g} s each, do not find {clients}."

@@ -115,6 +115,8 @@ def follow_run(output: Output, run: "Run") -> None:
     why = next((row for row in reversed(table.rows) if row["state"] == "abandoned" and row.get("detail")), None)
     if why is not None:
         output.say(f"Round {why['round']} was abandoned: {why['detail']}.")
+    if ending.get("reason") == "stalled":
+        output.say("Once enough clients are there, submit it again; those that have joined need no token for it.")
     if not committed:
         raise typer.Exit(FAILED)
     advise(output, table.rows)

@@ -122,6 +122,11 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
     (again,) = run("submit", "experiment.py", "--initial", "weights.safetensors")
     models = run("models", "list", again["experiment"])
     assert models[0]["sha256"] == run("models", "list", submitted["experiment"])[2]["sha256"]
+    first = coterie("models", "download", again["experiment"], "first.onnx", cwd=place.folder, **place.settings)
+    assert "No round is committed yet" in first.out
+    assert (
+        "No round" not in coterie("models", "download", submitted["experiment"], cwd=place.folder, **place.settings).out
+    )
     (stopped,) = run("stop")
     assert stopped["experiment"] == again["experiment"]
     assert run("watch", again["experiment"], code=1)[-1]["reason"] == "stopped"

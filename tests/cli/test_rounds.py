@@ -8,12 +8,15 @@ import pytest
 import typer
 from rich.console import Console
 
+from coterie.aggregation.progress import STALLED_AFTER
 from coterie.cli.output import Output, figure, short_id, size
 from coterie.cli.rounds import COLUMNS, RoundTable, advise, columns_for, draw, in_sight
+from coterie.cli.submit import patience
 from coterie.cli.watch import OpenRound, follow_run, patiently
 from coterie.client_sdk.control.control import Run
 from coterie.errors import Unreachable
 from coterie.protocol.control import Event
+from coterie.protocol.rounds import RoundPolicy
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -143,10 +146,24 @@ def test_who_watches_is_told_why_nothing_was_trained(capsys: pytest.CaptureFixtu
         def watch(self, *, after: str | None = None) -> Iterator[Event]:
             row = {**ROWS[0], "state": "abandoned", "cause": "deadline", "detail": "nobody came", "round": 3}
             yield Event(id=1, type="round.abandoned", data=row)
+            yield Event(id=2, type="experiment.finished", data={"reason": "stalled"})
 
     with pytest.raises(typer.Exit):
         follow_run(Output(json=False), cast(Run, Failing(1)))
-    assert "Round 3 was abandoned: nobody came." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Round 3 was abandoned: nobody came." in said
+    assert "submit it again" in said
+
+
+@pytest.mark.parametrize(
+    ("rounds", "says"),
+    [
+        (RoundPolicy(rounds=1, cohort=2, deadline_s=60.0), "of 60 s each, do not find 2 clients"),
+        (RoundPolicy(rounds=1, cohort=2, min_updates=1, deadline_s=0.5), "of 0.5 s each, do not find a client"),
+    ],
+)
+def test_who_submits_is_told_how_long_clients_may_keep_away(rounds: RoundPolicy, says: str) -> None:
+    assert patience(rounds) == f"It ends when {STALLED_AFTER} rounds in a row, {says}."
 
 
 def test_the_open_round_is_shown_while_devices_train_and_while_they_sum_in_secret() -> None:
