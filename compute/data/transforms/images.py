@@ -33,7 +33,7 @@ class DecodeImage(Transform):
         if not isinstance(value, bytes):
             raise DataError(f"it takes the bytes of a file, got a {type(value).__name__}.", code="data_dtype")
         try:
-            from PIL import Image
+            from PIL import Image, UnidentifiedImageError
         except ImportError as error:
             raise ConfigurationError(
                 "Decoding images needs Pillow.", hint='pip install "coterie[data]"', code="extra_missing"
@@ -47,8 +47,10 @@ class DecodeImage(Transform):
                 if size is not None:
                     picture = picture.resize(size, Image.Resampling.BILINEAR)
         except Exception as error:  # its decoders raise whatever damaged bytes lead them to
+            # Pillow names the object in memory of which it knows no format.
+            why = "they have no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error)
             raise DataError(
-                f"these {len(value)} bytes are no image that can be decoded: {error}",
+                f"these {len(value)} bytes are no image that can be decoded: {why.rstrip('.')}.",
                 hint="Look at the file; leave it out with filter, or mend it.",
                 code="image_undecodable",
             ) from error

@@ -155,6 +155,8 @@ def test_an_image_that_does_not_decode_is_named_with_its_file(cut: int) -> None:
     with pytest.raises(DataError, match=r"DecodeImage.* failed at row 2 \(cats/2\.png\): these \d+ bytes") as caught:
         list(decoded)
     assert caught.value.reason == "image_undecodable" and caught.value.details == {"row": 2}
+    # No object of Pillow's in memory, and whole sentences.
+    assert " at 0x" not in caught.value.message and caught.value.message.endswith(".")
     left = dataset.filter(lambda path: path != "cats/2.png", "path").map(transforms.DecodeImage(), "image")
     assert len(list(left)) == 2
 
