@@ -353,12 +353,25 @@ def test_noise_hides_clients_and_the_answer_says_how_much(mechanism: str, secure
 
 def test_clipped_sums_in_the_ring_are_those_in_the_open() -> None:
     """What one client adds lies in few places; a ring made for even vectors must not cut it."""
-    rows: list[Rows] = [{name: client(n)[name] for name in ("city", "ill")} for n in range(12)]
-    survey = Survey(Draft((Category("city"),), label=Category("ill")), most=32)
+    rows: list[Rows] = [{"city": client(n)["city"], "y": np.zeros(len(client(n)["city"]), np.int32)} for n in range(10)]
+    survey = Survey(Draft((Category("city"),), label=Label(name="y", low=0, high=1)), most=32)
     privacy = UserLevel(clip=150.0, delta=1e-6, epsilon=1e4)
     found = [prepare(survey, rows, privacy=privacy, secure_aggregation=secure) for secure in (True, False)]
     for secret, open_sums in zip(found[0].categories, found[1].categories, strict=True):
         assert dict(secret.counts) == pytest.approx(dict(open_sums.counts), abs=2)
+
+
+def test_a_clip_is_fewer_rows_where_texts_are_spelled_out() -> None:
+    """What docs/data.md says a clip is worth: the bits of a text that is to be found weigh more than its row."""
+    cities = Draft((Category("city"),), label=Label(name="y", low=0, high=1))
+    rule = Survey(cities).rule()
+    told: Any = dict(rule.told)
+    norms: list[float] = []
+    for number in range(1, rule.rounds + 1):
+        total = reference(rule, told, cities, CLIENTS[0])
+        norms.append(float(np.linalg.norm(total)) / total[0])
+        told = dict(rule.advance(total, told, number))
+    assert 1 < max(norms[:3]) < 1.5 and 2.5 < norms[3] < 5
 
 
 def test_what_noise_hides_is_not_made_up() -> None:
