@@ -23,8 +23,10 @@ TRANSLATIONS: dict[str, Rule] = {
     **learners.RULES,
 }
 
-# Inputs that are no weights: numbers that must be known when the graph is traced, and states that begin as constants.
+# Inputs that are no weights: numbers that must be known when the graph is traced, states that begin as constants,
+# and what is read for its dtype alone.
 KNOWN_INPUTS: dict[str, tuple[int, ...]] = {
+    "CastLike": (1,),
     "ConstantOfShape": (0,),
     "Dropout": (1, 2),
     "Expand": (1,),

@@ -184,6 +184,19 @@ def test_integers_and_floats_of_other_widths() -> None:
     assert trained(load(MODELS["gru_17"].source), MODELS["gru_17"].draw(RNG, 16).astype(np.float64))[2] < 1
 
 
+@pytest.mark.parametrize("coefficients", [[0.0] * 3, [1.0, 2.0, 3.0]], ids=["alike", "different"])
+def test_a_linear_learner_has_its_two_weights_whatever_their_numbers(coefficients: list[float]) -> None:
+    """Those of a Lasso are often all zeros; what reads them for their dtype is no second reader."""
+    node = helper.make_node(
+        "LinearRegressor", ["x"], ["y"], "fit", domain="ai.onnx.ml", coefficients=coefficients, intercepts=[0.5]
+    )
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3])]
+    graph = helper.make_graph([node], "fit", given, [helper.make_empty_tensor_value_info("y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    assert list(load(data).parameters) == ["fit.coefficients", "fit.intercepts"]
+
+
 def test_the_end_is_found_behind_what_passes_it_on() -> None:
     nodes = [
         helper.make_node("Softmax", ["x"], ["shares"]),
