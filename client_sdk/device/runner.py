@@ -147,6 +147,11 @@ class Runner:
             if self.stop.is_set():
                 raise
             raise RemoteError("The coordinator closed the task while it was trained.", code="task_finished") from None
+        except CoterieError as error:
+            if prepared.plan.manifest.schema.digest == self.membership.schema.digest:
+                raise
+            # Which rows there are to work on depends on the reading, and so may what has failed for want of them.
+            raise DataError(error.message, hint=error.hint, code=error.reason) from error
         finally:
             heart.cancel()
             self.hear_of_providers()

@@ -12,6 +12,7 @@ from sdk_kit import SCHEMA, Events, Lab, Recorder, experiment, hear, kinds, rows
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
 from coterie.errors import ConfigurationError, DataError
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
 
@@ -29,24 +30,26 @@ def test_data_is_checked_before_the_coordinator_hears_of_the_device(tmp_path: Pa
     run(work, tmp_path)
 
 
-def test_nobody_is_told_that_no_row_has_a_class(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rows_with_flu", "code"), [(0, "data_empty"), (1, "no_held_out_rows")])
+def test_nobody_is_told_that_no_row_has_a_class(rows_with_flu: int, code: str, tmp_path: Path) -> None:
     """A plan that asks for the class "flu" must not learn from a refusal that this device has no such row."""
     flu = Label(name="ill", classes=("flu", "gout"), others="dropped")
     ill = Feature(name="ill", dtype="uint8", shape=(63,), encoding="utf-8")
     declared = DataSchema((*SCHEMA.features, ill), Label(name="unlabelled", constant=0))
     finer = DataSchema(SCHEMA.features, flu)
-    data = {"x": rows()["x"], "ill": np.array(["cold"] * len(rows()["x"]))}
+    data = {"x": rows()["x"], "ill": np.array(["flu"] * rows_with_flu + ["cold"] * (40 - rows_with_flu))}
     told: list[bytes] = []
 
     async def work(place: Lab) -> None:
         await place.control.ensure_population("ward", declared)
-        await place.submit(experiment("ward", schema=finer))
+        policy = RoundPolicy(rounds=1, cohort=1, evaluate_every=1)
+        await place.submit(experiment("ward", schema=finer, rounds=policy))
         events: Events = []
         agent = await place.agent("ward", data=data, on_event=hear(events))
         while "refused" not in kinds(events):
             await agent.cycle()
         refused = next(event for event in events if event["event"] == "refused")
-        assert refused["code"] == "data_empty" and "'flu'" in refused["message"]
+        assert refused["code"] == code
 
     run(work, tmp_path, lambda app: Recorder(app, "/abort", told))
     assert told == []
