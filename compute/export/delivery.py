@@ -66,9 +66,10 @@ def export(
     on; without them a few batches of random numbers are compared, and there is no score. calibration: rows that int8
     looks at; those of ``examples`` when absent.
 
-    Guarantees: the file has the inputs and outputs of the model, of the same names, dtypes and order, and needs ONNX
-    Runtime alone. It was run so, in a process of its own, and is as much like the model's NumPy reference as
-    ``options.thresholds`` asks; otherwise GraphRefused (code ``export_differs``) is raised and there is no file.
+    Guarantees: the file has the inputs and outputs of the model, of the same names, dtypes and order (an output of a
+    single number has the shape [1]), and needs ONNX Runtime alone. It was run so, in a process of its own, and is as
+    much like the model's NumPy reference as ``options.thresholds`` asks; otherwise GraphRefused (code
+    ``export_differs``) is raised and there is no file.
 
     Raises GraphRefused for a graph that trains (code ``training_graph``), that cannot be imported, or that a bare
     runtime does not run; DataError for examples that do not fit; InputError for a size that is missing, and for int8
@@ -157,7 +158,9 @@ def _measured(
             for name, expected in reference.items()
             if name in numbers
         ),
-        agreement=worst(similarity(before.outputs[name], after.outputs[name]) for name in numbers),
+        agreement=worst(
+            similarity(given := before.outputs[name], after.outputs[name].reshape(given.shape)) for name in numbers
+        ),
         calibrated=calibrated,
         runtime=f"onnxruntime {after.runtime}",
         threads=options.threads,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -15,11 +15,23 @@ Metric: TypeAlias = Literal["accuracy", "mean_squared_error"]
 @dataclass(frozen=True, kw_only=True)
 class Examples:
     """Rows of data. inputs: by the model's input name, each [N, ...] with the same N. labels: [N, ...], for a score
-    (see :func:`score`); None for no score.
+    (see :func:`score`); None for no score. Raises DataError for what is no NumPy array of numbers.
     """
 
     inputs: Mapping[str, NDArray]
     labels: NDArray | None = None
+
+    def __post_init__(self) -> None:
+        labels = {} if self.labels is None else {"labels": self.labels}
+        for name, array in {**self.inputs, **labels}.items():
+            dtype = getattr(cast(object, array), "dtype", None)  # what is given may be anything
+            if not isinstance(dtype, np.dtype) or dtype.kind not in "biuf":
+                told = type(array).__name__ + (f" of {dtype}" if dtype else "")
+                raise DataError(
+                    f"Examples: {name} is {told}, and must be a NumPy array of numbers.",
+                    hint="Give each class as a number from 0.",
+                    code="data_dtype",
+                )
 
     @property
     def rows(self) -> int:
@@ -58,7 +70,7 @@ class Examples:
             )
         for name, type_ in types.items():
             given = self.inputs[name]
-            if given.shape[1:] != type_.shape[1:] or given.dtype.kind not in "biuf" or not _held(given, type_):
+            if given.shape[1:] != type_.shape[1:] or not _held(given, type_):
                 raise DataError(
                     f"{name} is {given.dtype}{list(given.shape)}; the model takes {type_} with any number of rows.",
                     hint="Give numbers of that shape, whole ones for ids. A column of labels is named by --label.",

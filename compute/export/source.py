@@ -40,7 +40,8 @@ def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
 
     Raises StorageError and GraphRefused for a file that cannot be read or imported, GraphRefused (code
     ``training_graph``) for a graph that trains, InputError (code ``export_size``) for a size that is missing or not
-    open, and for a graph without inputs.
+    open, for a graph without inputs, and for an
+    input without axes.
     """
     if isinstance(source, Graph):
         require_inference("export", source)
@@ -64,6 +65,11 @@ def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
 def _with_inputs(graph: Graph) -> Graph:
     if not graph.inputs:
         raise InputError("export: the graph has no inputs, so there is nothing that it answers.")
+    if single := [name for name, value in graph.inputs.items() if not value.type.shape]:
+        raise InputError(
+            f"export: the input {single[0]!r} is a single number, without an axis of examples.",
+            hint="Make it a constant of the model, or give it an axis.",
+        )
     return graph
 
 

@@ -297,6 +297,12 @@ def test_a_size_without_a_name_is_called_by_its_input_and_axis() -> None:
     ]
 
 
+def test_an_output_of_a_single_number_is_compared_too() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("ReduceMean", ["h"], ["y"], keepdims=0)]
+    made = export(_foreign(*nodes), quick(sizes={"batch": 2}))
+    assert made.report.agreement.largest < 1e-6 and made.report.parity.largest < 1e-6
+
+
 # ---- refusals
 
 
@@ -306,6 +312,7 @@ def _next(graph: GraphInputs) -> dict[str, Array]:
 
 TRAINS = trace_named(_next, {name: TensorSpec((2,), "float32") for name in ("w", "x")})
 CONV = _foreign(helper.make_node("Conv", ["x", "w"], ["y"]), w=rows(3, 2, 3, 3))
+SCALED = {"x": TensorSpec((2,), "float32"), "s": TensorSpec((), "float32")}
 REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str, str]] = {
     "a graph that trains": (lambda: export(TRAINS), GraphRefused, "training_graph", "next/w"),
     "a file that trains": (
@@ -369,11 +376,19 @@ REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str, str]] = 
         "data_shape",
         "at least one",
     ),
-    "text": (
-        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": np.full((4, 2, 4, 4), "a")})),
+    "text": (lambda: Examples(inputs={"x": np.full((4, 2), "a")}), DataError, "data_dtype", "x is ndarray of <U1"),
+    "labels that are text": (
+        lambda: Examples(inputs={"x": rows(2, 2)}, labels=np.array(["a", "b"])),
         DataError,
-        "data_shape",
-        "x",
+        "data_dtype",
+        "labels",
+    ),
+    "a list": (lambda: Examples(inputs={"x": cast(Any, [[1.0]])}), DataError, "data_dtype", "x is list"),
+    "an input without axes": (
+        lambda: export(trace_named(lambda given: {"y": given["x"] * given["s"]}, SCALED)),
+        InputError,
+        "input_invalid",
+        "'s' is a single number",
     ),
     "more labels than rows": (
         lambda: export(
