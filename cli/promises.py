@@ -20,7 +20,7 @@ def promise(output: Output, experiment: "Experiment") -> None:
     the command's last event (`promised`)."""
     if output.json:
         return
-    from coterie.aggregation.private.promises import PROMISES, mode_of
+    from coterie.aggregation.private.promises import PROMISES, mode_of, too_small
 
     mode = mode_of(experiment)
     found = PROMISES[mode]
@@ -28,6 +28,8 @@ def promise(output: Output, experiment: "Experiment") -> None:
     for sentence in found.promises:
         output.say(f"  + {sentence}")
     output.say(f"  - {found.does_not[0]}")
+    if (small := too_small(experiment)) is not None:
+        output.say(f"  - {small}")
 
 
 def promised(experiment: "Experiment") -> dict[str, Any]:

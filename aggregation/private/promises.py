@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from coterie.aggregation.private.secure_aggregation import fewest_of_group
+from coterie.privacy.secagg.parameters import LEAST_CLIENTS
+
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
 
@@ -79,12 +82,27 @@ def mode_of(experiment: Experiment) -> AggregationMode:
     return secure.mode if secure.groups is None else "groups"
 
 
+def too_small(experiment: Experiment) -> str | None:
+    """Why devices would give back the training of this experiment unless their policies say otherwise; else None."""
+    secure, rounds = experiment.secure, experiment.rounds
+    if secure is None:
+        return None
+    fewest = rounds.min_updates if secure.groups is None else fewest_of_group(rounds.cohort, secure)
+    if fewest >= LEAST_CLIENTS:
+        return None
+    return (
+        f"A sum may be of only {fewest} clients, and devices take part in none of fewer than {LEAST_CLIENTS} unless "
+        f"their own policy says so: min_cohort = {fewest}."
+    )
+
+
 def lines(experiment: Experiment) -> tuple[str, ...]:
     """What this experiment promises (``+``) and does not (``-``), a sentence a line. What its differential privacy
     promises says `coterie.privacy.dp.statement`.
     """
-    promise = PROMISES[mode_of(experiment)]
+    promise, small = PROMISES[mode_of(experiment)], too_small(experiment)
     return (
         *(f"+ {sentence}" for sentence in promise.promises),
         *(f"- {sentence}" for sentence in promise.does_not),
+        *(() if small is None else (f"- {small}",)),
     )

@@ -1,5 +1,6 @@
 """What commands say of who will see what."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ MODES: dict[AggregationMode, dict[str, Any]] = {
     "open": {"secure_aggregation": False},
     "semi_honest": {},
     "consistent": {"secure_aggregation": SecureAggregation(mode="consistent")},
-    "groups": {"secure_aggregation": SecureAggregation(groups=3), "reducer": "median"},
+    "groups": {"secure_aggregation": SecureAggregation(groups=2), "reducer": "median"},
 }
 
 
@@ -51,3 +52,29 @@ def test_every_mode_says_what_it_promises_and_first_what_it_does_not(
 
 def test_the_page_that_it_names_is_there() -> None:
     assert (Path(__file__).parents[2] / "docs" / "security.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "secure", "fewest"),
+    [
+        (RoundPolicy(rounds=1, cohort=3), True, 3),
+        (RoundPolicy(rounds=1, cohort=12, min_updates=4), True, 4),
+        (RoundPolicy(rounds=1, cohort=12), SecureAggregation(groups=3), 4),
+        (RoundPolicy(rounds=1, cohort=5), True, None),
+        (RoundPolicy(rounds=1, cohort=3), False, None),
+    ],
+)
+def test_who_asks_for_sums_that_devices_refuse_by_default_is_told(
+    rounds: RoundPolicy, secure: SecureAggregation | bool, fewest: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Devices hold the least cohort of their own policy against every task (`DevicePolicy.check_task`)."""
+    experiment = replace(
+        asked(**MODES["groups"] if isinstance(secure, SecureAggregation) else {}),
+        rounds=rounds,
+        secure_aggregation=secure,
+    )
+    promise(Output(json=False), experiment)
+    said = capsys.readouterr().out
+    told = " ".join(promised(experiment)["promises"])
+    for text in (said, told):
+        assert (f"min_cohort = {fewest}" in text) if fewest else ("min_cohort" not in text)
