@@ -112,7 +112,9 @@ def follow_run(output: Output, run: "Run") -> None:
     committed = sum(row["state"] == "committed" for row in table.rows)
     output.event("finished", **{**ending, "experiment": run.id, "name": run.name, "rounds": committed})
     output.say(f"Ended: {ending.get('reason', 'finished')}, {committed} rounds committed.")
-    why = next((row for row in reversed(table.rows) if row["state"] == "abandoned" and row.get("detail")), None)
+    # Devices that refused once may be gone since, and nobody came to the rounds after it.
+    abandoned = (row for row in table.rows if row["state"] == "abandoned" and row.get("detail"))
+    why = max(abandoned, key=lambda row: (bool(row.get("failed")), row["round"]), default=None)
     if why is not None:
         output.say(f"Round {why['round']} was abandoned: {why['detail']}.")
     if ending.get("reason") == "stalled":

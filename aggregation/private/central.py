@@ -110,8 +110,8 @@ def noised_mean(
 
 
 def noised_sum(total: Vector, bits: float, terms: CentralNoise, state: State) -> NoisedMean:
-    """The noised mean of vectors that were shortened to `clip_of` before, by whoever makes sums that the coordinator may
-    see, such as devices under masks.
+    """The noised mean of vectors that were shortened to `clip_of` before, by whoever makes sums that the coordinator
+    may see, such as devices under masks.
 
     bits: the sum of ½ for each that needed no shortening and −½ for each that did; only an adaptive clip reads it.
     """

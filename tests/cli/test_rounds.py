@@ -144,14 +144,23 @@ def test_the_next_command_can_be_copied_whatever_the_name(capsys: pytest.Capture
 def test_who_watches_is_told_why_nothing_was_trained(capsys: pytest.CaptureFixture[str]) -> None:
     class Failing(Restarted):
         def watch(self, *, after: str | None = None) -> Iterator[Event]:
-            row = {**ROWS[0], "state": "abandoned", "cause": "deadline", "detail": "nobody came", "round": 3}
+            row = {
+                **ROWS[0],
+                "state": "abandoned",
+                "cause": "deadline",
+                "detail": "all refused",
+                "round": 3,
+                "failed": 9,
+            }
             yield Event(id=1, type="round.abandoned", data=row)
-            yield Event(id=2, type="experiment.finished", data={"reason": "stalled"})
+            silent = {**row, "detail": "the network was silent", "round": 4, "failed": 0}
+            yield Event(id=2, type="round.abandoned", data=silent)
+            yield Event(id=3, type="experiment.finished", data={"reason": "stalled"})
 
     with pytest.raises(typer.Exit):
         follow_run(Output(json=False), cast(Run, Failing(1)))
     said = capsys.readouterr().out
-    assert "Round 3 was abandoned: nobody came." in said
+    assert "Round 3 was abandoned: all refused." in said
     assert "submit it again" in said
 
 
