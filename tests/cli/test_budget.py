@@ -12,7 +12,7 @@ import pytest
 from test_flow import next_event, running
 
 from coterie.cli import main
-from coterie.cli.failures import BAD_INPUT, REMOTE
+from coterie.cli.failures import BAD_INPUT, REMOTE, USAGE
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.accountant import epsilon
@@ -89,7 +89,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
 
     (shown,) = run("policy", "people")
     assert (shown["min_cohort"], shown["max_epsilon_per_year"]) == (None, None)
-    (problem,) = run("policy", "--max-epsilon-per-year", "6", code=BAD_INPUT)
+    (problem,) = run("policy", "--max-epsilon-per-year", "6", code=USAGE)
     assert "--max-epsilon-per-year says nothing without the δ" in problem["message"] and "--delta" in problem["hint"]
     options = ("--require-secure-aggregation", "--min-cohort", "20", "--max-epsilon-per-year", "6", "--delta", "1e-6")
     (changed,) = run("policy", *options, "--algorithm", "fedavg", "--algorithm", "fedprox")
@@ -99,7 +99,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     assert (changed["require_secure_aggregation"], changed["min_cohort"], changed["algorithms"]) == (False, None, None)
     assert changed["max_epsilon_per_year"] == 6.0, "what is not named stays"
     for words, told in WRONG_LINES.items():
-        (problem,) = run("policy", *words.split(), code=BAD_INPUT)
+        (problem,) = run("policy", *words.split(), code=USAGE)
         assert problem["code"] == "usage" and told in f"{problem['message']} {problem['hint']}", (words, problem)
     (changed,) = run("policy", "--signer", "ab" * 32)
     assert (changed["signers"], changed["signers_only"]) == (["ab" * 32], True)
@@ -123,7 +123,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     assert (verified["entries"], verified["fault"], verified["digest"]) == (11, None, whole["digest"])
     (unknown,) = run("budget", "verify", "--head", "f" * 16, code=1)
     assert "no entry has the digest" in unknown["fault"]
-    (problem,) = run("budget", "verify", "--head", whole["digest"][:8], code=BAD_INPUT)
+    (problem,) = run("budget", "verify", "--head", whole["digest"][:8], code=USAGE)
     assert "first 16 hexadecimal digits or more" in problem["message"], "too short is no broken ledger"
 
     (plotted,) = run("budget", "plot", "people")
