@@ -20,6 +20,8 @@ from coterie.errors import InputError
 from tests.compute.data.killed import digest, pipeline
 from tests.compute.data.pipelines import Jitter, augmented, is_even, numbered, same
 
+ROOT = Path(__file__).resolve().parents[3]
+
 CHAINS: dict[str, Callable[[], Batched]] = {
     "plain": lambda: numbered(23).shuffle(1).batch(4).epochs(3),
     "dropped": lambda: augmented(23).batch(4, drop_remainder=True).epochs(3),
@@ -57,7 +59,8 @@ def stream_end(batches: Batched, steps: int) -> dict[str, Any]:
 @pytest.mark.capability("F13", "F12")
 def test_a_killed_process_is_gone_on_from_at_its_last_step(tmp_path: Path) -> None:
     told = tmp_path / "batches.jsonl"
-    with subprocess.Popen([sys.executable, "-m", "tests.compute.data.killed", str(told)]) as process:
+    command = [sys.executable, "-m", "tests.compute.data.killed", str(told)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
         deadline = time.monotonic() + 60
         while (not told.exists() or told.read_text().count("\n") < 6) and time.monotonic() < deadline:
             time.sleep(0.005)
