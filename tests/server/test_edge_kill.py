@@ -65,7 +65,7 @@ async def patiently(work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()
             return
-        except (httpx.TransportError, AssertionError):
+        except (httpx.TransportError, AssertionError, TimeoutError):
             await asyncio.sleep(0.05)
 
 
