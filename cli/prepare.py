@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from coterie.cli.joining import joining
 from coterie.cli.output import Json, Output
 from coterie.cli.places import RESEARCHER_KEY, Authority, Token, admin_token, file_to_write
 from coterie.cli.promises import promise, promised
@@ -134,17 +135,7 @@ def _on_coordinator(
 
     with Control(url, token=admin_token(token), ca=ca) as control:
         run = control.submit(experiment, population=population, key=signing_key(key))
-        enrolment = control.enrolment_token(population)
-        join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
-        output.event(
-            "submitted",
-            experiment=run.id,
-            name=run.name,
-            population=population,
-            url=url,
-            token=enrolment.token,
-            join=join,
-        )
+        join = joining(output, control, run, population, url)
         output.say(f"The survey {run.name} ({run.id}) waits for clients of population {population}.")
         promise(output, experiment)
         output.say("A client joins with (it may stay for the training; the token is a secret):")

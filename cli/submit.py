@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.joining import joining
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
@@ -44,18 +45,7 @@ def submit(
     place = population or slug(experiment.name)
     with Control(url, token=admin_token(token), ca=ca) as control:
         run = control.submit(experiment, population=place, key=signing_key(key))
-        enrolment = control.enrolment_token(place)
-        join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
-        output.event(
-            "submitted",
-            experiment=run.id,
-            name=run.name,
-            population=place,
-            url=url,
-            token=enrolment.token,
-            join=join,
-            **promised(experiment),
-        )
+        join = joining(output, control, run, place, url, **promised(experiment))
         output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
         output.say(patience(experiment.rounds))
         promise(output, experiment)

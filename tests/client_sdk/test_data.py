@@ -33,7 +33,7 @@ def save_rows(path: Path, named: Mapping[str, NDArray[Any]]) -> None:
     cast(Any, np).savez(path, **named)
 
 
-def check(got: dict[str, NDArray[Any]]) -> None:
+def assert_as_expected(got: dict[str, NDArray[Any]]) -> None:
     assert got.keys() == EXPECTED.keys()
     for name, array in EXPECTED.items():
         assert got[name].dtype == array.dtype and np.array_equal(got[name], array), name
@@ -53,41 +53,41 @@ def arrays() -> dict[str, NDArray[Any]]:
 
 
 def test_a_csv_in_any_column_order_with_other_columns_beside(tmp_path: Path) -> None:
-    check(load_data(write(tmp_path / "pets.csv"), SCHEMA))
-    check(load_data(str(write(tmp_path / "pets.csv.gz")), SCHEMA))
+    assert_as_expected(load_data(write(tmp_path / "pets.csv"), SCHEMA))
+    assert_as_expected(load_data(str(write(tmp_path / "pets.csv.gz")), SCHEMA))
 
 
 def test_a_spreadsheets_byte_order_mark_and_empty_lines_do_no_harm(tmp_path: Path) -> None:
     lines = [LINES[0], "\n", *LINES[1:], "\n"]
-    check(load_data(write(tmp_path / "pets.csv", lines, "\ufeff" + HEADER), SCHEMA))
+    assert_as_expected(load_data(write(tmp_path / "pets.csv", lines, "\ufeff" + HEADER), SCHEMA))
 
 
 def test_an_npz_a_mapping_and_a_function_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_rows(tmp_path / "pets.npz", {"unrelated": np.zeros(7), **arrays()})
-    check(load_data(tmp_path / "pets.npz", SCHEMA))
-    check(load_data(arrays(), SCHEMA))
-    check(load_data(lambda schema: arrays(), SCHEMA))
+    assert_as_expected(load_data(tmp_path / "pets.npz", SCHEMA))
+    assert_as_expected(load_data(arrays(), SCHEMA))
+    assert_as_expected(load_data(lambda schema: arrays(), SCHEMA))
     module = "import numpy as np\nfrom pathlib import Path\n"
     module += f"def load():\n    return dict(np.load({str(tmp_path / 'plain.npz')!r}))\n"
     module += "def by_schema(schema):\n    return {**load(), **{}} if schema.label.name == 'kind' else {}\n"
     save_rows(tmp_path / "plain.npz", arrays())
     (tmp_path / "sdk_test_loader.py").write_text(module)
     monkeypatch.chdir(tmp_path)
-    check(load_data("sdk_test_loader:load", SCHEMA))
-    check(load_data("sdk_test_loader:by_schema", SCHEMA))
+    assert_as_expected(load_data("sdk_test_loader:load", SCHEMA))
+    assert_as_expected(load_data("sdk_test_loader:by_schema", SCHEMA))
 
 
 def test_a_folder_of_files_is_joined_in_the_order_of_names(tmp_path: Path) -> None:
     write(tmp_path / "b.csv", LINES[1:])
     write(tmp_path / "a.csv.gz", LINES[:1])
     (tmp_path / "notes.txt").write_text("not data")
-    check(load_data(tmp_path, SCHEMA))
+    assert_as_expected(load_data(tmp_path, SCHEMA))
 
 
 def test_a_folder_with_one_npy_per_name(tmp_path: Path) -> None:
     for name, array in arrays().items():
         np.save(tmp_path / f"{name}.npy", array)
-    check(load_data(tmp_path, SCHEMA))
+    assert_as_expected(load_data(tmp_path, SCHEMA))
 
 
 BAD_ROWS = [
@@ -183,7 +183,7 @@ def test_a_damaged_file_is_named_whatever_the_damage(tmp_path: Path) -> None:
 
 
 def test_rows_after_any_number_of_empty_lines_are_read(tmp_path: Path) -> None:
-    check(load_data(write(tmp_path / "pets.csv", [LINES[0], "\n" * 120_000, *LINES[1:]]), SCHEMA))
+    assert_as_expected(load_data(write(tmp_path / "pets.csv", [LINES[0], "\n" * 120_000, *LINES[1:]]), SCHEMA))
 
 
 def test_a_pickled_object_is_never_loaded(tmp_path: Path) -> None:
