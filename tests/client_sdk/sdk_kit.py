@@ -17,11 +17,13 @@ import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished, Shapes
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.agent import Agent
+from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
@@ -163,6 +165,29 @@ class Recorder:
             return message
 
         await self.app(scope, listen, send)
+
+
+async def two_noised_rounds(place: Lab, wanted: Experiment, clients: int, policy: DevicePolicy) -> History:
+    """Two rounds in which every device counts for one: versions are committed, and nothing of one device is known but
+    that it took part.
+    """
+    view = await place.submit(wanted)
+    agents: list[Agent] = []
+    events: list[Events] = []
+    for number in range(clients):
+        heard: Events = []
+        events.append(heard)
+        agents.append(
+            await place.agent("own", f"d{number}", data=rows(60, number), policy=policy, on_event=hear(heard))
+        )
+    await asyncio.gather(*(agent.run(rounds=2) for agent in agents))
+    history = await place.control.history(view.id)
+    assert [(record.state, record.accepted) for record in history.rounds] == [("committed", clients)] * 2
+    assert [dict(record.training) for record in history.rounds] == [{}, {}]
+    assert all("uploaded" in kinds(heard) for heard in events)
+    for heard in events:
+        assert [event["weight"] for event in heard if event["event"] == "trained"] == [1, 1]
+    return history
 
 
 def kinds(events: Events) -> list[str]:

@@ -1,12 +1,11 @@
 """Real devices that noise their own updates, on a real coordinator: what leaves them, and what they refuse."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sdk_kit import Events, Lab, experiment, hear, kinds, rows, run
+from sdk_kit import Lab, experiment, run, two_noised_rounds
 
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_noise
@@ -27,24 +26,8 @@ def test_rounds_of_noised_updates(tmp_path: Path, secure: bool) -> None:
     async def work(place: Lab) -> None:
         policy = RoundPolicy(rounds=2, cohort=CLIENTS, weight_cap=1, evaluate_every=0)
         wanted = experiment("own", rounds=policy, privacy=LEVEL, secure_aggregation=secure)
-        view = await place.submit(wanted)
         taken = DevicePolicy(max_epsilon=50.0, max_delta=1e-4, trusts=frozenset({"device"}))
-        agents: list[Any] = []
-        events: list[Events] = []
-        for number in range(CLIENTS):
-            heard: Events = []
-            events.append(heard)
-            agents.append(
-                await place.agent("own", f"d{number}", data=rows(60, number), policy=taken, on_event=hear(heard))
-            )
-        await asyncio.gather(*(agent.run(rounds=2) for agent in agents))
-        history = await place.control.history(view.id)
-        assert [(record.state, record.accepted) for record in history.rounds] == [("committed", CLIENTS)] * 2
-        assert [dict(record.training) for record in history.rounds] == [{}, {}]
-        assert all("uploaded" in kinds(heard) for heard in events)
-        for heard in events:
-            weights = [event["weight"] for event in heard if event["event"] == "trained"]
-            assert weights == [1, 1]
+        await two_noised_rounds(place, wanted, CLIENTS, taken)
 
     run(work, tmp_path)
 
