@@ -20,6 +20,7 @@ from coterie.compute.optim import adam
 from coterie.errors import ConfigurationError, DataError, ExperimentError, RemoteError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
+from coterie.simulation.engines import shared
 
 EXACT = ("threads", "processes")
 
@@ -146,13 +147,20 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(
     assert (tmp_path / "died").exists() and found.weights["w"].tolist() == [2, 2, 2]
 
 
-def test_a_job_that_kills_every_worker_ends_the_run_by_name_and_leaves_nothing() -> None:
-    before = set(Path("/dev/shm").glob("coterie-simulation-*")) if Path("/dev/shm").exists() else set[Path]()
+def test_a_job_that_kills_every_worker_ends_the_run_by_name_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make, made = shared.make_folder, list[Path]()
+
+    def remembered() -> Path:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(shared, "make_folder", remembered)
     with pytest.raises(RemoteError, match="2 worker processes in a row ended") as told:
         simulate(external(), CLIENTS, engine="processes", trainer="test_engines:DIES")
     assert told.value.reason == "worker_lost"
-    after = set(Path("/dev/shm").glob("coterie-simulation-*")) if Path("/dev/shm").exists() else set[Path]()
-    assert after <= before
+    assert made and not any(folder.exists() for folder in made)
 
 
 @pytest.mark.parametrize("rule", ["median", "norm_bound(5)+nnm(1)+trimmed_mean(1)"])
