@@ -1,32 +1,21 @@
 """Exports: the file is the model, in a runtime that knows nothing of coterie; the report says what was measured."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from coterie.compute import nn, ops
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array, as_array
 from coterie.compute.control.functions import scan
-from coterie.compute.export import (
-    Examples,
-    Exported,
-    ExportOptions,
-    Thresholds,
-    bare_runs,
-    export,
-    infer_bare,
-    run_bare,
-)
+from coterie.compute.export import Examples, Exported, Thresholds, export, infer_bare
 from coterie.compute.export.names import name_weights
 from coterie.compute.interpret import interpret
-from coterie.compute.ir import Graph, NDArray
+from coterie.compute.ir import NDArray
 from coterie.compute.nn.zoo import lenet
 from coterie.compute.onnx.weights import embed_weights
 from coterie.compute.onnx.writer import to_onnx
@@ -35,18 +24,8 @@ from coterie.compute.passes.inference import optimise_for_inference
 from coterie.compute.quant.settings import QuantSettings
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
-from coterie.errors import CoterieError, DataError, GraphRefused, InputError, InternalError, StorageError
-
-FIXTURES = Path(__file__).parents[1] / "importer" / "fixtures"
-QUICK = 3  # timed runs: what they say is not asked here
-
-
-def quick(**options: object) -> ExportOptions:
-    return ExportOptions(**{"repeats": QUICK, **options})  # pyright: ignore[reportArgumentType]  one name each
-
-
-def rows(*shape: int, seed: int = 0) -> NDArray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+from coterie.errors import GraphRefused, StorageError
+from tests.compute.export.files import quick, rows
 
 
 def plan_file(module: nn.Module, *shape: int) -> tuple[bytes, dict[str, NDArray]]:
@@ -201,59 +180,6 @@ def test_a_weight_that_a_loop_reads_too_has_one_name_in_both_places() -> None:
     assert name_weights(data, graph, {carried: w}) == data, "what a loop calls its own is no name for a weight"
 
 
-# ---- foreign files
-
-
-@pytest.mark.parametrize("name", ["cnn_13", "transformer_18_dynamo", "gru_17", "sk_logistic_17", "sk_text_13"])
-def test_files_of_other_exporters_keep_their_answers(name: str) -> None:
-    made = export(FIXTURES / f"{name}.onnx", quick(sizes={"batch": 3}))
-    assert made.report.parity.largest < 1e-5 and made.report.agreement.largest < 1e-5
-    assert made.report.batch == 3
-    assert "BatchNormalization" not in made.report.after.operators
-    opset = onnx.load_from_string(made.data).opset_import[0]
-    assert (opset.domain, opset.version) == ("", 17)
-
-
-def _foreign(*nodes: onnx.NodeProto, **tensors: NDArray) -> bytes:
-    """x[batch, 2, 4, 4] → y, by these nodes and initialisers."""
-    graph = helper.make_graph(
-        list(nodes),
-        "foreign",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 2, 4, 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-
-
-CHANNELS = {name: np.abs(rows(3, seed=index)) + 0.5 for index, name in enumerate(("s", "t", "m", "v"))}
-BATCH_NORM = _foreign(
-    helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-    helper.make_node("BatchNormalization", ["c", "s", "t", "m", "v"], ["y"]),
-    w=rows(3, 2, 3, 3),
-    **CHANNELS,
-)
-
-
-@pytest.mark.capability("G2", "G4")
-def test_g2_a_file_with_batch_norm_becomes_one_convolution() -> None:
-    made = export(BATCH_NORM, quick(sizes={"batch": 2}))
-    assert made.report.before.operators == {"BatchNormalization": 1, "Conv": 1}
-    assert made.report.after.operators == {"Conv": 1}
-    assert (made.report.before.parameters, made.report.after.parameters) == (54 + 12, 54 + 3)
-    assert made.report.parity.largest < 1e-5
-    assert onnx.load_from_string(made.data).graph.initializer[0].name == "w"
-
-
-def test_weights_beside_a_file_are_counted_and_come_inside(tmp_path: Path) -> None:
-    model = onnx.load_from_string(_foreign(helper.make_node("Conv", ["x", "w"], ["y"]), w=rows(64, 2, 3, 3)))
-    cast(Any, onnx).save(model, tmp_path / "big.onnx", save_as_external_data=True, location="big.bin", size_threshold=0)
-    made = export(tmp_path / "big.onnx", quick(sizes={"batch": 1}))
-    assert made.report.before.bytes > (tmp_path / "big.bin").stat().st_size == 64 * 18 * 4
-    assert not onnx.load_from_string(made.data).graph.initializer[0].external_data
-    assert made.report.parity.largest < 1e-5
-
-
 def test_a_graph_of_ones_own_is_exported_without_a_file() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     weights = {name: as_array(value) for name, value in net.init(0).items()}
@@ -282,183 +208,12 @@ def test_a_binary_model_is_scored_by_what_its_number_is(last: str) -> None:
     assert (report.metric, report.before.score, report.after.score) == ("accuracy", 1.0, 1.0)
 
 
-def test_a_size_without_a_name_is_called_by_its_input_and_axis() -> None:
-    node = helper.make_node("Relu", ["x"], ["y"])
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "xy"]
-    graph = helper.make_graph([node], "open", ends[:1], ends[1:])
-    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
-    with pytest.raises(InputError, match="needs all of them") as refused:
-        export(file, quick(sizes={"batch": 2}))
-    assert "--size x.1=8" in (refused.value.hint or "")
-    made = export(file, quick(sizes={"batch": 2, "x.1": 3}))
-    assert [each.dim_value for each in onnx.load_from_string(made.data).graph.input[0].type.tensor_type.shape.dim] == [
-        2,
-        3,
-    ]
-
-
-def test_an_output_of_a_single_number_is_compared_too() -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("ReduceMean", ["h"], ["y"], keepdims=0)]
-    made = export(_foreign(*nodes), quick(sizes={"batch": 2}))
-    assert made.report.agreement.largest < 1e-6 and made.report.parity.largest < 1e-6
-
-
-# ---- refusals
-
-
-def _next(graph: GraphInputs) -> dict[str, Array]:
-    return {"next/w": graph["w"] * graph["x"]}
-
-
-TRAINS = trace_named(_next, {name: TensorSpec((2,), "float32") for name in ("w", "x")})
-CONV = _foreign(helper.make_node("Conv", ["x", "w"], ["y"]), w=rows(3, 2, 3, 3))
-SCALED = {"x": TensorSpec((2,), "float32"), "s": TensorSpec((), "float32")}
-REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str, str]] = {
-    "a graph that trains": (lambda: export(TRAINS), GraphRefused, "training_graph", "next/w"),
-    "a file that trains": (
-        lambda: export(to_onnx(TRAINS, name="train")),
-        GraphRefused,
-        "training_graph",
-        "next/w",
-    ),
-    "batch norm in training mode": (
-        lambda: export(
-            _foreign(
-                helper.make_node("BatchNormalization", ["x", "s", "t", "m", "v"], ["y", "a", "b"], training_mode=1),
-                **{name: value[:2] for name, value in CHANNELS.items()},
-            ),
-            quick(sizes={"batch": 2}),
-        ),
-        GraphRefused,
-        "import_refused",
-        "training mode",
-    ),
-    "no file": (lambda: export("nowhere.onnx"), StorageError, "storage_failed", "nowhere.onnx"),
-    "no ONNX": (lambda: export(b"not a model"), GraphRefused, "import_refused", ""),
-    "a size left open": (lambda: export(CONV), InputError, "export_size", "batch"),
-    "a size of no axis": (
-        lambda: export(CONV, quick(sizes={"batch": 2, "time": 3})),
-        InputError,
-        "export_size",
-        "'time'",
-    ),
-    "int8 without rows": (
-        lambda: export(CONV, quick(precision="int8", sizes={"batch": 2})),
-        InputError,
-        "calibration_missing",
-        "calibrate",
-    ),
-    "int8 without a product": (
-        lambda: export(
-            _foreign(helper.make_node("Relu", ["x"], ["y"])),
-            quick(precision="int8", sizes={"batch": 2}),
-            examples=Examples(inputs={"x": rows(4, 2, 4, 4)}),
-        ),
-        GraphRefused,
-        "graph_refused",
-        "",
-    ),
-    "examples under another name": (
-        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"image": rows(4, 2, 4, 4)})),
-        DataError,
-        "data_missing",
-        "x",
-    ),
-    "examples of another shape": (
-        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": rows(4, 2, 4, 5)})),
-        DataError,
-        "data_shape",
-        "4, 5",
-    ),
-    "no rows": (
-        lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": rows(0, 2, 4, 4)})),
-        DataError,
-        "data_shape",
-        "at least one",
-    ),
-    "text": (lambda: Examples(inputs={"x": np.full((4, 2), "a")}), DataError, "data_dtype", "x is ndarray of <U1"),
-    "labels that are text": (
-        lambda: Examples(inputs={"x": rows(2, 2)}, labels=np.array(["a", "b"])),
-        DataError,
-        "data_dtype",
-        "labels",
-    ),
-    "a list": (lambda: Examples(inputs={"x": cast(Any, [[1.0]])}), DataError, "data_dtype", "x is list"),
-    "an input without axes": (
-        lambda: export(trace_named(lambda given: {"y": given["x"] * given["s"]}, SCALED)),
-        InputError,
-        "input_invalid",
-        "'s' is a single number",
-    ),
-    "more labels than rows": (
-        lambda: export(
-            CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"x": rows(4, 2, 4, 4)}, labels=np.zeros(5, int))
-        ),
-        DataError,
-        "data_shape",
-        "[4, 5]",
-    ),
-    "a precision that is none": (
-        lambda: quick(precision="int4"),
-        InputError,
-        "input_invalid",
-        "int4",
-    ),
-    "no repeats": (lambda: quick(repeats=0), InputError, "input_invalid", "repeats"),
-    "a size of 0": (lambda: quick(sizes={"batch": 0}), InputError, "input_invalid", "batch"),
-    "a graph without inputs": (
-        lambda: export(Graph({}, (), {})),
-        InputError,
-        "input_invalid",
-        "no inputs",
-    ),
-    "no batches": (lambda: run_bare([CONV], []), InputError, "input_invalid", "no batch"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_by_name(case: str) -> None:
-    attempt, kind, code, word = REFUSED[case]
-    with pytest.raises(kind) as refused:
-        attempt()
-    assert refused.value.reason == code
-    assert word in str(refused.value)
-
-
 def test_a_file_that_is_another_model_is_refused(lenet_file: tuple[bytes, dict[str, NDArray]]) -> None:
     strict = Thresholds(cosine=1.0, euclidean=1.0, largest=0.0)
     settings = QuantSettings(activations=None, weight_bits=2)
     with pytest.raises(GraphRefused, match="is another model: its cosine similarity") as refused:
         export(lenet_file[0], quick(precision="int8", quantisation=settings, parity=strict))
     assert refused.value.reason == "export_differs"
-
-
-def test_what_a_bare_runtime_cannot_run_is_said_in_its_words() -> None:
-    wrong = {"x": rows(1, 3, 4, 4)}
-    with pytest.raises(GraphRefused, match="bare ONNX Runtime does not run the file: .*INVALID_ARGUMENT") as refused:
-        run_bare([CONV], [wrong])
-    assert refused.value.reason == "bare_runtime"
-
-
-def test_outputs_that_are_no_numbers_can_be_left_out() -> None:
-    """The labels of this classifier are words, its probabilities a dictionary for each row."""
-    file, x = FIXTURES / "sk_text_13.onnx", rows(2, 5)
-    with pytest.raises(GraphRefused, match="no array of numbers"):
-        run_bare([file], [{"x": x}])
-    (found,) = run_bare([file], [{"x": x}], outputs=["output_probability"])
-    np.testing.assert_allclose(found.outputs["output_probability"][0].sum(axis=1), 1.0, rtol=1e-5)
-
-
-def test_a_process_that_has_coterie_in_it_proves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script = tmp_path / "bare.py"
-    told: dict[str, Any] = {"onnxruntime": "0", "names": [[]], "milliseconds": [[]], "modules": ["coterie", "numpy"]}
-    script.write_text(f"print({json.dumps(json.dumps(told))})", encoding="utf-8")
-    monkeypatch.setattr(bare_runs, "_SCRIPT", script)
-    with pytest.raises(InternalError, match="has loaded coterie"):
-        run_bare([CONV], [{"x": rows(1, 2, 4, 4)}])
-    script.write_text("raise SystemExit(3)", encoding="utf-8")
-    with pytest.raises(InternalError, match="ended with 3"):
-        run_bare([CONV], [{"x": rows(1, 2, 4, 4)}])
 
 
 def test_a_file_is_written_whole_or_not_at_all(in_float32: Exported, tmp_path: Path) -> None:
