@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from step_data import BY_NAME, Workload, batches
-from step_ours import losses, model, optimizer, prepare
+from step_ours import batch_specs, losses, model, optimizer, prepare
 from step_peer import CLOCKS, Peer, block
 
 from coterie.compute import nn
@@ -116,13 +116,7 @@ def step_graph(workload: Workload, state: Mapping[str, NDArray], side: Side) -> 
     if side.noise:
         specs |= {name: TensorSpec(shape) for name, shape in noise_shapes(state).items()}
     specs |= {f"hyper/{name}": TensorSpec((1,)) for name in hyper(workload, side)}
-    x, y = batches(workload)[0]
-    specs |= {
-        "batch/x": TensorSpec(x.shape, x.dtype.name),
-        "batch/y": TensorSpec(y.shape, "int32"),
-        "batch/sample_weight": TensorSpec((workload.batch,)),
-    }
-    return optimise(trace_named(step, specs))
+    return optimise(trace_named(step, specs | batch_specs(workload)))
 
 
 def hyper(workload: Workload, side: Side) -> dict[str, float]:

@@ -53,6 +53,16 @@ def losses(logits: Array, labels: Array) -> Array:
     return xp.mean(xp.reshape(each, (count, steps)), axis=1)
 
 
+def batch_specs(workload: Workload) -> dict[str, TensorSpec]:
+    """What a batch of a workload brings to its step."""
+    x, y = batches(workload)[0]
+    return {
+        "batch/x": TensorSpec(x.shape, x.dtype.name),
+        "batch/y": TensorSpec(y.shape, "int32"),
+        "batch/sample_weight": TensorSpec((workload.batch,)),
+    }
+
+
 def step_graph(workload: Workload, state: dict[str, NDArray]) -> Graph:
     """The whole step as a graph."""
     net, rule = model(workload), optimizer(workload)
@@ -77,13 +87,7 @@ def step_graph(workload: Workload, state: dict[str, NDArray]) -> Graph:
 
     specs = {name: TensorSpec(array.shape) for name, array in state.items()}
     specs |= {f"hyper/{name}": TensorSpec((1,)) for name in (*rule.hyper, "active")}
-    x, y = batches(workload)[0]
-    specs |= {
-        "batch/x": TensorSpec(x.shape, x.dtype.name),
-        "batch/y": TensorSpec(y.shape, "int32"),
-        "batch/sample_weight": TensorSpec((workload.batch,)),
-    }
-    return optimise(trace_named(step, specs))
+    return optimise(trace_named(step, specs | batch_specs(workload)))
 
 
 @dataclass(frozen=True)

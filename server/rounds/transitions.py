@@ -223,15 +223,7 @@ class Rounds:
 
     def finish_mirrored(self, session: AsyncSession, experiment: ExperimentRow, reason: Reason) -> None:
         """End an edge aggregator's part in an experiment."""
-        experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
-        experiment.reason, experiment.finished_at = reason.value, now_ms()
-        ended = {
-            "state": experiment.state,
-            "reason": reason.value,
-            "detail": reason.sentence,
-            "rounds": experiment.round,
-        }
-        events.append(session, "experiment.finished", ended, experiment.id)
+        _finish(session, experiment, reason, {"rounds": experiment.round})
 
     async def _adopt(self, session: AsyncSession, experiment: ExperimentRow, row: RoundRow, value: Round) -> None:
         version = value.version or ""
@@ -265,19 +257,9 @@ class Rounds:
             case Finish(reason, _):
                 await tasks.end_all(session, experiment.id, value.number, now_ms())
                 self.durations.pop(experiment.id, None)
-                experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
-                experiment.reason, experiment.finished_at = reason.value, now_ms()
-                ended = {
-                    "state": experiment.state,
-                    "reason": reason.value,
-                    "detail": reason.sentence,
-                    "best": progress.best,
-                    "model": progress.kept,
-                    "rounds": progress.committed,
-                    **told,
-                    **await self.spending.lost(session, experiment),
-                }
-                events.append(session, "experiment.finished", ended, experiment.id)
+                kept = {"best": progress.best, "model": progress.kept, "rounds": progress.committed}
+                lost = await self.spending.lost(session, experiment)
+                _finish(session, experiment, reason, {**kept, **told, **lost})
 
 
 def awaits(opened: OpenRound, task: TaskRow) -> bool:
@@ -285,6 +267,14 @@ def awaits(opened: OpenRound, task: TaskRow) -> bool:
     buffered mode any later one.
     """
     return opened.row.number == task.round or (opened.value.config.buffered and task.kind == "train")
+
+
+def _finish(session: AsyncSession, experiment: ExperimentRow, reason: Reason, told: Mapping[str, Any]) -> None:
+    """End an experiment for this reason, and say so with what else there is to tell."""
+    experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
+    experiment.reason, experiment.finished_at = reason.value, now_ms()
+    ended = {"state": experiment.state, "reason": reason.value, "detail": reason.sentence, **told}
+    events.append(session, "experiment.finished", ended, experiment.id)
 
 
 def _policy(experiment: ExperimentRow) -> RoundPolicy:

@@ -60,7 +60,7 @@ async def client(edge: ControlClient, population: str, folder: Path, data: Array
     return Agent(AgentSettings(url=edge.link.url, data=data, folder=folder, token=token))
 
 
-async def story(root: Coordinator, folder: Path) -> None:
+async def assert_state_is_kept_for_what_the_root_counted(root: Coordinator, folder: Path) -> None:
     control = ControlClient(root.url, token=root.token)
     policy = RoundPolicy(rounds=3, cohort=1, evaluate_every=1)
     wanted = experiment("wards", algorithm=counting(), rounds=policy, holdout=0.2)
@@ -92,12 +92,12 @@ def test_clients_below_an_edge_train_and_keep_state_for_what_the_root_counted(
 ) -> None:
     async def inside() -> None:
         async with asyncio.timeout(100):
-            await story(coordinator, tmp_path)
+            await assert_state_is_kept_for_what_the_root_counted(coordinator, tmp_path)
 
     asyncio.run(inside())
 
 
-async def asked(root: Coordinator, folder: Path) -> None:
+async def assert_queries_and_codecs_go_through(root: Coordinator, folder: Path) -> None:
     """Counts, histograms and quantiles over two clients below an edge aggregator and one beside it; then a method with
     variates whose uploads leave residuals.
     """
@@ -145,7 +145,7 @@ async def asked(root: Coordinator, folder: Path) -> None:
 def test_queries_and_codecs_with_a_memory_go_through_a_tree(coordinator: Coordinator, tmp_path: Path) -> None:
     async def inside() -> None:
         async with asyncio.timeout(100):
-            await asked(coordinator, tmp_path)
+            await assert_queries_and_codecs_go_through(coordinator, tmp_path)
 
     asyncio.run(inside())
 

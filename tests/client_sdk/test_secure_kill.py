@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 from sdk_kit import RESEARCHER, Coordinator, clean_environment, coordinator_process, counting, experiment
 
@@ -22,6 +24,22 @@ SCRIPT = Path(__file__).parent / "secure_fleet.py"
 POINTS = (*SECURE_POINTS, "written", "uploading", "uploaded")
 
 
+def killed_and_back(coordinator: Coordinator, token: str, folder: Path, points: Sequence[str]) -> dict[str, Any]:
+    """Devices of which each is killed at its point and started again; point → how its lives ended and its history."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), coordinator.url, token, *(f"{folder / point}={point}" for point in points)],
+        env=clean_environment(PYTHONPATH=str(SCRIPT.parent)),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    devices: dict[str, Any] = json.loads(done.stdout)
+    for point, device in devices.items():
+        assert device["codes"] == [-signal.SIGKILL, 0], (point, device, done.stderr)
+    return devices
+
+
 def test_devices_killed_at_every_point_of_an_attempt_are_all_in_its_sum(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
@@ -33,20 +51,10 @@ def test_devices_killed_at_every_point_of_an_attempt_are_all_in_its_sum(
     with Control(coordinator.url, token=coordinator.token) as control:
         run = control.submit(wanted, key=RESEARCHER)
         token = control.enrolment_token("killed-in-secret").token
-        orders = [f"{tmp_path / point}={point}" for point in POINTS]
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT), coordinator.url, token, *orders],
-            env=clean_environment(PYTHONPATH=str(SCRIPT.parent)),
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr
+        devices = killed_and_back(coordinator, token, tmp_path, POINTS)
         history = run.wait(30)
-    assert [(record.state, record.accepted) for record in history.rounds] == [("committed", len(POINTS))], done.stderr
-    devices = json.loads(done.stdout)
+    assert [(record.state, record.accepted) for record in history.rounds] == [("committed", len(POINTS))]
     for point, device in devices.items():
-        assert device["codes"] == [-signal.SIGKILL, 0], (point, device, done.stderr)
         (entry,) = device["history"]
         assert entry["state"] == "counted", (point, entry)
         assert (entry["clients"], entry["survivors"]) == (len(POINTS), len(POINTS)), (point, entry)
@@ -86,22 +94,13 @@ def test_devices_and_their_coordinator_killed_in_one_attempt_are_all_in_its_sum(
         with Control(first.url, token=first.token) as control:
             run = control.submit(wanted, key=RESEARCHER)
             token = control.enrolment_token("killed-together").token
-            orders = [f"{tmp_path / point}={point}" for point in TOGETHER]
-            done = subprocess.run(
-                [sys.executable, str(SCRIPT), first.url, token, *orders],
-                env=clean_environment(PYTHONPATH=str(SCRIPT.parent)),
-                capture_output=True,
-                text=True,
-                timeout=240,
-            )
-            assert done.returncode == 0, done.stderr
+            devices = killed_and_back(first, token, tmp_path, TOGETHER)
             history = run.wait(60)
     finally:
         over.set()
         lives.join(60)
     assert ends == [signal.SIGKILL] * (len(LIVES) - 1)
-    assert [(record.state, record.accepted) for record in history.rounds] == [("committed", count)], done.stderr
-    for point, device in json.loads(done.stdout).items():
-        assert device["codes"] == [-signal.SIGKILL, 0], (point, device, done.stderr)
+    assert [(record.state, record.accepted) for record in history.rounds] == [("committed", count)]
+    for point, device in devices.items():
         (entry,) = device["history"]
         assert (entry["state"], entry["clients"], entry["survivors"]) == ("counted", count, count), (point, entry)
