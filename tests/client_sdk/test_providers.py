@@ -22,6 +22,7 @@ from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.module import ParameterSpec
 from coterie.compute.nn.zoo import mlp
+from coterie.compute.optim import adam
 from coterie.compute.runtime import choice
 from coterie.compute.runtime.conformance import ALL_RECIPES
 from coterie.compute.runtime.devices import Provider, Runner
@@ -30,7 +31,7 @@ from coterie.compute.runtime.quarantine import identity_of
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.protocol.rounds import RoundPolicy
-from tests.compute.providers.fakes import failing, made, off
+from tests.compute.providers.fakes import failing, made, off, rounding
 
 TASK = LocalTask(experiment="exp", round=1, seed=7)
 PLAN = compile_plan(experiment(epochs=3))
@@ -138,6 +139,19 @@ def test_a_provider_whose_step_differs_is_quarantined_whatever_its_recipes_say()
     states = {news.state: news for news in providers.news()}
     assert list(states) == ["trusted", "failed", "chosen"] and states["chosen"].provider == CPU
     assert "from the CPU's" in states["failed"].reason and states["failed"].verdict is not None
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_rounding_alone_turns_around_is_no_fault(seed: int) -> None:
+    """A bias before a normalisation has no gradient but rounding, which Adam makes a whole step of."""
+    compiled = compile_plan(experiment(model=normalised(), optimizer=adam(0.05)))
+    providers = desk(rounding("Rounding", seed), made("Wrong", off))
+    train(providers, compiled)
+    assert [each for each, state in told(providers) if state == "failed"] == ["Wrong"]
 
 
 def test_verdicts_outlive_the_process_and_spare_the_trial(tmp_path: Path) -> None:

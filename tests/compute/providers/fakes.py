@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import count
 
+import numpy as np
+
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.devices import Provider, Runner
 from coterie.compute.runtime.executable import Executable
@@ -36,6 +38,26 @@ def failing(name: str, at: int) -> Provider:
         return results
 
     return made(name, fail)
+
+
+def rounding(name: str, seed: int) -> Provider:
+    """A provider that sums in an order of its own: each number that it is given is a rounding off."""
+
+    def load(data: bytes) -> Runner:
+        run, rng = Executable(data).run, np.random.default_rng(seed)
+
+        def rounded(feeds: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
+            given = {
+                each: value * (1 + 2.0**-23 * rng.choice((-1.0, 1.0), value.shape))
+                if value.dtype.kind == "f"
+                else value
+                for each, value in feeds.items()
+            }
+            return run({each: value.astype(feeds[each].dtype) for each, value in given.items()})
+
+        return rounded
+
+    return Provider(name, "1.0", load, "1")
 
 
 def off(results: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
