@@ -36,6 +36,7 @@ from coterie.server.rounds.workers import JobFailed, Workers
 from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.parts import summed_now
 from coterie.server.store import attempts, blob_rows, events, experiments, tasks, upstream
+from coterie.server.store.attempts import Standing
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
@@ -59,6 +60,24 @@ class Parts:
     attempts: Attempts
 
 
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one look at the rows found. at: when that was, in milliseconds; next_at: when something will be due next."""
+
+    at: int
+    late: Sequence[TaskRow]
+    opened: Sequence[OpenRound]
+    uncleaned: Sequence[RoundRow]
+    standings: Sequence[Standing]
+    next_at: int | None
+
+    def pause_s(self) -> float:
+        """How long nothing more will be due by itself."""
+        if self.next_at is None:
+            return LONGEST_SLEEP_S
+        return min(max(self.next_at - now_ms(), 0) / 1000 + 0.001, LONGEST_SLEEP_S)
+
+
 class Driver:
     """Runs from `run` until cancelled."""
 
@@ -72,8 +91,7 @@ class Driver:
             while True:
                 ring = self._parts.bell.next_ring()
                 try:
-                    await self._pass()
-                    pause = await self._until_next()
+                    pause = await self._pass()
                 except Exception as error:
                     log.error("pass failed", exc_info=error)
                     pause = RETRY_S
@@ -84,20 +102,42 @@ class Driver:
             await asyncio.gather(*self._jobs.values(), return_exceptions=True)
             await self._parts.attempts.close()
 
-    async def _pass(self) -> None:
-        await self._expire_leases()
-        async with self._parts.database.read() as session:
-            opened = list(await experiments.open_rounds(session))
-            uncleaned = list(await experiments.uncleaned(session))
-        now = now_ms()
-        for found in opened:
-            if found.row.deadline_at is not None and found.row.deadline_at <= now:
+    async def _pass(self) -> float:
+        """Do what is due, and say how long nothing more will be. A commit in between rings the bell."""
+        seen = await self._look()
+        if seen.late:
+            await self._expire(seen.late)
+            seen = await self._look()
+        for found in seen.opened:
+            if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
             else:
                 self._work(found)
-        for row in uncleaned:
+        for row in seen.uncleaned:
             await self._guarded(row, self._clean(row.experiment, row.number))
-        await self._parts.attempts.look(opened)
+        await self._parts.attempts.look(seen.opened, seen.standings)
+        return seen.pause_s()
+
+    async def _look(self) -> Seen:
+        """One transaction, for this runs after every commit."""
+        now = now_ms()
+        async with self._parts.database.read() as session:
+            expiry = await tasks.next_expiry(session)
+            late = await tasks.expired(session, now) if expiry is not None and expiry <= now else ()
+            opened = await experiments.open_rounds(session)
+            uncleaned = await experiments.uncleaned(session)
+            standings = await attempts.under_way(session)
+        times = (expiry, *(found.row.deadline_at for found in opened), *(each.deadline_at for each in standings))
+        # What is due already is taken up in this pass, and rings when it is done, or is to be tried again.
+        coming = [time for time in times if time is not None and time > now]
+        return Seen(
+            at=now,
+            late=late,
+            opened=opened,
+            uncleaned=uncleaned,
+            standings=standings,
+            next_at=min(coming, default=None),
+        )
 
     async def _guarded(self, row: RoundRow, work: Coroutine[Any, Any, None]) -> None:
         """Let the trouble of one experiment be no other's; what is due stays due, and is tried again a little later."""
@@ -107,21 +147,7 @@ class Driver:
             log.error("round cannot go on yet", experiment=row.experiment, round=row.number, exc_info=error)
             asyncio.get_running_loop().call_later(RETRY_S, self._parts.bell.ring)
 
-    async def _until_next(self) -> float:
-        async with self._parts.database.read() as session:
-            times = [
-                await tasks.next_expiry(session),
-                await experiments.next_deadline(session),
-                await attempts.next_deadline(session),
-            ]
-        due = [time for time in times if time is not None]
-        return min(max(min(due) - now_ms(), 0) / 1000 + 0.001, LONGEST_SLEEP_S) if due else LONGEST_SLEEP_S
-
-    async def _expire_leases(self) -> None:
-        async with self._parts.database.read() as session:
-            late = await tasks.expired(session, now_ms())
-        if not late:
-            return
+    async def _expire(self, late: Sequence[TaskRow]) -> None:
         async with self._parts.database.write("expire") as session:
             for task in late:
                 changes = {"verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}

@@ -45,14 +45,16 @@ class Attempts:
         self._held: dict[str, int] = {}
         self._offset: float | None = None
 
-    async def look(self, opened: Sequence[OpenRound]) -> None:
-        """Wake who waits for an attempt that has moved, and start whatever is due."""
+    async def look(self, opened: Sequence[OpenRound], standings: Sequence[Standing]) -> None:
+        """Wake who waits for an attempt that has moved, and start whatever is due: of the rounds and the attempts that
+        were just read, in one transaction.
+        """
         offset = now_ms() - time.monotonic() * 1000
-        if self._offset is None or abs(offset - self._offset) > CLOCK_SLACK_MS:
-            await self._resume()
+        jumped = self._offset is None or abs(offset - self._offset) > CLOCK_SLACK_MS
+        if jumped and await self._resume(standings):
+            self._offset = offset
+            return  # they have other deadlines now: the commit has rung for another look
         self._offset = offset
-        async with self._parts.database.read() as session:
-            standings = await attempts.under_way(session)
         self._wake(standings)
         # By the clock as it was compared above: one that is set from here on is seen at the next look, before it can
         # end a phase.
@@ -78,22 +80,26 @@ class Attempts:
             if all(standing.phase == attempts.UNMASKING for standing in mine):
                 self._start("/".join(map(str, key)), open_sums, self._parts, found, kind)
 
-    async def _resume(self) -> None:
+    async def _resume(self, standings: Sequence[Standing]) -> bool:
         """Give every phase its whole time again, after a restart, and when somebody has set the clock. While there was
         no coordinator nobody could answer, and in the time that a clock jumps over nobody works: an attempt that
         counted it would lose clients that are well, and one that waited for it to pass again might wait for days.
+        Returns whether any phase has another deadline now.
         """
+        timed = [each for each in standings if each.deadline_at is not None]
         async with self._parts.database.read() as session:
-            standings = [each for each in await attempts.under_way(session) if each.deadline_at is not None]
-            states = {each.id: await attempts.state_of(session, each.id) for each in standings}
-        for standing in standings:
+            states = {each.id: await attempts.state_of(session, each.id) for each in timed}
+        any_moved = False
+        for standing in timed:
             kept = states[standing.id]
             if kept is None:
                 continue
             machine = await asyncio.to_thread(Machine.from_json, kept[1])
             deadline = now_ms() + machine.state.terms.phase_ms
             async with self._parts.database.write("attempt") as session:
-                await attempts.move(session, standing.id, standing.version, {"deadline_at": deadline})
+                changed = await attempts.move(session, standing.id, standing.version, {"deadline_at": deadline})
+            any_moved = any_moved or changed
+        return any_moved
 
     async def close(self) -> None:
         """Leave what is under way; a restart does it again."""

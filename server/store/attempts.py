@@ -121,12 +121,6 @@ async def under_way(session: AsyncSession) -> Sequence[Standing]:
     return [Standing(*row) for row in await session.execute(query.order_by(AttemptRow.created_at, AttemptRow.id))]
 
 
-async def next_deadline(session: AsyncSession) -> int | None:
-    """When the first phase of an attempt runs out of time."""
-    query = select(func.min(AttemptRow.deadline_at)).where(AttemptRow.phase.not_in(OVER))
-    return (await session.execute(query)).scalar()
-
-
 async def move(session: AsyncSession, attempt: str, version: int, changes: Mapping[str, Any]) -> bool:
     """Change an attempt that is still what it was at this version. False when it is not; then nothing changed."""
     result = await session.execute(

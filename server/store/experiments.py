@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import CursorResult, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
@@ -111,15 +111,6 @@ async def open_rounds(session: AsyncSession, population: str | None = None) -> S
             ExperimentRow.population == population
         )
     return [OpenRound(row, Round.from_json(row.state)) for row in (await session.execute(query)).scalars()]
-
-
-async def next_deadline(session: AsyncSession) -> int | None:
-    """When the first phase runs out of time."""
-    return (
-        await session.execute(
-            select(func.min(RoundRow.deadline_at)).where(RoundRow.phase.in_(("collecting", "evaluating")))
-        )
-    ).scalar()
 
 
 async def save_round(session: AsyncSession, row: RoundRow, value: Round, changes: Mapping[str, Any]) -> None:

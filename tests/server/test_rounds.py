@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 from server_kit import SCHEMA, Opener, Operator, fleet, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.engine import DeadlinePassed, Event
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board
 from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
 from coterie.server.rounds import driver
+from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
+from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow
 
 
@@ -193,5 +197,29 @@ def test_a_database_that_fails_once_leaves_no_device_idle(coordinator: Opener, m
             await operator.experiment(rounds=1, cohort=1)
             assert await device.task(5)
             assert not failures
+
+    run(work())
+
+
+def test_a_deadline_that_cannot_be_kept_is_tried_again_a_little_later_and_not_without_a_pause(
+    coordinator: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, apply = list[float](), Rounds.apply
+
+    async def troubled(self: Rounds, session: AsyncSession, opened: OpenRound, event: Event, *more: Any) -> OpenRound:
+        if isinstance(event, DeadlinePassed):
+            tries.append(time.monotonic())
+            if len(tries) < 3:
+                raise OSError("no")
+        return await apply(self, session, opened, event, *more)
+
+    monkeypatch.setattr(Rounds, "apply", troubled)
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            await operator.population()
+            experiment = await operator.experiment(deadline_s=1.0)
+            await operator.until_round(experiment, 1, "abandoned")
+            assert len(tries) >= 3 and tries[2] - tries[0] >= 1.5 * driver.RETRY_S
 
     run(work())
