@@ -57,11 +57,11 @@ class Client:
     def __init__(self, folder, weights):
         self.manifest = json.loads((folder / "manifest.json").read_bytes())
         refuse(self.manifest)
+        graphs = {name: (folder / f"{name}.onnx").read_bytes() for name in ("begin", "train", "finish")}
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.sessions = {
-            name: onnxruntime.InferenceSession(str(folder / f"{name}.onnx"), options, ["CPUExecutionProvider"])
-            for name in ("begin", "train", "finish")
+            name: onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"]) for name, data in graphs.items()
         }
         hyper = self.manifest["hyper"]
         self.supply = {
@@ -117,10 +117,13 @@ def main():
         parser.add_argument(name, type=Path)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with np.load(options.rows, allow_pickle=False) as file:
-        rows = {name: file[name] for name in file.files}
-    sections, count, steps = Client(options.plan, read_weights(options.weights)).train(rows, options.seed)
-    np.savez(options.update, **sections, weight=count, steps=steps)
+    try:
+        with np.load(options.rows, allow_pickle=False) as file:
+            rows = {name: file[name] for name in file.files}
+        sections, count, steps = Client(options.plan, read_weights(options.weights)).train(rows, options.seed)
+        np.savez(options.update, **sections, weight=count, steps=steps)
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}. --help says what each file is.")
     print(f"{count} rows, {steps} steps: {', '.join(f'{name} {value.size}' for name, value in sections.items())}")
 
 

@@ -8,6 +8,7 @@ opens it; no member is ever written to disk by its name here.
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -34,10 +35,20 @@ _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def write_bundle(path: str | Path, bundle: Bundle) -> Path:
-    """Write a bundle, whole or not at all, and return its path. Equal bundles give equal bytes. Raises StorageError."""
+    """Write a bundle, whole or not at all, and return its path. Equal bundles give equal bytes.
+
+    Raises InputError (code ``bundle_too_large``) for one that `read_bundle` would refuse to read, StorageError where
+    the file cannot be written.
+    """
     target = Path(path)
     partial = target.with_name(f"{target.name}.part")
     members = _members(bundle)
+    if excess := _excess({name: len(data) for name, data in members.items()}):
+        raise InputError(
+            f"The bundle for {target} would be one that nobody reads: {excess}.",
+            hint="Keep fewer converted forms in a bundle, or check the model on a smaller batch.",
+            code="bundle_too_large",
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(partial, "w") as archive:
@@ -130,14 +141,12 @@ def _json(value: object) -> bytes:
 def _checked(archive: zipfile.ZipFile) -> dict[str, bytes]:
     """All members, each of the size and digest that it is said to have."""
     listed = archive.infolist()
-    names = [member.filename for member in listed]
-    if len(names) != len(set(names)) or len(names) > _MOST_MEMBERS or _MANIFEST not in names:
-        raise damaged(f"The archive has {len(names)} members, or two of one name, or no {_MANIFEST}")
-    if sum(member.file_size for member in listed) > _MOST_BYTES:
-        raise damaged(f"The archive would unpack to more than {_MOST_BYTES} bytes")
+    sizes = {member.filename: member.file_size for member in listed}
+    if len(sizes) != len(listed) or _MANIFEST not in sizes:
+        raise damaged(f"The archive has two members of one name, or no {_MANIFEST}")
+    if excess := _excess(sizes):
+        raise damaged(f"The archive cannot be a bundle: {excess}")
     _require_stored(listed)
-    if any(member.file_size > _SMALL_BYTES for member in listed if member.filename in (_MANIFEST, _TABLE)):
-        raise damaged(f"{_MANIFEST} or {_TABLE} is larger than {_SMALL_BYTES} bytes")
     members = {member.filename: archive.read(member) for member in listed}
     manifest: object = json.loads(members[_MANIFEST])
     said = cast(dict[str, Any], manifest) if isinstance(manifest, dict) else {}
@@ -149,6 +158,16 @@ def _checked(archive: zipfile.ZipFile) -> dict[str, bytes]:
         wrong = sorted(name for name in {*digests, *stated} if digests.get(name) != stated.get(name))
         raise damaged(f"{', '.join(wrong[:5])} in the archive is not what its manifest names")
     return members
+
+
+def _excess(sizes: Mapping[str, int]) -> str | None:
+    """What of these members, bytes by name, goes beyond the limits of a bundle; None for nothing."""
+    if len(sizes) > _MOST_MEMBERS:
+        return f"it has {len(sizes)} members, and at most {_MOST_MEMBERS} are read"
+    if sum(sizes.values()) > _MOST_BYTES:
+        return f"it has {sum(sizes.values())} bytes, and at most {_MOST_BYTES} are read"
+    small = [name for name in (_MANIFEST, _TABLE) if sizes.get(name, 0) > _SMALL_BYTES]
+    return f"{small[0]} has {sizes[small[0]]} bytes, and at most {_SMALL_BYTES} are read" if small else None
 
 
 def _require_stored(members: list[zipfile.ZipInfo]) -> None:

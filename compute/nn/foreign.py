@@ -13,6 +13,7 @@ from coterie.compute.nn import losses
 from coterie.compute.nn.batch_normalisation import Running, by_batch
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role, require
+from coterie.compute.nn.sequential import Flatten, Sequential
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.onnx.importer.operation import BatchNormaliser
 from coterie.compute.source import user_source
@@ -132,20 +133,28 @@ _ENDS: Mapping[Callable[..., Array], str] = {
 
 
 def require_logits(model: object, loss: object) -> None:
-    """Raises InputError for a foreign model that ends in the very function that its loss applies: it would learn, from
-    gradients that are wrong.
+    """Raises InputError for a foreign model, alone or at the end of a ``Sequential``, that ends in the very function
+    that its loss applies: it would learn, from gradients that are wrong.
     """
     end = next((operator for function, operator in _ENDS.items() if function is loss), None)
-    if end is None or not isinstance(model, Imported):
+    last = _last_layer(model)
+    if end is None or not isinstance(last, Imported):
         return
-    step = model.model.made_by(model.model.outputs[0])
+    step = last.model.made_by(last.model.outputs[0])
     while step is not None and step.operator in _PASSING:
-        step = model.model.made_by(step.inputs[0])
+        step = last.model.made_by(step.inputs[0])
     if step is not None and step.operator == end:
         raise InputError(
             f"The model ends in a {end} (the node {step.name!r}), and its loss takes logits, what the {end} is given.",
             hint=f"Cut it there: model.cut({step.inputs[0]!r}).",
         )
+
+
+def _last_layer(model: object) -> object:
+    """What makes the output of a model, but for its shape; the model itself where it is no ``Sequential``."""
+    while isinstance(model, Sequential):
+        model = next((layer for layer in reversed(model.layers) if not isinstance(layer, Flatten)), None)
+    return model
 
 
 def as_module(model: object) -> object:

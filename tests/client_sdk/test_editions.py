@@ -35,12 +35,19 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def minimal(tmp_path: Path, wanted: Experiment, seed: int) -> subprocess.CompletedProcess[str]:
+WORDS = ("plan", "weights.safetensors", "rows.npz", "update.npz")
+
+
+def saved(tmp_path: Path, wanted: Experiment, seed: int) -> None:
+    """What the minimal client reads."""
     compiled = compile_plan(wanted)
     compiled.plan.save(tmp_path / "plan")
     (tmp_path / "weights.safetensors").write_bytes(compiled.initial_bytes)
     save_rows(tmp_path / "rows.npz", rows(53, seed))
-    words = [str(tmp_path / name) for name in ("plan", "weights.safetensors", "rows.npz", "update.npz")]
+
+
+def minimal(tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    words = [str(tmp_path / name) for name in WORDS]
     command = [sys.executable, "-c", ALONE, str(MINIMAL), *words, "--seed", "7"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
@@ -52,7 +59,8 @@ WITH_DROPOUT = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Li
 def test_a_client_of_numpy_and_onnxruntime_alone_makes_the_same_update(tmp_path: Path) -> None:
     """Adam, dropout from the task's seed, a proximal term, and fewer steps than the epochs have."""
     wanted = experiment(model=WITH_DROPOUT, optimizer=optim.adam(0.01), algorithm=FedProx(0.1), epochs=2, max_steps=9)
-    done = minimal(tmp_path, wanted, seed=3)
+    saved(tmp_path, wanted, seed=3)
+    done = minimal(tmp_path)
     assert done.returncode == 0, done.stderr
     compiled = compile_plan(wanted)
     result = PlanTrainer().train(
@@ -63,6 +71,17 @@ def test_a_client_of_numpy_and_onnxruntime_alone_makes_the_same_update(tmp_path:
         assert (int(update["weight"]), int(update["steps"])) == (result.weight, result.steps)
         for name, value in result.sections.items():
             assert update[name].tobytes() == value.tobytes() and np.any(value)
+
+
+@pytest.mark.parametrize("absent", ["plan/manifest.json", "plan/train.onnx", *WORDS[1:3]])
+def test_the_minimal_client_names_a_file_that_is_not_there(tmp_path: Path, absent: str) -> None:
+    saved(tmp_path, experiment(), seed=3)
+    (tmp_path / absent).unlink()
+    done = minimal(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr.startswith(f"{tmp_path / absent}: No such file or directory. ") and "Traceback" not in done.stderr
+    )
 
 
 def test_the_minimal_client_refuses_what_it_leaves_out() -> None:

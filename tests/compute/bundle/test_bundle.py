@@ -21,6 +21,7 @@ from coterie.compute.bundle import (
     Converter,
     QuantisedTensor,
     convert,
+    file,
     load_converters,
     make_bundle,
     quantisation_table,
@@ -226,6 +227,25 @@ def test_what_is_no_bundle_is_refused_by_name(
     with pytest.raises(InputError) as refused:
         read_bundle(_rezipped(tmp_path / "b", bundle, change, **how))
     assert refused.value.reason == "bundle_damaged" and reason in refused.value.message
+
+
+def test_no_bundle_is_written_that_nobody_could_read(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_forms(count: int) -> Bundle:
+        return replace(bundle, converted={f"chip{index}": b"form" for index in range(count)})
+
+    path = write_bundle(tmp_path / "b", with_forms(60))
+    assert len(read_bundle(path).converted) == 60
+    whole = path.read_bytes()
+    for limit, excess in ((None, "65 members"), ("_MOST_BYTES", "bytes"), ("_SMALL_BYTES", "manifest.json has")):
+        if limit:
+            monkeypatch.setattr(file, limit, 500)
+        with pytest.raises(InputError, match=excess) as refused:
+            write_bundle(path, with_forms(60 if limit else 61))
+        assert refused.value.reason == "bundle_too_large"
+        monkeypatch.undo()
+    assert path.read_bytes() == whole and list(tmp_path.iterdir()) == [path]
 
 
 def test_files_that_cannot_be_used(bundle: Bundle, tmp_path: Path) -> None:

@@ -210,6 +210,21 @@ def test_the_end_is_found_behind_what_passes_it_on() -> None:
         Trainer(load(data), nn.losses.softmax_cross_entropy, optim.sgd(0.1))
 
 
+def test_the_end_is_found_at_the_end_of_a_sequence() -> None:
+    """And not in the middle of one, where another layer makes logits of it."""
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3])]
+    end = [helper.make_empty_tensor_value_info("y")]
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"], "last")], "end", given, end)
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    softmax, rule = nn.Imported(load(data)), optim.sgd(0.1)
+    inner = nn.Sequential(nn.Linear(3, 3), softmax)
+    for model in (inner, nn.Sequential(nn.ReLU(), inner), nn.Sequential(inner, nn.Flatten())):
+        with pytest.raises(InputError, match=r"ends in a Softmax \(the node 'last'\)"):
+            Trainer(model, nn.losses.softmax_cross_entropy, rule)
+        Trainer(model, nn.losses.mean_squared_error, rule)
+    Trainer(nn.Sequential(inner, nn.Linear(3, 2)), nn.losses.softmax_cross_entropy, rule)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_another_float_dtype_is_that_of_everything_in_the_file(dtype: str) -> None:
     """Also of what the file converts to float32, or fills with it, by name."""
