@@ -30,6 +30,8 @@ EXAMPLES: dict[str, tuple[tuple[int, ...], str]] = {
     "rnn_19": ((7, 5), "float32"),
     "readings_21_dynamo": ((4,), "float32"),
     "sk_mlp_18": ((5,), "float32"),
+    "unet_18": ((1, 12, 12), "float32"),
+    "routed_17": ((5,), "float32"),
 }
 
 
