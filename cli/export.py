@@ -24,7 +24,8 @@ def export(
     ],
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.onnx"),
     precision: Annotated[
-        Literal["float32", "float16", "int8"], typer.Option(help="Of weights and activations; int8 needs --data.")
+        Literal["float32", "float16", "int8", "int8-dynamic"],
+        typer.Option(help="Of weights and activations; int8 needs --data, int8-dynamic measures in every call."),
     ] = "float32",
     data: Annotated[
         Path | None, typer.Option(help="Rows to measure on, and to calibrate int8: a file such as .npz or .csv.")
@@ -93,7 +94,8 @@ def export(
         threads=threads,
     )
     whole = options.precision == "int8"
-    _require(whole or options.quantisation == QuantSettings(), "how to quantise", "--precision int8")
+    heeded = QuantSettings(per_channel=per_channel or options.precision != "int8-dynamic")
+    _require(whole or options.quantisation == heeded, "how to quantise", "--precision int8")
     _require(whole or calibration_data is None, "--calibration-data", "--precision int8")
     _require(bool(data or calibration_data or not experiment), "--experiment", "--data")
     _require(bool(data or not label), "--label", "--data")
@@ -112,7 +114,10 @@ def export(
     if packed is not None:
         from coterie.compute.bundle import make_bundle, write_bundle
 
-        write_bundle(packed, make_bundle(result.data, result.sample, reference=result.reference))
+        # What is measured in every call stands in no table by which a bundle would know its model as quantised.
+        thresholds = options.thresholds if options.precision == "int8-dynamic" else None
+        bundled = make_bundle(result.data, result.sample, reference=result.reference, thresholds=thresholds)
+        write_bundle(packed, bundled)
     output.event("exported", model=model, source=read, path=written, bundle=packed, report=result.report.to_json())
     _tell(output, result.report, written)
     if packed is not None:

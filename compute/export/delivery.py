@@ -20,9 +20,11 @@ from coterie.compute.ir import Graph, NDArray, Type
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes.cost import flops
 from coterie.compute.passes.inference import in_float16, optimise_for_inference, optimise_for_integers
+from coterie.compute.quant.dynamic import quantise_dynamic
 from coterie.errors import GraphRefused, InputError, StorageError
 
 _REFERENCE_ROWS = 64  # that are computed on NumPy, which takes its time
+_INTEGERS = frozenset({"int8", "int8-dynamic"})
 _SHAPED = frozenset({"reshape", "transpose", "astype"})
 
 
@@ -68,8 +70,8 @@ def export(
 
     Guarantees: the file has the inputs and outputs of the model, of the same names, dtypes and order (an output of a
     single number has the shape [1]), and needs ONNX Runtime alone. It was run so, in a process of its own, and is as
-    much like the model's NumPy reference as ``options.thresholds`` asks; otherwise GraphRefused (code
-    ``export_differs``) is raised and there is no file.
+    much like the model's NumPy reference (on the first rows) and like the model's own file (on all rows) as
+    ``options.thresholds`` asks; otherwise GraphRefused (code ``export_differs``) is raised and there is no file.
 
     Raises GraphRefused for a graph that trains (code ``training_graph``), that cannot be imported, or that a bare
     runtime does not run; DataError for examples that do not fit; InputError for a size that is missing, and for int8
@@ -79,7 +81,7 @@ def export(
     opened = open_model(source, options.sizes)
     types = {name: value.type for name, value in opened.graph.inputs.items()}
     batches = synthetic(types) if examples is None else examples.batches(types)
-    optimise = optimise_for_integers if options.precision == "int8" else optimise_for_inference
+    optimise = optimise_for_integers if options.precision in _INTEGERS else optimise_for_inference
     graph = optimise(opened.graph)
     data = reference = _written(graph, opened, options)
     calibrated = 0
@@ -88,8 +90,10 @@ def export(
         data = _written(graph, opened, options)
     elif options.precision == "int8":
         data, calibrated = _in_int8(data, types, examples if calibration is None else calibration, options)
+    elif options.precision == "int8-dynamic":
+        data = quantise_dynamic(data, per_channel=options.quantisation.per_channel)
     report = _measured(opened, graph, data, batches, examples, options, calibrated)
-    if missed := options.thresholds.misses(report.parity):
+    if missed := options.thresholds.misses(worst([report.parity, report.agreement])):
         raise GraphRefused(
             f"The exported file is another model: its {missed}.",
             hint="For int8, calibrate on more rows or choose another calibration; else export with more digits.",
@@ -148,7 +152,7 @@ def _measured(
     return ExportReport(
         precision=options.precision,
         before=_figures(_bytes_of(opened), opened.bytes, flops(opened.graph), before, scores[0]),
-        after=_figures(data, len(data), None if options.precision == "int8" else flops(graph), after, scores[1]),
+        after=_figures(data, len(data), None if options.precision in _INTEGERS else flops(graph), after, scores[1]),
         batch=size,
         rows=0 if examples is None else rows,
         metric=metric,

@@ -10,7 +10,9 @@ from coterie.compute.onnx.writer import Target
 from coterie.compute.quant.settings import QuantSettings
 from coterie.errors import InputError
 
-Precision: TypeAlias = Literal["float32", "float16", "int8"]
+Precision: TypeAlias = Literal["float32", "float16", "int8", "int8-dynamic"]
+# What compilers for chips ask of their int8 models (tpu-mlir's defaults).
+_BYTES = Thresholds(cosine=0.90, euclidean=0.55)
 
 PARITY: Mapping[Precision, Thresholds] = MappingProxyType(
     {
@@ -18,8 +20,8 @@ PARITY: Mapping[Precision, Thresholds] = MappingProxyType(
         "float32": Thresholds(cosine=1 - 1e-6, euclidean=0.999, largest=1e-3),
         # Eleven significant bits.
         "float16": Thresholds(cosine=0.999, euclidean=0.95),
-        # What compilers for chips ask of their int8 models (tpu-mlir's defaults).
-        "int8": Thresholds(cosine=0.90, euclidean=0.55),
+        "int8": _BYTES,
+        "int8-dynamic": _BYTES,
     }
 )
 """How much the exported file must be like the model before; what falls below is refused."""
@@ -27,8 +29,10 @@ PARITY: Mapping[Precision, Thresholds] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """precision: float32; float16 weights and activations; or int8 weights and activations, which needs examples to
-    calibrate on. quantisation: how int8 is made. sizes: those that a file leaves open, such as {"batch": 8}.
+    """precision: float32; float16 weights and activations; int8 weights and activations, which needs examples to
+    calibrate on; or int8-dynamic, int8 weights of matrix products whose other operand the runtime measures in every
+    call (``quant.quantise_dynamic``). quantisation: how int8 is made; int8-dynamic heeds ``per_channel`` alone.
+    sizes: those that a file leaves open, such as {"batch": 8}.
     target: see ``to_onnx``. calibration_rows: how many examples are looked at for int8, at most.
     repeats: timed runs of one batch, of each file. threads: of a session. parity: what the exported file must reach;
     None for the row of PARITY.

@@ -16,7 +16,7 @@ from coterie.compute.export.options import Precision
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """One file. bytes: of the file. parameters: elements of its initialisers. operators: how often each occurs.
-    operations: floating point operations of one batch, counted from shapes; None for what is not counted (int8).
+    operations: floating point operations of one batch, counted from shapes; None for what is not counted (integers).
     milliseconds: the median time of one batch. score: on the labels, None without.
     """
 

@@ -86,6 +86,13 @@ def test_g19_a_bundle_holds_the_file_and_checks_that_it_passes(
     assert not verify(spoilt).passed
 
 
+def test_int8_that_measures_in_every_call_needs_no_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (event,) = told(capsys, "machines", "--precision", "int8-dynamic", "--per-tensor", "--bundle", "made/model.zip")
+    assert event["report"]["after"]["operators"]["MatMulInteger"] == 2
+    bundle = read_bundle(folder / event["bundle"])
+    assert bundle.table == () and verify(bundle).passed
+
+
 def test_a_model_of_one_input_takes_the_columns_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (event,) = told(capsys, "machines", "--data", "rows.csv", "--label", "state")
     assert event["report"]["after"]["score"] == 0.9
@@ -117,6 +124,8 @@ def test_people_read_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -
         (("machines", "--experiment", "nowhere.py"), USAGE, "usage", "--data"),
         (("machines", "--calibration-data", "rows.npz"), USAGE, "usage", "--precision int8"),
         (("machines", "--weights", "asymmetric"), USAGE, "usage", "--precision int8"),
+        (("machines", "--per-tensor"), USAGE, "usage", "--precision int8"),
+        (("machines", "--precision", "int8-dynamic", "--calibration", "kl"), USAGE, "usage", "--precision int8"),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_written(

@@ -123,6 +123,29 @@ def test_int8_sees_features_of_any_unit_as_the_model_scales_them() -> None:
     assert made.report.parity.euclidean > 0.98
 
 
+def test_int8_without_rows_measures_in_every_call(
+    lenet_file: tuple[bytes, dict[str, NDArray]], examples: Examples
+) -> None:
+    made = export(lenet_file[0], quick(precision="int8-dynamic"), examples=examples)
+    operators = made.report.after.operators
+    assert operators["MatMulInteger"] == operators["DynamicQuantizeLinear"] == 3
+    assert operators["Conv"] == 2, "convolutions stay in float32"
+    assert made.report.size_ratio < 0.35 and made.report.calibrated == 0 and made.report.after.operations is None
+    assert made.report.same_answers is not None and made.report.same_answers >= 0.95
+
+
+def test_a_row_behind_those_of_the_reference_counts_too() -> None:
+    """A number far outside what calibration saw, which comes after the rows that NumPy computes."""
+    data, _ = plan_file(nn.Linear(3, 2), 8, 3)
+    x = rows(80, 3)
+    x[70] = 1e6
+    ordinary, options = Examples(inputs={"batch/x": x[:64]}), quick(precision="int8")
+    export(data, options, examples=ordinary)
+    with pytest.raises(GraphRefused, match="is another model") as refused:
+        export(data, options, examples=Examples(inputs={"batch/x": x}), calibration=ordinary)
+    assert refused.value.reason == "export_differs"
+
+
 def test_float16_halves_the_file_and_keeps_its_ends(lenet_file: tuple[bytes, dict[str, NDArray]]) -> None:
     made = export(lenet_file[0], quick(precision="float16"))
     assert 0.48 < made.report.size_ratio < 0.52

@@ -68,6 +68,12 @@ REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str, str]] = 
         "graph_refused",
         "",
     ),
+    "int8 measured in every call without a product": (
+        lambda: export(CONV, quick(precision="int8-dynamic", sizes={"batch": 2})),
+        GraphRefused,
+        "graph_refused",
+        "matrix product",
+    ),
     "examples under another name": (
         lambda: export(CONV, quick(sizes={"batch": 2}), examples=Examples(inputs={"image": rows(4, 2, 4, 4)})),
         DataError,
