@@ -186,8 +186,12 @@ class Agent:
             prepared = await prepare(task, membership, self.settings.policy, self._blobs)
             client_state = self.store.client_state(task.experiment)
             trainer = runner.chosen_trainer()
-            finished = await asyncio.to_thread(work, prepared, membership, self.settings.policy, trainer, client_state)
-            runner.hear_of_providers()
+            try:
+                finished = await asyncio.to_thread(
+                    work, prepared, membership, self.settings.policy, trainer, client_state
+                )
+            finally:
+                runner.hear_of_providers()
             return preview(membership, prepared, finished)
         finally:
             if in_flight is None:

@@ -5,22 +5,27 @@ wishes, a provider computes only after every recipe and the first step of the pl
 it fails, the CPU does.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from coterie.client_sdk.device.watch import Watch
 from coterie.compute.extension.providers import load_providers
+from coterie.compute.extension.trial import tried
 from coterie.compute.onnx.providers import PROVIDERS
 from coterie.compute.runtime.choice import StepCase, Timing, fastest, timings
+from coterie.compute.runtime.conformance import ConformanceReport
 from coterie.compute.runtime.devices import ON_CPU, Provider, discover
-from coterie.compute.runtime.quarantine import failure, judge, verdicts
+from coterie.compute.runtime.quarantine import failure, identity_of, verdicts
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback
 from coterie.compute.runtime.verdict import Identity, Verdict
+from coterie.errors import CoterieError
 
 AUTO = "auto"
-State: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "failed"]
+State: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "refused", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +54,9 @@ class Seat:
 class DeviceProviders:
     """What a plan trainer asks for its providers. May be used from several threads.
 
-    remembered: earlier verdicts. found: all providers of this machine, asked for once. Verdicts and what happened are
-    collected; ``news`` hands them over, for the thread that owns the store.
+    remembered: earlier verdicts. found: all providers of this machine, asked for once; trial: of one of them, in
+    another process where it is left to itself. watch: is told who computes. Verdicts and what happened are collected;
+    ``news`` hands them over, for the thread that owns the store.
     """
 
     def __init__(
@@ -59,46 +65,74 @@ class DeviceProviders:
         remembered: Mapping[Identity, Verdict],
         *,
         found: Callable[[], Iterable[Provider]] = lambda: discover(load_providers()),
-        judged: Callable[[Provider], Verdict] = judge,
+        trial: Callable[[Provider], ConformanceReport] = lambda provider: tried(provider),
+        watch: Watch | None = None,
     ) -> None:
         self._wish = runtime_name(wish)
-        self._remembered, self._found, self._judged = dict(remembered), found, judged
+        self._remembered, self._found, self._trial = dict(remembered), found, trial
+        self._watch = watch or Watch()
         self._lock = Lock()
         self._trusted: list[Provider] | None = None
         self._chosen: dict[str, Seat] = {}
-        self._news: list[ProviderNews] = []
+        # Read without the lock, which a trial holds for long.
+        self._news: deque[ProviderNews] = deque()
+        for verdict in self._watch.suspects():
+            self._remembered[verdict.identity] = verdict
+            self._tell(verdict.identity.provider, "failed", verdict.reason, verdict=verdict)
 
     def news(self) -> list[ProviderNews]:
         """What has happened since this was asked last."""
-        with self._lock:
-            told, self._news = self._news, []
-        return told
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def rest(self) -> None:
+        """A task is done: whatever computed in it was outlived."""
+        self._watch.rests()
 
     def chosen(self, plan: str) -> Seat:
-        """What was chosen for a plan; the CPU before there was a choice."""
-        return self._chosen.get(plan, Seat())
+        """What was chosen for a plan; the CPU before there was a choice. It computes until ``rest``."""
+        seat = self._chosen.get(plan, Seat())
+        self._computes(seat.provider)
+        return seat
 
     def choose(self, plan: str, case: Callable[[], StepCase], threads: int) -> Seat:
         """Where the steps of a plan run. The first time it is measured, on the plan's own first step."""
         with self._lock:
             if plan not in self._chosen:
                 self._chosen[plan] = self._measured(case, threads)
-            return self._chosen[plan]
+            return self.chosen(plan)
 
     def failed(self, fallback: Fallback) -> None:
         """A provider failed in a run: it is in quarantine from here on, and no plan runs on it."""
         with self._lock:
             self._quarantine(fallback.provider, fallback.reason, steps=fallback.steps)
 
+    def refused(self, provider: str, reason: str) -> None:
+        """A provider does not load a graph of a plan that it computes otherwise; the CPU runs that one."""
+        self._tell(provider, "refused", reason)
+
+    def _tell(self, provider: str, state: State, reason: str, **more: Any) -> None:
+        self._news.append(ProviderNews(provider=provider, state=state, reason=reason, **more))
+
+    def _computes(self, provider: Provider) -> None:
+        if provider.name != CPU:
+            self._watch.computes(identity_of(provider))
+
+    def _watched(self, providers: Iterable[Provider]) -> Iterator[Provider]:
+        """The same providers, each from the moment on when it is asked for one that computes."""
+        for provider in providers:
+            self._computes(provider)
+            yield provider
+
     def _measured(self, case: Callable[[], StepCase], threads: int) -> Seat:
         candidates = self._candidates()
         if not candidates:
             return Seat()
-        found = timings(case(), candidates, threads=threads)
+        found = timings(case(), self._watched(candidates), threads=threads)
         for timing in found:
             if timing.wrong:
                 self._quarantine(timing.provider.name, timing.fault)
         best = self._best(found)
+        self._watch.rests(but=identity_of(best.provider))
         seconds = {timing.name: timing.seconds for timing in found if not timing.fault}
         self._news.append(ProviderNews(provider=best.name, state="chosen", seconds=seconds))
         return Seat(best.provider, best.trunk)
@@ -113,16 +147,19 @@ class DeviceProviders:
     def _candidates(self) -> list[Provider]:
         """The trusted ones among those that the device wishes; found and tried the first time."""
         if self._trusted is None:
-            others = [each for each in self._found() if each.name != CPU and self._wish in (AUTO, each.name)]
+            others: list[Provider] = []
+            absent = "it is not on this machine; `coterie doctor` lists what is"
+            try:
+                others = [each for each in self._found() if each.name != CPU and self._wish in (AUTO, each.name)]
+            except CoterieError as error:
+                absent = error.message
             if not others and self._wish not in (AUTO, CPU):
-                self._news.append(ProviderNews(provider=self._wish, state="absent", reason="it is not on this machine"))
-            known = verdicts(others, self._remembered, judged=self._judged)
+                self._tell(self._wish, "absent", absent)
+            known = verdicts(others, self._remembered, trial=self._trial)
             for provider, verdict in known.items():
                 state: State = "trusted" if verdict.trusted else "quarantined"
                 fresh = None if verdict.identity in self._remembered else verdict
-                self._news.append(
-                    ProviderNews(provider=provider.name, state=state, reason=verdict.reason, verdict=fresh)
-                )
+                self._tell(provider.name, state, verdict.reason, verdict=fresh)
                 self._remembered[verdict.identity] = verdict
             self._trusted = [provider for provider, verdict in known.items() if verdict.trusted]
         return self._trusted
@@ -133,7 +170,7 @@ class DeviceProviders:
         for provider in lost:
             verdict = failure(provider, reason)
             self._remembered[verdict.identity] = verdict
-            self._news.append(ProviderNews(provider=name, state="failed", reason=reason, steps=steps, verdict=verdict))
+            self._tell(name, "failed", reason, steps=steps, verdict=verdict)
         self._trusted = [each for each in self._trusted or () if each.name != name]
         self._chosen = {plan: Seat() if seat.provider.name == name else seat for plan, seat in self._chosen.items()}
 

@@ -279,16 +279,22 @@ class Runner:
 
             if self.settings.policy.provider != "cpu":
                 from coterie.client_sdk.device.providers import DeviceProviders
+                from coterie.client_sdk.device.watch import Watch
 
-                self.providers = DeviceProviders(self.settings.policy.provider, self.store.verdicts.recall())
+                watch = Watch(self.store.folder / "computing.json")
+                remembered = self.store.verdicts.recall()
+                self.providers = DeviceProviders(self.settings.policy.provider, remembered, watch=watch)
             self.trainer = PlanTrainer(providers=self.providers)
         return self.trainer
 
     def hear_of_providers(self) -> None:
-        """Remember and tell what became of execution providers while a task was worked on."""
-        for news in self.providers.news() if self.providers else ():
+        """Remember and tell what became of execution providers while a task was worked on, which is over."""
+        if self.providers is None:
+            return
+        for news in self.providers.news():
             if news.verdict is not None:
                 self.store.verdicts.record(news.verdict)
             facts = {"reason": news.reason, "seconds": news.seconds, "steps": news.steps}
             told = {name: fact for name, fact in facts.items() if fact not in ("", None)}
             self.emit("provider", provider=news.provider, state=news.state, **told)
+        self.providers.rest()

@@ -5,7 +5,7 @@ wrong: numbers that differ come without an error.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -78,16 +78,12 @@ class ConformanceReport:
         """Why it did not pass, in a sentence without an end; "" when it passed."""
         if self.passed:
             return ""
-        if not self.failures:
+        if not (failures := list(self.failures)):
             return "computes none of the recipes itself"
-        named = [f"{case.outcome} in {case.name!r}" for case in self.failures[:3]]
-        return ", ".join(named) + (f" and {len(self.failures) - 3} more" if len(self.failures) > 3 else "")
-
-
-def quarantined(providers: Sequence[Provider]) -> tuple[list[Provider], list[ConformanceReport]]:
-    """The providers that conform, and the reports of those that do not and must stay unused."""
-    reports = [conformance(provider) for provider in providers]
-    return [r.provider for r in reports if r.passed], [r for r in reports if not r.passed]
+        named = ", ".join(f"{case.outcome} in {case.name!r}" for case in failures[:3])
+        more = f" and {len(failures) - 3} more" if len(failures) > 3 else ""
+        said = failures[0].error
+        return f"{named}{more}: {said.rstrip('.')}" if said else f"{named}{more}"
 
 
 def conformance(provider: Provider | str, *, recipes: tuple[Recipe, ...] = ALL_RECIPES) -> ConformanceReport:
@@ -108,17 +104,17 @@ def run_recipe(recipe: Recipe, provider: Provider) -> CaseResult:
     try:
         executable = provider.executable(data, fallback=False)
     except GraphRefused as refusal:
-        said = str(refusal)
+        said = refusal.message
         try:
             executable = provider.executable(data)
         except CoterieError as error:
-            return CaseResult(recipe.name, "failed", inf, str(error))
+            return CaseResult(recipe.name, "failed", inf, error.message)
     except CoterieError as error:
-        return CaseResult(recipe.name, "failed", inf, str(error))
+        return CaseResult(recipe.name, "failed", inf, error.message)
     try:
         actual = executable.run(feeds)
     except CoterieError as error:
-        return CaseResult(recipe.name, "failed", inf, str(error))
+        return CaseResult(recipe.name, "failed", inf, error.message)
     found = max(distance(np.asarray(actual[name]), value) for name, value in expected.items())
     if found > TOLERANCE:
         return CaseResult(recipe.name, "differs", found, said)

@@ -2,21 +2,26 @@
 
 Such a package (``onnxruntime-ep-webgpu``, ``onnxruntime-qnn``) brings a shared library and a module that tells its
 path. The library is registered once a process, when somebody first asks for what is not built into ONNX Runtime; its
-code runs from then on.
+code runs from then on. A process of its own does so before, which a library that is no such thing may end:
+``python -m coterie.compute.runtime.libraries PACKAGE``.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distributions
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+
+from coterie.compute.runtime.apart import leave, teller, told_apart
 
 # Packages of plug-ins are called onnxruntime-ep-NAME; this one is older than the custom.
 _PREFIX, _OTHERS = "onnxruntime-ep-", frozenset({"onnxruntime-qnn"})
 _ERRORS_ONLY = 3
+REGISTERED_S: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -53,19 +58,33 @@ def plugin_libraries() -> tuple[Library, ...]:
 
 
 def _registered(package: str, version: str) -> Library:
-    runtime = cast(Any, onnxruntime)
+    _, ending = told_apart(__name__, package, limit_s=REGISTERED_S)
+    if ending:
+        return Library(package, version, fault=f"the process that registered it {ending}")
     try:
-        module = import_module(package.replace("-", "_"))
-        # Told by ONNX Runtime's own logger otherwise, for every device that a plug-in only may use.
-        runtime.set_default_logger_severity(_ERRORS_ONLY)
-        runtime.register_execution_provider_library(package, str(module.get_library_path()))
-        named = {str(name) for name in _names(module)}
-        present = {str(device.ep_name) for device in runtime.get_ep_devices()}
+        usable = register(package)
     except Exception as error:  # foreign code: whatever it raises is told as its fault
-        return Library(package, version, fault=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
-    if usable := tuple(sorted(named & present)):
+        return Library(package, version, fault=_said(error))
+    if usable:
         return Library(package, version, usable)
     return Library(package, version, fault="it finds no device on this machine")
+
+
+def register(package: str) -> tuple[str, ...]:
+    """Register a package's library in this process; gives the names of its providers that have a device here. Raises
+    whatever the package raises.
+    """
+    runtime = cast(Any, onnxruntime)
+    module = import_module(package.replace("-", "_"))
+    # Told by ONNX Runtime's own logger otherwise, for every device that a plug-in only may use.
+    runtime.set_default_logger_severity(_ERRORS_ONLY)
+    runtime.register_execution_provider_library(package, str(module.get_library_path()))
+    present = {str(device.ep_name) for device in runtime.get_ep_devices()}
+    return tuple(sorted(set(map(str, _names(module))) & present))
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def _names(module: Any) -> list[str]:
@@ -75,3 +94,17 @@ def _names(module: Any) -> list[str]:
 def library_versions() -> Mapping[str, str]:
     """Provider → version of the plug-in that brings it."""
     return {name: library.version for library in plugin_libraries() for name in library.providers}
+
+
+def main() -> None:
+    """Register one package's library, and tell nothing: the process ends well, or it does not."""
+    teller(REGISTERED_S)
+    try:
+        register(sys.argv[1])
+    except Exception as error:  # see _registered
+        sys.exit(_said(error))
+    leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ its identity changes; another version, driver or set of recipes is judged anew.
 
 from collections.abc import Callable, Iterable, Mapping
 
-from coterie.compute.runtime.conformance import conformance, recipes_digest
+from coterie.compute.runtime.conformance import ConformanceReport, recipes_digest
 from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.verdict import Identity, Verdict
 
@@ -16,10 +16,9 @@ def identity_of(provider: Provider) -> Identity:
     return Identity(provider.name, provider.runtime, provider.driver, recipes_digest())
 
 
-def judge(provider: Provider) -> Verdict:
-    """Try every recipe; takes seconds."""
-    report = conformance(provider)
-    return Verdict(identity_of(provider), report.passed, report.reason)
+def verdict_on(report: ConformanceReport) -> Verdict:
+    """What follows from a trial."""
+    return Verdict(identity_of(report.provider), report.passed, report.reason)
 
 
 def failure(provider: Provider, reason: str) -> Verdict:
@@ -31,7 +30,10 @@ def verdicts(
     providers: Iterable[Provider],
     remembered: Mapping[Identity, Verdict],
     *,
-    judged: Callable[[Provider], Verdict] = judge,
+    trial: Callable[[Provider], ConformanceReport],
 ) -> dict[Provider, Verdict]:
-    """A verdict for each provider: the remembered one where there is one, else a new one for the caller to remember."""
-    return {provider: remembered.get(identity_of(provider)) or judged(provider) for provider in providers}
+    """A verdict for each provider: the remembered one where there is one, else a new one for the caller to remember.
+
+    trial: takes seconds (``conformance``, or ``coterie.compute.extension.trial.tried`` in a process of its own).
+    """
+    return {each: remembered.get(identity_of(each)) or verdict_on(trial(each)) for each in providers}

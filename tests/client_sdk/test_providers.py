@@ -1,7 +1,12 @@
 """Providers of a device: tried once and remembered, chosen by the time of a step, left when they fail."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from coterie.client_sdk.device.providers import DeviceProviders, ProviderNews, S
 from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.client_sdk.device.watch import Watch
 from coterie.compute import nn
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
@@ -24,8 +30,8 @@ from coterie.compute.nn.module import ParameterSpec
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import adam
 from coterie.compute.runtime import choice
-from coterie.compute.runtime.conformance import ALL_RECIPES
-from coterie.compute.runtime.devices import Provider, Runner
+from coterie.compute.runtime.conformance import CaseResult, ConformanceReport
+from coterie.compute.runtime.devices import Provider, Runner, discover
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.quarantine import identity_of
 from coterie.compute.runtime.session import CPU
@@ -39,22 +45,25 @@ PLAN = compile_plan(experiment(epochs=3))
 TRIED = 1 + choice.WARM_UP + choice.STEPS
 
 
-def counting(tried: list[str], *, wrong: str = "") -> Callable[[Provider], Verdict]:
-    def judged(provider: Provider) -> Verdict:
+def counting(tried: list[str], *, wrong: str = "") -> Callable[[Provider], ConformanceReport]:
+    def trial(provider: Provider) -> ConformanceReport:
         tried.append(provider.name)
-        reason = f"differs in {wrong!r}" if provider.name == wrong else ""
-        return Verdict(identity_of(provider), not reason, reason)
+        right = provider.name != wrong
+        return ConformanceReport(
+            provider, (CaseResult("add", "agrees" if right else "differs", 0.0 if right else 1.0),)
+        )
 
-    return judged
+    return trial
 
 
 def desk(
     *found: Provider,
     wish: str = "auto",
     remembered: Mapping[Identity, Verdict] | None = None,
-    judged: Callable[[Provider], Verdict] | None = None,
+    trial: Callable[[Provider], ConformanceReport] | None = None,
+    watch: Watch | None = None,
 ) -> DeviceProviders:
-    return DeviceProviders(wish, remembered or {}, found=lambda: found, judged=judged or counting([]))
+    return DeviceProviders(wish, remembered or {}, found=lambda: found, trial=trial or counting([]), watch=watch)
 
 
 def train(providers: DeviceProviders | None, compiled: CompiledPlan = PLAN) -> LocalResult:
@@ -159,7 +168,7 @@ def test_verdicts_outlive_the_process_and_spare_the_trial(tmp_path: Path) -> Non
     machine = (made("Good"), made("Wrong"))
     for life in range(2):
         store = Store(tmp_path)
-        providers = desk(*machine, remembered=store.verdicts.recall(), judged=counting(tried, wrong="Wrong"))
+        providers = desk(*machine, remembered=store.verdicts.recall(), trial=counting(tried, wrong="Wrong"))
         train(providers)
         news = providers.news()
         assert [(each.provider, each.state) for each in news][:2] == [("Good", "trusted"), ("Wrong", "quarantined")]
@@ -171,9 +180,122 @@ def test_verdicts_outlive_the_process_and_spare_the_trial(tmp_path: Path) -> Non
     store = Store(tmp_path)
     newer = made("Wrong", driver="2")
     assert identity_of(machine[1]) in store.verdicts.recall() and identity_of(newer) not in store.verdicts.recall()
-    train(desk(newer, remembered=store.verdicts.recall(), judged=counting(tried)))
+    train(desk(newer, remembered=store.verdicts.recall(), trial=counting(tried)))
     assert tried == ["Good", "Wrong", "Wrong"]  # another driver: tried again
     store.close()
+
+
+def test_a_machine_whose_providers_cannot_be_told_apart_trains_on_the_cpu() -> None:
+    providers = DeviceProviders("Slow", {}, found=lambda: discover([made("Slow"), made("Slow")]), trial=counting([]))
+    assert np.array_equal(train(providers).sections["delta"], train(None).sections["delta"])
+    (absent,) = providers.news()
+    assert (absent.provider, absent.state) == ("Slow", "absent") and "two providers called Slow" in absent.reason
+
+
+def choosy(name: str, most: int) -> Provider:
+    """A provider that loads so many graphs, and no more."""
+    loads, honest = count(), made(name)
+
+    def load(data: bytes) -> Runner:
+        if next(loads) >= most or honest.open is None:
+            raise MemoryError("the device is full")
+        return honest.open(data)
+
+    return Provider(name, "1.0", load, "1")
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_graph_that_a_chosen_provider_does_not_load_runs_on_the_cpu(most: int) -> None:
+    """Of a plan's graphs it has loaded one to be timed: then it takes none, or that of training alone."""
+    full = desk(choosy("Full", most))
+    trainer = PlanTrainer(providers=full)
+    for _ in range(2):
+        found = trainer.train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+        assert np.array_equal(found.sections["delta"], train(None).sections["delta"])
+        assert trainer.evaluate(PLAN.plan, PLAN.initial, {}, TASK, rows(29), TrainOptions()).examples == 29
+    refused = [news for news in full.news() if news.state == "refused"]
+    assert len(refused) == 3 - most and all("the device is full" in news.reason for news in refused)
+
+
+KILLED = """
+import ctypes, sys
+import numpy as np
+from dataclasses import replace
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from test_providers import PLAN, TASK, TRIED, choice, counting, made, rows
+from coterie.client_sdk.device.providers import DeviceProviders
+from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.trainers.base import TrainOptions
+from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.client_sdk.device.watch import Watch
+
+runs = []
+def ends(results):
+    runs.append(1)
+    return ctypes.string_at(0) if len(runs) > TRIED + int(sys.argv[2]) else results
+
+choice.ADVANTAGE = 1e9
+store = Store(Path(sys.argv[1]))
+desk = DeviceProviders("Ending", store.verdicts.recall(), found=lambda: [made("Ending", ends)], trial=counting([]),
+                       watch=Watch(store.folder / "computing.json"))
+found = PlanTrainer(providers=desk).train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+for news in desk.news():
+    print(news.provider, news.state, news.reason)
+    if news.verdict:
+        store.verdicts.record(news.verdict)
+desk.rest()
+np.save(store.folder / "delta.npy", found.sections["delta"])
+store.close()
+"""
+
+
+def test_a_provider_that_ends_the_process_ends_it_twice_and_no_more(tmp_path: Path) -> None:
+    """In the middle of a training, whose task would be taken up again for ever."""
+    script = tmp_path / "device.py"
+    script.write_text(KILLED, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script), str(tmp_path / "store"), "5", str(Path(__file__).parent)]
+    lives = [subprocess.run(command, env=environment, capture_output=True, text=True) for _ in range(3)]
+    assert [life.returncode for life in lives] == [-signal.SIGSEGV, -signal.SIGSEGV, 0], lives[2].stderr
+    reason = "the process ended while it computed, 2 times in a row"
+    assert lives[2].stdout.splitlines() == [f"Ending failed {reason}", f"Ending quarantined {reason}"]
+    assert np.array_equal(np.load(tmp_path / "store" / "delta.npy"), train(None).sections["delta"])
+    store = Store(tmp_path / "store")
+    assert [verdict.reason for verdict in store.verdicts.recall().values()] == [reason]
+    assert Watch(store.folder / "computing.json").suspects() == []
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'[{"provider": "X"', b"[[1]]", b'[{"ends": 2}]', b"\xff"])
+def test_a_watch_that_cannot_be_read_suspects_nobody(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "computing.json").write_bytes(content)
+    watch = Watch(tmp_path / "computing.json")
+    assert watch.suspects() == []
+    watch.computes(identity_of(made("Good")))
+    assert Watch(tmp_path / "computing.json").suspects() == []
+
+
+def test_only_ends_in_a_row_count_and_only_of_whom_they_were(tmp_path: Path) -> None:
+    path, (good, bad) = tmp_path / "computing.json", map(identity_of, (made("Good"), made("Bad")))
+    first = Watch(path)
+    first.computes(good)
+    first.computes(good)  # once a process
+    second = Watch(path)
+    assert second.suspects() == []
+    second.computes(good)
+    second.rests()
+    third = Watch(path)
+    third.computes(good)
+    third.computes(bad)
+    third.rests(but=bad)
+    fourth = Watch(path)
+    fourth.computes(bad)
+    fifth = Watch(path)
+    assert [verdict.identity for verdict in fifth.suspects()] == [bad]
+    fifth.rests()
+    assert Watch(path).suspects() == []
 
 
 @pytest.mark.parametrize(
@@ -248,13 +370,14 @@ def test_news_are_handed_over_once() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_an_agent_goes_on_on_the_cpu_says_so_and_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real trial of every recipe, a real round over HTTP: the provider fails in the middle of the first training."""
-    frail = failing("Frail", len(ALL_RECIPES) + TRIED + 5)
+    """A real round over HTTP: the provider fails in the middle of the first training."""
+    frail = failing("Frail", TRIED + 5)
 
     def discovered(plugins: object) -> list[Provider]:
         return [frail]
 
     monkeypatch.setattr("coterie.client_sdk.device.providers.discover", discovered)
+    monkeypatch.setattr("coterie.client_sdk.device.providers.tried", counting([]))
     heard: list[dict[str, Any]] = []
 
     async def work(place: Lab) -> None:

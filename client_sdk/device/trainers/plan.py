@@ -27,8 +27,9 @@ from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import ON_CPU, Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop
+from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
-from coterie.errors import InternalError, ProviderFailed
+from coterie.errors import GraphRefused, InternalError, ProviderFailed
 from coterie.protocol.metrics import MetricSums
 
 if TYPE_CHECKING:
@@ -246,11 +247,32 @@ class PlanTrainer:
     def _executable(self, plan: Plan, name: GraphName, threads: int, provider: Provider = ON_CPU) -> Executable:
         key = (plan.manifest.graph(name).sha256, threads, provider.name)
         with self._lock:
-            found = self._executables.pop(key, None) or provider.executable(plan.graphs[name], threads=threads)
+            found = self._executables.pop(key, None) or self._loaded(plan.graphs[name], provider, threads)
             self._executables[key] = found
             while len(self._executables) > KEPT_GRAPHS:
                 del self._executables[next(iter(self._executables))]
         return found
+
+    def _loaded(self, data: bytes, provider: Provider, threads: int) -> Executable:
+        """On the CPU where the provider does not take this graph, which says nothing of its numbers."""
+        try:
+            return provider.executable(data, threads=threads)
+        except GraphRefused as error:
+            if provider.name == CPU:
+                raise
+            self._refused(provider, error)
+            return ON_CPU.executable(data, threads=threads)
+
+    def _parted(self, case: StepCase, provider: Provider, threads: int) -> HybridLoop | None:
+        try:
+            return case.parted(provider, threads=threads, told=self._fell_back)
+        except GraphRefused as error:
+            self._refused(provider, error)
+            return None
+
+    def _refused(self, provider: Provider, error: GraphRefused) -> None:
+        if self._providers is not None:
+            self._providers.refused(provider.name, error.message)
 
     @contextmanager
     def _loop(self, begun: Begun, seat: "Seat | None", threads: int) -> Generator[SteadyLoop | HybridLoop]:
@@ -263,9 +285,9 @@ class PlanTrainer:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
         if loop is None and trunk:
-            loop = case.parted(provider, threads=threads, told=self._fell_back)
-        elif loop is None:
-            executable = self._executable(plan, "train", threads, provider)
+            loop = self._parted(case, provider, threads)
+        if loop is None:
+            executable = self._executable(plan, "train", threads, ON_CPU if trunk else provider)
             loop = case.whole(executable, told=self._fell_back)
         else:
             loop.load(case.state, constants=case.constants)

@@ -1,6 +1,7 @@
 """Packages add primitives, kernels and providers by entry points: found when asked, and told apart when broken."""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from coterie.compute import Registry, load_plugins, parse, use_registry
-from coterie.compute.extension.providers import load_providers
+from coterie.compute.extension.providers import broken_providers, load_providers
 from coterie.compute.extension.registry import active_registry
-from coterie.compute.runtime.conformance import conformance, quarantined
+from coterie.compute.extension.trial import tried
+from coterie.compute.runtime.conformance import conformance
 from coterie.compute.runtime.devices import Provider, discover
 from coterie.compute.runtime.session import CPU
 from coterie.errors import ConfigurationError
@@ -68,7 +70,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     with use_registry(Registry()):
         yield write
     for name in set(sys.modules) - before:
-        if name.startswith(("tiny", "other", "broken", "fake")):
+        if name.startswith(("tiny", "other", "broken", "fake", "ending")):
             del sys.modules[name]
 
 
@@ -146,9 +148,9 @@ def test_e6_a_providers_plugin_is_discovered_tried_and_quarantined_when_it_lies(
         *(f"{name}ExecutionProvider" for name in ("Fake", "Lying", "Crashing", "Forgetful")),
     ]
     fakes = [provider for provider in found if provider.open is not None]
-    good, bad = quarantined(fakes)
-    assert [provider.name for provider in good] == ["FakeExecutionProvider"]
-    reasons = {report.provider.name: report.failures[0].error for report in bad}
+    reports = [conformance(provider) for provider in fakes]
+    assert [report.provider.name for report in reports if report.passed] == ["FakeExecutionProvider"]
+    reasons = {report.provider.name: report.failures[0].error for report in reports if not report.passed}
     assert list(reasons) == [f"{name}ExecutionProvider" for name in ("Lying", "Crashing", "Forgetful")]
     assert reasons["LyingExecutionProvider"] is None  # it ran, and the numbers differ
     assert "the driver is gone" in (reasons["CrashingExecutionProvider"] or "")
@@ -162,8 +164,68 @@ def test_a_provider_is_also_passed_as_a_value_and_names_are_distinct() -> None:
         discover([Provider(CPU, "0", open=lambda data: lambda feeds: {})])
 
 
-@pytest.mark.parametrize("source", ["PROVIDER = 3", "import nowhere", FAKE + "\nPROVIDER = Provider('X', '0')"])
-def test_a_broken_provider_package_is_named(install: Callable[..., None], source: str) -> None:
-    install("broken_chip", source, "coterie.providers", chip="broken_chip:PROVIDER")
-    with pytest.raises(ConfigurationError, match="'chip' of the package broken.chip 0.1 .*fault is in that package"):
-        load_providers()
+BROKEN_CHIPS = [
+    "PROVIDER = 3",
+    "import nowhere",
+    "PROVIDER = Provider('X', '0')",
+    "PROVIDER = Provider('X', 0, open=len)",
+    f"PROVIDER = Provider('{CPU}', '0', open=len)",
+    "PROVIDER = HONEST",
+]
+
+
+@pytest.mark.parametrize("source", BROKEN_CHIPS)
+def test_a_broken_provider_package_is_named_and_keeps_no_other_out(install: Callable[..., None], source: str) -> None:
+    """What cannot be loaded, is no provider, tells no version, or has the name of another."""
+    install("fake_chip", FAKE, "coterie.providers", a="fake_chip:HONEST")
+    install("broken_chip", f"{FAKE}\n{source}", "coterie.providers", chip="broken_chip:PROVIDER")
+    assert [provider.name for provider in load_providers()] == ["FakeExecutionProvider"]
+    (error,) = broken_providers()
+    assert error.reason == "plugin_broken"
+    assert re.search("'chip' of the package broken.chip 0.1 .*fault is in that package", error.message)
+
+
+ENDING = """
+import ctypes, sys, time
+from coterie.compute.runtime.devices import Provider
+from coterie.compute.runtime.executable import Executable
+
+def _open(data):
+    run, big = Executable(data).run, b"Conv" in data
+    def ran(feeds):
+        print("a word of the driver's", flush=True)
+        if big:
+            {what}
+        return run(feeds)
+    return ran
+
+PROVIDER = Provider("EndingExecutionProvider", "1.0", open=_open)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("ctypes.string_at(0)", "the process that tried it ended by SIGSEGV"),
+        ("time.sleep(600)", "the process that tried it did not end within 5 s"),
+        ("sys.exit(3)", "the process that tried it ended with 3"),
+        ("import os; os._exit(0)", "the process that tried it ended without a word"),
+    ],
+)
+def test_a_provider_that_ends_or_holds_its_process_has_failed_in_that_recipe(
+    install: Callable[..., None], what: str, said: str
+) -> None:
+    install("ending_chip", ENDING.format(what=what), "coterie.providers", chip="ending_chip:PROVIDER")
+    (provider,) = load_providers()
+    report = tried(provider, limit_s=5.0)
+    assert not report.passed and {case.outcome for case in report.cases[:-1]} == {"agrees"}
+    assert "conv" in report.cases[-1].name and report.cases[-1].outcome == "failed"
+    assert said in (report.cases[-1].error or "") and said in report.reason
+
+
+def test_a_trial_in_a_process_of_its_own_is_the_same_trial(install: Callable[..., None]) -> None:
+    install("fake_chip", FAKE, "coterie.providers", a="fake_chip:HONEST", b="fake_chip:LIAR")
+    for provider in load_providers():
+        assert tried(provider) == conformance(provider)
+    gone = Provider("GoneExecutionProvider", "1", open=lambda data: lambda feeds: {})
+    assert "it does not find GoneExecutionProvider" in tried(gone).reason
