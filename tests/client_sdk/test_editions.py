@@ -1,13 +1,18 @@
 """How little each edition of coterie loads, and that the smallest client trains as the whole one does."""
 
 import json
+import platform
+import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterable
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 from sdk_kit import counting, experiment, rows, save_rows
 
 from coterie.aggregation.experiment import Experiment
@@ -101,3 +106,41 @@ def test_the_edition_for_devices_loads_what_it_says() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     loaded = set(done.stdout.split())
     assert NEEDED <= loaded and not ABSENT & loaded
+
+
+def required(name: str, extra: str = "") -> list[str]:
+    """What a package needs here, with an extra of it or without."""
+    wanted = [Requirement(text) for text in distribution(name).requires or ()]
+    return [each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
+def megabytes(names: Iterable[str]) -> float:
+    """The files of packages and of all that they need, compiled caches left out."""
+    found: dict[str, int] = {}
+    waiting = [*names]
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name not in found:
+            files = [Path(str(file.locate())) for file in distribution(name).files or () if file.suffix != ".pyc"]
+            found[name] = sum(file.stat().st_size for file in files if file.exists())
+            waiting += required(name)
+    return sum(found.values()) / 1e6
+
+
+EDITIONS = {
+    "ultra-light": ["numpy", "onnxruntime"],
+    "device": sorted(NEEDED),
+    "plain": required("coterie"),
+    "server": required("coterie", "server"),
+}
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="the sizes said are of x86-64 Linux"
+)
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_an_edition_takes_about_as_much_room_as_is_said(edition: str) -> None:
+    """Of the versions that are installed here, which need not be those that were measured."""
+    page = (ROOT / "docs" / "delivery.md").read_text(encoding="utf-8")
+    (said,) = re.findall(rf"^\| {edition} \|.*\| about (\d+) MB \|", page, re.MULTILINE)
+    assert megabytes(EDITIONS[edition]) == pytest.approx(float(said), rel=0.2)
