@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "onnx", "onnxruntime", "pydantic", "httpx", "cryptography", "zstandard")
 # A clock before this is not set; certificates would seem to lie in the future.
 RELEASED = 1_760_000_000
+# Builds of ONNX Runtime with other providers are packages of other names that bring the same module.
+_RUNTIME = "onnxruntime"
+_CPU = "CPUExecutionProvider"
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,11 @@ def doctor(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check versions, execution providers, write access, port, clock and extras."""
+    """Check versions, execution providers, write access, port, clock and extras.
+
+    Every provider is tried by running all recipes against NumPy, those beside the CPU in a process of their own: some
+    seconds each, a minute on a software GPU. Ends with 0 when the machine is ready, with 1 when something is FAILED.
+    """
     output = Output(json)
     providers = _providers(output, experiment, store)
     findings = [*_versions(), *providers, _write_access(), _free_port(port), _clock(), *_extras()]
@@ -80,16 +87,30 @@ def _versions() -> Iterator[Finding]:
         "python", sys.version_info >= (3, 11), python, None if sys.version_info >= (3, 11) else "Use 3.11 or later."
     )
     for package in PACKAGES:
+        if package == _RUNTIME:
+            yield _runtime()
+            continue
         try:
             yield Finding(package, True, version(package))
         except PackageNotFoundError:
             yield Finding(package, False, "not installed", "Run: pip install --upgrade coterie")
 
 
+def _runtime() -> Finding:
+    """ONNX Runtime, by whichever of its packages; two of them have overwritten each other's files."""
+    packages = sorted(set(packages_distributions().get(_RUNTIME, ())))
+    told = ", ".join(version(each) + ("" if each == _RUNTIME else f" ({each})") for each in packages)
+    if not packages:
+        return Finding(_RUNTIME, False, "not installed", "Run: pip install --upgrade coterie")
+    if len(packages) > 1:
+        fix = f"Run: pip uninstall {' '.join(packages)}; then install the one that you want."
+        return Finding(_RUNTIME, None, f"{told}: they have the same files, and one hides the other", fix)
+    return Finding(_RUNTIME, True, told)
+
+
 def _providers(output: Output, experiment: str | None, store: Path | None) -> list[Finding]:
     """Every execution provider found here, judged by running each recipe against NumPy, as a table of its own."""
-    from coterie.cli.doctor_providers import ProviderRow, broken_libraries, provider_rows
-    from coterie.compute.runtime.session import CPU
+    from coterie.cli.doctor_providers import broken_packages, provider_rows
 
     compiled = None
     if experiment is not None:
@@ -101,30 +122,41 @@ def _providers(output: Output, experiment: str | None, store: Path | None) -> li
     for row in provider_rows(compiled, store):
         output.event("provider", **row.to_json())
         rows.append(row)
-    graphs = list(rows[0].coverage) if rows else []
+    _show(output, rows)
+    fix = "Install what it needs, or uninstall it."
+    return [*map(_of_provider, rows), *(Finding(package, None, fault, fix) for package, fault in broken_packages())]
+
+
+def _show(output: Output, rows: "list[ProviderRow]") -> None:
+    """Two tables, each narrow enough for a terminal of 80 columns: of providers, and of what they make of graphs."""
+    names = [row.provider.name.removesuffix("ExecutionProvider") for row in rows]
     output.table(
-        ("provider", "version, on", "verdict", "recipes", *(f"{name}: runs there" for name in graphs), "step, ms"),
+        ("provider", "version, on", "verdict", "step, ms"),
         [
             (
-                row.provider.name.removesuffix("ExecutionProvider"),
+                name,
                 f"{row.provider.runtime}, {row.provider.driver}",
                 row.verdict + (f" (it was {row.before})" if row.before and row.before != row.verdict else ""),
-                row.recipes,
-                *(str(row.coverage[name]) for name in graphs),
-                row.fault if row.step_ms is None else f"{row.step_ms:.3f}",
+                (row.fault if row.step_ms is None else f"{row.step_ms:.3f}")
+                + (f"; frozen front there: {row.front_ms:.3f}" if row.front_ms is not None else ""),
             )
-            for row in rows
+            for name, row in zip(names, rows, strict=True)
         ],
         empty="",
     )
-    found = [_of_provider(row, needed=row.provider.name == CPU) for row in rows]
-    fix = "Install what it needs, or uninstall it."
-    return found + [Finding(f"plug-in {package}", None, fault, fix) for package, fault in broken_libraries()]
+    graphs = list(dict.fromkeys(graph for row in rows for graph in row.coverage))
+    output.table(
+        ("runs there, of the graph", *names),
+        [(graph, *(row.coverage.get(graph, "not asked") for row in rows)) for graph in graphs],
+        empty="",
+    )
+    if len(rows) == 1:
+        output.say("Only the CPU computes here; every plan runs on it. Others: docs/providers.md.\n")
 
 
-def _of_provider(row: "ProviderRow", *, needed: bool) -> Finding:
+def _of_provider(row: "ProviderRow") -> Finding:
     """A machine without its CPU provider is not ready; any other one is left unused where it is wrong."""
-    name = f"provider {row.provider.name}"
+    name, needed = f"provider {row.provider.name}", row.provider.name == _CPU
     if row.report.passed:
         return Finding(name, True, row.recipes)
     return Finding(name, False if needed else None, row.verdict, "Update its driver or leave it unused.")

@@ -1,7 +1,7 @@
 """What `coterie doctor` finds out about execution providers: trust, coverage and the time of a step."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +9,16 @@ import numpy as np
 
 from coterie.client_sdk.device.database import Database
 from coterie.client_sdk.device.verdicts import SCHEMA, Verdicts
-from coterie.compute.extension.providers import load_providers
+from coterie.compute.extension.providers import broken_providers, load_providers
+from coterie.compute.extension.trial import tried
 from coterie.compute.onnx.writer import to_onnx
-from coterie.compute.runtime.choice import StepCase, timings
+from coterie.compute.runtime.choice import StepCase, Timing, timings
 from coterie.compute.runtime.conformance import ConformanceReport, conformance
 from coterie.compute.runtime.coverage import Coverage, plan_coverage
 from coterie.compute.runtime.devices import Provider, discover
 from coterie.compute.runtime.libraries import plugin_libraries
-from coterie.compute.runtime.quarantine import identity_of
+from coterie.compute.runtime.quarantine import verdict_on
+from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.step_recipes import STEPS
 from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.errors import ConfigurationError
@@ -30,7 +32,8 @@ SAMPLE = "step of a convolution network"
 @dataclass(frozen=True, kw_only=True)
 class ProviderRow:
     """One provider. before: what the device remembered of it, "" where it knew nothing. coverage: by graph. step_ms:
-    None where it cannot be timed, for the reason ``fault``.
+    None where it was not timed, for the reason ``fault``. front_ms: of a step whose frozen front alone runs there,
+    where the step has one. A provider in quarantine is given no graph but those of the trial, and so has neither.
     """
 
     provider: Provider
@@ -39,6 +42,7 @@ class ProviderRow:
     coverage: Mapping[str, Coverage]
     step_ms: float | None
     fault: str
+    front_ms: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -50,7 +54,7 @@ class ProviderRow:
         """How many agree, and which need the CPU's help."""
         agree = sum(case.outcome == "agrees" for case in self.report.cases)
         declined = [case.name for case in self.report.declined]
-        told = f"{agree} of {len(self.report.cases)} agree"
+        told = f"{agree} of {len(self.report.cases)} recipes agree with NumPy"
         return f"{told}; left to the CPU: {', '.join(declined)}" if declined else told
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +70,7 @@ class ProviderRow:
             "coverage": {name: str(found) for name, found in self.coverage.items()},
             "step_ms": self.step_ms,
             "fault": self.fault,
+            "front_ms": self.front_ms,
         }
 
 
@@ -79,30 +84,45 @@ def provider_rows(plan: "CompiledPlan | None", store: Path | None) -> Iterator[P
     memory = None if store is None else _memory(store)
     remembered: Mapping[Identity, Verdict] = {} if memory is None else memory.recall()
     case, graphs = _sample() if plan is None else _of_plan(plan)
-    providers = discover(load_providers())
-    timed = {timing.provider.name: timing for timing in timings(case, providers)}
-    for provider in providers:
-        report = conformance(provider)
-        verdict = Verdict(identity_of(provider), report.passed, report.reason)
+    for provider in discover(load_providers()):
+        # The CPU is what this process computes on itself; what others bring may end a process.
+        report = conformance(provider) if provider.name == CPU else tried(provider)
+        verdict = verdict_on(report)
         known = remembered.get(verdict.identity)
         if memory is not None:
             memory.record(verdict)
-        timing = timed[provider.name]
-        yield ProviderRow(
+        row = ProviderRow(
             provider=provider,
             report=report,
             before="" if known is None else "trusted" if known.trusted else f"quarantined: {known.reason}",
-            coverage={name: found for (name, _), found in plan_coverage(graphs, [provider]).items()},
-            step_ms=None if timing.fault else round(timing.seconds * 1000, 4),
-            fault=timing.fault,
+            coverage={},
+            step_ms=None,
+            fault="in quarantine",
         )
+        yield _computed(row, case, graphs) if report.passed else row
 
 
-def broken_libraries() -> Iterator[tuple[str, str]]:
-    """Installed plug-ins of ONNX Runtime that bring no provider here: the package, and why."""
+def _computed(row: ProviderRow, case: StepCase, graphs: Mapping[str, bytes]) -> ProviderRow:
+    """What a trusted provider makes of these graphs and of this step."""
+    found = [timing for timing in timings(case, [row.provider]) if timing.provider.name == row.provider.name]
+    front = next((_milliseconds(timing) for timing in found if timing.trunk), None)
+    covered = {name: found for (name, _), found in plan_coverage(graphs, [row.provider]).items()}
+    return replace(row, coverage=covered, step_ms=_milliseconds(found[0]), fault=found[0].fault, front_ms=front)
+
+
+def _milliseconds(timing: Timing) -> float | None:
+    return None if timing.fault else round(timing.seconds * 1000, 4)
+
+
+def broken_packages() -> Iterator[tuple[str, str]]:
+    """Installed packages that bring no provider though they should: plug-ins of ONNX Runtime, and those of entry
+    points. Each with why.
+    """
     for library in plugin_libraries():
         if library.fault:
-            yield f"{library.package} {library.version}", library.fault
+            yield f"plug-in {library.package} {library.version}", library.fault
+    for error in broken_providers():
+        yield "provider of a package", error.message
 
 
 def _memory(store: Path) -> Verdicts:

@@ -52,12 +52,14 @@ class Output:
         from rich import box
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*("-" if cell is None else str(cell) for cell in row))
+            # As text: a cell such as coterie[server] is no markup.
+            table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
         Console().print(table)
 
 
