@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -13,6 +13,27 @@ from coterie.compute.ir import NDArray
 from coterie.errors import DataError
 
 Values: TypeAlias = "NDArray | Sequence[Any]"
+Empty: TypeAlias = "Callable[[tuple[int, ...], np.dtype[Any]], NDArray]"
+"""Makes an array of a shape and a dtype, to be filled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coming:
+    """``count`` rows, each made when it is asked for, so that one is out of the way before the next needs memory. They
+    can be gone through once.
+    """
+
+    count: int
+    made: Iterator[Row]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Row]:
+        return self.made
+
+
+Listed: TypeAlias = "Sequence[Row] | Coming"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +45,7 @@ class Block:
     """
 
     columns: Rows | None = None
-    listed: Sequence[Row] | None = None
+    listed: Listed | None = None
     index: NDArray | None = None
 
     def __len__(self) -> int:
@@ -32,31 +53,36 @@ class Block:
             return len(self.listed)
         return len(next(iter((self.columns or {}).values()), ()))
 
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Listed:
         """One dict a row."""
         if self.listed is not None:
             return self.listed
         columns = self.columns or {}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def as_columns(self) -> Rows:
+    def as_columns(self, empty: Empty = np.empty) -> Rows:
         """Every column: an array where the rows' values have one shape and dtype, else a list.
 
-        Raises DataError for rows that have not the same columns.
+        empty: makes the arrays of rows that are brought together. Raises DataError for rows that have not the same
+        columns, and what making them raises.
         """
         if self.columns is not None:
             return self.columns
-        return stacked(self.listed or ())
+        return stacked(self.listed or (), empty)
 
     def pick(self, chosen: NDArray) -> Block:
         """The rows at these places of this block."""
         index = chosen if self.index is None else self.index[chosen]
         if self.listed is not None:
-            places: list[int] = chosen.tolist()
-            return Block(listed=[self.listed[place] for place in places], index=index)
+            rows, places = list(self.listed), cast("list[int]", chosen.tolist())
+            return Block(listed=[rows[place] for place in places], index=index)
         return Block(
             columns={name: taken(values, chosen) for name, values in (self.columns or {}).items()}, index=index
         )
+
+    def here(self) -> Block:
+        """The same rows, all of them made."""
+        return self if self.listed is None else replace(self, listed=list(self.listed))
 
     def among(self, places: NDArray) -> Block:
         """The same rows as part of a larger request, in which ``places`` [K] is where those asked for here are."""
@@ -68,31 +94,55 @@ def taken(values: Values, chosen: NDArray) -> Values:
     return values[chosen] if isinstance(values, np.ndarray) else [values[place] for place in chosen.tolist()]
 
 
-def stacked(rows: Sequence[Row]) -> dict[str, Values]:
+def stacked(rows: Listed, empty: Empty = np.empty) -> dict[str, Values]:
     """Rows as columns."""
-    if not rows:
-        return {}
-    names = rows[0].keys()
+    stacks: dict[str, _Stack] = {}
     for row in rows:
-        if row.keys() != names:
+        stacks = stacks or {name: _Stack(len(rows), empty) for name in row}
+        if row.keys() != stacks.keys():
             raise DataError(
-                f"Rows of one data set have different columns: {', '.join(names)} and {', '.join(row)}.",
+                f"Rows of one data set have different columns: {', '.join(stacks)} and {', '.join(row)}.",
                 hint="Let each step give every row the same columns.",
                 code="data_columns",
             )
-    return {name: column_of([row[name] for row in rows]) for name in names}
+        for name, stack in stacks.items():
+            stack.add(row[name])
+    return {name: stack.values() for name, stack in stacks.items()}
 
 
-def column_of(values: Sequence[Any]) -> Values:
-    """Values of one column as an array [K, ...], where they are numbers of one shape and dtype; else as they are."""
-    first = values[0]
-    if isinstance(first, str | bytes):
-        return values
-    arrays = [np.asarray(value) for value in values]
-    kinds = {(array.dtype, array.shape) for array in arrays}
-    if len(kinds) > 1 or arrays[0].dtype.kind not in "biuf":
-        return values
-    return np.stack(arrays)
+class _Stack:
+    """The values of one column of ``count`` rows: arrays of one shape and dtype are brought together as they come."""
+
+    def __init__(self, count: int, empty: Empty) -> None:
+        self._count, self._empty = count, empty
+        self._kind: tuple[np.dtype[Any], tuple[int, ...]] | None = None
+        self._array: NDArray | None = None
+        self._filled = 0
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        """The next value."""
+        array = cast(NDArray, value) if isinstance(value, np.ndarray) else None
+        if array is not None and not self._filled and array.ndim and array.dtype.kind in "biuf":
+            self._kind = (array.dtype, array.shape)
+            self._array = self._empty((self._count, *array.shape), array.dtype.newbyteorder("="))
+        self._filled += 1
+        if self._array is None:
+            self._values.append(value)
+        elif array is not None and (array.dtype, array.shape) == self._kind:
+            self._array[self._filled - 1] = array
+        else:
+            self._values, self._array = [*self._array[: self._filled - 1], value], None
+
+    def values(self) -> Values:
+        """All values: an array where they are numbers of one shape and dtype; else as they are."""
+        if self._array is not None:
+            return self._array
+        if isinstance(self._values[0], str | bytes):
+            return self._values
+        arrays = [np.asarray(value) for value in self._values]
+        kinds = {(array.dtype, array.shape) for array in arrays}
+        return self._values if len(kinds) > 1 or arrays[0].dtype.kind not in "biuf" else np.stack(arrays)
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

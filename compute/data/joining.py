@@ -45,7 +45,9 @@ class Zipped(Stage):
         return Located(address, tuple(part.locate(address, memory) for part in self.parts))
 
     def make(self, located: Located, job: Job) -> Block:
-        made = [part.make(where, job).as_columns() for part, where in zip(self.parts, located.parts, strict=True)]
+        blocks = [part.make(where, job) for part, where in zip(self.parts, located.parts, strict=True)]
+        with job.timed("map"):
+            made = [block.as_columns() for block in blocks]
         _require_apart(made)
         return Block(columns={name: values for block in made for name, values in block.items()})
 
@@ -118,7 +120,8 @@ class Concatenated(Stage):
         if all(block.listed is None for block in made):
             whole = Block(columns=joined([block.as_columns() for block in made]))
         else:
-            whole = Block(listed=[row for block in made for row in block.rows()])
+            with job.timed("map"):
+                whole = Block(listed=[row for block in made for row in block.rows()])
         picked = whole.pick(order)
         return Block(columns=picked.columns, listed=picked.listed, index=index[order])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from coterie.compute.data.block import Block
+from coterie.compute.data.block import Block, Coming
 from coterie.compute.data.random_stream import RandomStream
 from coterie.compute.data.source import Column, Row
 from coterie.compute.data.stage import Address, Job, Located, Memory, Stage
@@ -53,14 +53,17 @@ class Step(Stage):
 
     def make(self, located: Located, job: Job) -> Block:
         block = self.below.make(located.parts[0], job)
-        rows = block.rows()
-        places = range(len(rows)) if block.index is None else block.index.tolist()
-        depth = self.depth
+        if not self.decides:
+            return Block(listed=Coming(len(block), self._made(block, located, job)), index=block.index)
         with job.timed("map"):
-            made = [self._worked(row, place, depth, located, job) for row, place in zip(rows, places, strict=True)]
-        if self.decides:
-            return block.pick(np.flatnonzero(np.array(made, bool)))
-        return Block(listed=made, index=block.index)
+            block = block.here()
+            return block.pick(np.flatnonzero(np.fromiter(self._made(block, located, job), bool, len(block))))
+
+    def _made(self, block: Block, located: Located, job: Job) -> Iterator[Any]:
+        places = range(len(block)) if block.index is None else block.index.tolist()
+        depth = self.depth
+        for row, place in zip(block.rows(), places, strict=True):
+            yield self._worked(row, place, depth, located, job)
 
     def _worked(self, row: Row, place: int, depth: int, located: Located, job: Job) -> Any:
         address = located.address

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.compute.data.block import Block
+from coterie.compute.data.block import Block, Coming
 from coterie.compute.data.source import Column
 from coterie.compute.data.stage import Address, Job, Located, Memory, Stage
 from coterie.errors import DataError
@@ -48,7 +48,7 @@ class Named(Stage):
     def make(self, located: Located, job: Job) -> Block:
         block = self.below.make(located, job)
         if block.listed is not None:
-            return Block(listed=[self._named(row) for row in block.listed], index=block.index)
+            return Block(listed=Coming(len(block), map(self._named, block.listed)), index=block.index)
         if not block.columns:
             # Of no rows nobody may know the columns.
             return block

@@ -14,7 +14,7 @@ from coterie.compute.data.pending import Pending
 from coterie.compute.data.remaining import PATIENCE, nothing_left
 from coterie.compute.data.stage import Address, Kind, Memory, Spent
 from coterie.compute.data.sync import Signals
-from coterie.compute.data.workers import Made, Making, Piece, Workers, workers
+from coterie.compute.data.workers import Alone, Made, Making, Piece, Threads, Workers
 from coterie.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -225,11 +225,23 @@ class BatchStream:
     def _begun(self, epoch: int, start: int, stop: int) -> Callable[[], Made]:
         batched, size = self._batched, self._batched.batching.size
         if self._workers is None:
-            self._workers = workers(Making(batched.stage, batched.batching), batched.count, batched.crew)
+            self._workers = _workers(batched)
         full = stop - start == size or (stop == batched.stage.length and not batched.batching.drop_remainder)
         whole = not batched.stage.sparse and start % size == 0 and stop - start <= size and full and stop > start
         located = batched.stage.locate(Address.span(epoch, start, stop), self._memory)
         return self._workers.submit(Piece(located, self._signals.values, (epoch, start // size) if whole else None))
+
+
+def _workers(batched: Batched) -> Workers:
+    making = Making(batched.stage, batched.batching)
+    if not batched.count:
+        return Alone(making)
+    if batched.crew == "threads":
+        return Threads(making, batched.count)
+    # Loaded by those who want it alone.
+    from coterie.compute.data.processes import Processes
+
+    return Processes(making, batched.count, batched.pieces_ahead + 1)
 
 
 def _no_state() -> InputError:

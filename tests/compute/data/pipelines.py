@@ -80,3 +80,19 @@ def die_at_seven(value: Any) -> Any:
 def write(value: Any) -> Any:
     value[:] = 9
     return value
+
+
+def widened(value: Any) -> Any:
+    """A megabyte of one number."""
+    return np.full((512, 512), value, np.float32)
+
+
+def mirrored(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The batch with images the other way round, as a view of where they are."""
+    return {**batch, "wide": batch["wide"][:, ::-1], "half": np.asfortranarray(batch["half"])}
+
+
+def sleep_long(value: Any) -> Any:
+    """The first four rows come at once, the others late."""
+    time.sleep(0 if value < 4 else 0.5)
+    return value
