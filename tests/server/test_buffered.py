@@ -11,6 +11,8 @@ from server_kit import Device, Opener, Operator, fleet, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
+from coterie.server.clock import now_ms
+from coterie.server.rounds import driver
 from coterie.server.rounds.workers import Workers
 from coterie.server.settings import Settings
 
@@ -123,13 +125,18 @@ def test_what_lags_by_more_than_the_cap_is_closed_by_name(coordinator: Opener) -
     run(work())
 
 
-def test_a_deadline_passes_the_buffer_on(coordinator: Opener) -> None:
+def test_a_deadline_passes_the_buffer_on(coordinator: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with coordinator() as operator:
             one, two = await fleet(operator, await operator.population(), 2)
+            # Only the first deadline passes, and only when the first update is there, however slow the machine is.
+            clock = [now_ms()]
+            monkeypatch.setattr(driver, "now_ms", lambda: clock[0])
             experiment = await operator.experiment(rounds=3, cohort=2, deadline_s=1.0, **BUFFERED)
             task = await one.task()
             await send(one, task, 1.0)
+            await asyncio.sleep(1.1)
+            clock[0] = now_ms()
             await operator.until_round(experiment, 1, "abandoned")
             late = await two.task()
             await send(two, late, 3.0)
