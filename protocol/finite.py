@@ -1,17 +1,15 @@
-"""Whether every number of a long vector is finite, read once and block by block."""
+"""Whether every number of a long vector is finite, in one pass over it."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 1 << 16
-"""So many numbers of float32 stay in a core's own caches."""
-
 
 def all_finite(vector: NDArray[Any]) -> bool:
-    """``np.isfinite(vector).all()`` without an array of the vector's length.
+    """``np.isfinite(vector).all()``, mostly at the price of a sum and without an array of the vector's length.
 
-    A scalar product would read it faster, and wake threads of BLAS that take the cores of others.
+    Whatever is not finite makes the sum so too. Where a sum is not finite, which numbers near the largest can do by
+    themselves, each number is looked at. The sum is einsum's, which wakes no threads of BLAS and gives no warnings.
     """
-    return all(np.isfinite(vector[start : start + BLOCK]).all() for start in range(0, vector.size, BLOCK))
+    return bool(np.isfinite(np.einsum("i->", vector)) or np.isfinite(vector).all())

@@ -32,6 +32,7 @@ from coterie.simulation.noised import NoisedCollector
 from coterie.simulation.population import Population
 from coterie.simulation.ring import RingCollector, RingSurvey, RunningSum
 from coterie.simulation.secrecy import private_collector, with_terms
+from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
@@ -63,6 +64,7 @@ class Rounds:
     progress: Progress
     rows: Mapping[str, NDArray[Any]] | None
     spending: Spending
+    shares: Shares
     threads: int = 1
     watch: Watch = lambda round, kind, done, total: None
     server_state: State = field(default_factory=dict[str, NDArray[Any]])
@@ -237,7 +239,12 @@ class Rounds:
     def _new_collector(self, base: str) -> Collector:
         policy = self.experiment.rounds
         return Collector(
-            self.plan.manifest, base, policy.weight_cap, policy.staleness_exponent, self.experiment.reducer
+            self.plan.manifest,
+            base,
+            policy.weight_cap,
+            self.shares,
+            exponent=policy.staleness_exponent,
+            rule=self.experiment.reducer,
         )
 
     def _train_landed(self, round: engine.Round) -> None:

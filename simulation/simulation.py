@@ -29,6 +29,7 @@ from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
 from coterie.simulation.rounds import Rounds, Watch
+from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
 
@@ -160,7 +161,7 @@ def simulate_full(
     if resume and kept is None:
         raise ConfigurationError("Only a run with a folder can be resumed.", code="resume_without_folder")
     found = kept.load() if resume and kept is not None else None
-    with closing(open_engine(setting)) as opened:
+    with closing(open_engine(setting)) as opened, closing(Shares(workers)) as shares:
         if kept is not None and found is None:
             kept.clear()
         rounds = Rounds(
@@ -174,6 +175,7 @@ def simulate_full(
             progress=Progress(current=initial),
             rows=experiment.evaluation_rows(),
             spending=Spending(experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()),
+            shares=shares,
             watch=watch,
         )
         if found is not None:

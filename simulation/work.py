@@ -23,7 +23,9 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.claims import LocalTerms
 from coterie.protocol.codecs.randomness import derive, stream
 from coterie.protocol.codecs.table import choose
+from coterie.protocol.finite import all_finite
 from coterie.protocol.secagg import SecureTerms
+from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import Encoded, encode_update, of_plan
 
 PLAIN = "float32"
@@ -57,10 +59,10 @@ class Assignment:
 class Trained:
     """What a client sends back, and the state that stays pending with it.
 
-    sections: the vectors, for a codec that changes no value; update: else the update's bytes, as on the wire, or what
-    goes into a secret sum (see `coterie.simulation.ring`). size: the bytes that cross the wire in either case. loss:
-    the mean while training, where it was measured. refused: why there is no update, where a client of a secret sum
-    could not make one.
+    sections: the vectors, for a codec that changes no value, which are usable; update: else the update's bytes, as on
+    the wire, or what goes into a secret sum (see `coterie.simulation.ring`). size: the bytes that cross the wire in
+    either case. loss: the mean while training, where it was measured. refused: why there is no update, where what the
+    client has trained is not usable.
     """
 
     number: int
@@ -131,7 +133,7 @@ class Workplace:
         if assignment.secure is not None:
             return self._summed(told, assignment)
         if self._codec == PLAIN:
-            return replace(told, size=self._plain_size(told, assignment))
+            return self._plain(told, assignment)
         try:
             update, codec_state = self._encode(told, state, assignment)
         except CoterieError as error:
@@ -185,6 +187,16 @@ class Workplace:
             return replace(told, sections={}, refused=error.message)
         return replace(told, size=size, sections={}, update=update)
 
+    def _plain(self, told: Trained, assignment: Assignment) -> Trained:
+        """Never encoded, since that changes no value; and looked at here, where clients work side by side."""
+        size = self._plain_size(told, assignment)
+        try:
+            for spec in self.plan.manifest.sections:
+                _check(spec, told.sections[spec.name])
+        except UpdateRefused as error:
+            return replace(told, size=size, sections={}, refused=error.message)
+        return replace(told, size=size)
+
     def _encode(self, told: Trained, state: Tensors, assignment: Assignment) -> Encoded:
         specs = self.plan.manifest.sections
         return encode_update(
@@ -205,7 +217,7 @@ class Workplace:
         dtypes = tuple(vector.dtype.str for vector in told.sections.values())
         key = (dtypes, len(str(told.weight)), len(str(told.steps)))
         if key not in self._sizes:
-            # Of zeros: whether the values can be used is for the collector to say, of this update as of any other.
+            # Of zeros: whether the values can be used is not asked here.
             zeros = {name: np.zeros_like(vector) for name, vector in told.sections.items()}
             self._sizes[key] = len(self._encode(replace(told, sections=zeros), {}, assignment).data)
         return self._sizes[key]
@@ -249,6 +261,21 @@ def repeatable(seed: bytes) -> Entropy:
         return stream(seed, start, place)
 
     return draw
+
+
+def _check(spec: SectionSpec, vector: NDArray[Any]) -> None:
+    """Refuse what the wire would have refused."""
+    if vector.shape != (spec.length,):
+        raise UpdateRefused(
+            f"Section {spec.name!r} has {vector.size} elements; the plan says {spec.length}.", code="wrong_length"
+        )
+    if not all_finite(vector):
+        at = int(np.argmin(np.isfinite(vector)))
+        raise UpdateRefused(f"Section {spec.name!r} holds {vector[at]} at element {at}.", code="not_finite")
+    if spec.value_range is not None:
+        low, high = spec.value_range
+        if not bool(((vector >= low) & (vector <= high)).all()):
+            raise UpdateRefused(f"Section {spec.name!r} leaves the range {low} to {high}.", code="out_of_range")
 
 
 def _name(error: CoterieError, number: int, assignment: Assignment) -> None:

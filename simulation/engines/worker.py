@@ -44,8 +44,8 @@ class Worker:
             answer, tensors = perform(
                 self._workplace, job["kind"], job["number"], rows, state, self._weights[1], assignment
             )
-            if tensors:
-                shared.write(self._folder / job["out"], tensors)
+            # Where there is none too: what lies there is of another client.
+            shared.write(self._folder / job["out"], tensors)
         except CoterieError as error:
             return error_answer(error)
         return answer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
+from simulation_kit import CLIENTS, SCHEMA, Spoils, experiment, rows, same
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import FedProx, Scaffold
@@ -34,6 +34,24 @@ def test_an_engine_gives_the_weights_of_one_thread_bit_for_bit(engine: str, code
     assert same(expected.weights, found.weights)
     for one, other in zip(expected.history, found.history, strict=True):
         assert replace(one, seconds=None) == replace(other, seconds=None)
+
+
+SPOILS = Spoils(36)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["open", "secret sum"])
+def test_updates_that_cannot_be_used_are_left_out_by_every_engine(secure: bool) -> None:
+    """Those of the three largest of six clients, which come first, so that a worker's first answer is without one."""
+    clients, policy = CLIENTS[::-1], RoundPolicy(rounds=2, cohort=6, min_updates=3, evaluate_every=0)
+    wanted = experiment(secure_aggregation=secure, rounds=policy)
+    expected = simulate_full(wanted, clients, trainer=SPOILS)
+    assert len(expected.history.committed) == 2
+    for engine in EXACT:
+        found = simulate_full(wanted, clients, engine=engine, workers=2, trainer="test_engines:SPOILS")
+        assert same(expected.weights, found.weights)
+        for one, other in zip(expected.history, found.history, strict=True):
+            assert replace(one, seconds=None) == replace(other, seconds=None)
+    assert not same(expected.weights, simulate_full(wanted, clients).weights)
 
 
 def test_an_unknown_engine_is_refused_by_name() -> None:

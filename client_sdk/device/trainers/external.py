@@ -16,7 +16,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
 from coterie.errors import DataError, PlanRefused
-from coterie.protocol.finite import BLOCK, all_finite
+from coterie.protocol.finite import all_finite
 from coterie.protocol.metrics import EXAMPLES, MetricSums
 
 
@@ -86,7 +86,9 @@ class ExternalTrainer:
         delta = np.empty(manifest.layout.size, np.float32)
         for name, (start, stop) in manifest.layout.slices.items():
             new = _parameter(name, params, weights[name].shape)
-            if not _difference(new.reshape(-1), weights[name].reshape(-1), delta[start:stop]):
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.subtract(new, weights[name], out=delta[start:stop].reshape(new.shape))
+            if not all_finite(delta[start:stop]):
                 _require_finite(name, new)
         count = min(_whole("weight", weight), task.weight_cap)
         options.on_step(_whole("steps", steps))
@@ -142,17 +144,6 @@ def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, 
             f"fit returned {name!r} with shape {list(value.shape)}; it was {list(shape)}.", code="fit_result"
         )
     return value
-
-
-def _difference(new: NDArray[np.float32], old: NDArray[np.float32], out: NDArray[np.float32]) -> bool:
-    """new − old; whether all of it is finite. Block by block, so that what was just written is looked at in a cache."""
-    finite = True
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, new.size, BLOCK):
-            block = slice(start, start + BLOCK)
-            np.subtract(new[block], old[block], out=out[block])
-            finite = finite and all_finite(out[block])
-    return finite
 
 
 def _require_finite(name: str, value: NDArray[np.float32]) -> None:

@@ -1,0 +1,61 @@
+"""Work that threads share: every place is done once, and it does not matter how many threads there are."""
+
+from threading import Lock
+
+import numpy as np
+import pytest
+
+from coterie.simulation import shares
+from coterie.simulation.collect import fold
+from coterie.simulation.shares import Shares
+
+
+@pytest.fixture(autouse=True)
+def cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares.os, "cpu_count", lambda: 8)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("places", [range(0), range(1), range(5, 90, 7), range(8)])
+def test_every_place_is_in_one_share_and_shares_lie_together(threads: int, places: range) -> None:
+    shared, lock, taken = Shares(threads), Lock(), list[range]()
+
+    def work(share: range) -> None:
+        with lock:
+            taken.append(share)
+
+    shared.each(work, places)
+    shared.close()
+    assert [place for share in sorted(taken, key=lambda share: share.start) for place in share] == list(places)
+    assert len(taken) == max(1, min(threads, len(places)))
+
+
+@pytest.mark.parametrize("failing", [0, 3])
+def test_what_a_share_raises_is_raised_when_all_have_ended(failing: int) -> None:
+    shared, done = Shares(4), list[int]()
+
+    def work(share: range) -> None:
+        done.extend(share)
+        if failing in share:
+            raise ZeroDivisionError("on purpose")
+
+    with pytest.raises(ZeroDivisionError):
+        shared.each(work, range(4))
+    shared.close()
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_a_fold_is_the_weighted_sum_whoever_shares_it(count: int) -> None:
+    generator = np.random.Generator(np.random.PCG64(count))
+    vectors = [generator.normal(size=100_003).astype(np.float32) for _ in range(count)]
+    weights = generator.integers(0, 1000, count).astype(np.float64)
+    first = generator.normal(size=100_003)
+    sums: list[bytes] = []
+    for threads in (1, 2, 3):
+        total, shared = first.copy(), Shares(threads)
+        fold(total, vectors, weights, shared)
+        shared.close()
+        sums.append(total.tobytes())
+        np.testing.assert_allclose(total, first + weights @ np.array(vectors, np.float64), rtol=1e-12, atol=1e-9)
+    assert len(set(sums)) == 1
