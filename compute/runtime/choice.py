@@ -26,7 +26,10 @@ STEP_TOLERANCE = 1e-3
 ROUNDINGS, FREEDOM = 2.0**-22, 4.0
 # Of the CPU's time that another provider may need at most: a draw is not worth other bits.
 ADVANTAGE = 0.9
-WARM_UP, STEPS, LONGEST_S = 2, 20, 1.0
+STEPS, LONGEST_S = 20, 1.0
+# Steps before those that are timed, whose state is compared: a loop has two sets of memory, and the third step reads
+# again what the first one read. Drivers make their plans and kernels in them.
+COMPARED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ class StepCase:
 
 @dataclass(frozen=True)
 class _Right:
-    """What a step must give: the CPU's state after it, and how far each tensor of it may be from that."""
+    """What the first steps must give: the CPU's state after them, and how far each tensor of it may be from that."""
 
     state: Mapping[str, NDArray]
     freedom: Mapping[str, float]
@@ -68,7 +71,7 @@ class _Right:
         """What is wrong with a state; "" when nothing is."""
         apart = {name: distance(after[name], value) for name, value in self.state.items()}
         wrong = [name for name, far in apart.items() if far > self.freedom[name]]
-        return f"its step is {apart[wrong[0]]:.2g} from the CPU's in {wrong[0]!r}" if wrong else ""
+        return f"its steps are {apart[wrong[0]]:.2g} from the CPU's in {wrong[0]!r}" if wrong else ""
 
 
 @dataclass(frozen=True)
@@ -96,18 +99,18 @@ def timings(
     has a frozen front, with that alone.
 
     providers: asked for one after another, each when those before it are done. Each starts from the same state. Its
-    first step must agree with the CPU's, up to what rounding alone may change; a provider whose step differs, fails or
-    does not load has a fault. Takes at most about a second for each, and the time to load.
+    first steps must agree with the CPU's, up to what rounding alone may change; a provider whose steps differ, which
+    fails or does not load has a fault. Takes at most about a second for each, and the time to load.
     """
     cpu = provider_named(CPU)
     on_cpu = cpu.executable(case.data, threads=threads)
     ways = (False, True) if case.frozen and case.batch else (False,)
     right = _right(case, on_cpu)
-    first = _timed(cpu, lambda told: case.whole(on_cpu, told=told), case.feeds, right, clock)
+    first = _timed(cpu, lambda told: case.whole(on_cpu, told=told), case, right, clock)
     found = [first]
     for each in (each for each in providers if each.name != CPU):
         for trunk in ways:
-            timing = _timed(each, partial(_loop, case, each, threads, trunk), case.feeds, right, clock)
+            timing = _timed(each, partial(_loop, case, each, threads, trunk), case, right, clock)
             found.append(replace(timing, trunk=trunk))
     return tuple(found)
 
@@ -121,7 +124,7 @@ def fastest(found: Iterable[Timing]) -> Timing:
 
 
 def _right(case: StepCase, on_cpu: Executable) -> _Right:
-    """What the CPU makes of the step, and of the same step from weights that are a few roundings off."""
+    """What the CPU makes of the first steps, and of the same from weights that are a few roundings off."""
     rng = np.random.default_rng(0)
 
     def off(value: NDArray) -> NDArray:
@@ -131,7 +134,8 @@ def _right(case: StepCase, on_cpu: Executable) -> _Right:
 
     def after(state: Mapping[str, NDArray]) -> dict[str, NDArray]:
         loop = replace(case, state=state).whole(on_cpu)
-        loop.step(case.feeds)
+        for _ in range(COMPARED):
+            loop.step(case.feeds)
         return loop.state()
 
     state = after(case.state)
@@ -151,7 +155,7 @@ def _loop(case: StepCase, provider: Provider, threads: int, trunk: bool, told: T
 def _timed(
     provider: Provider,
     load: Callable[[Told], SteadyLoop | HybridLoop],
-    feeds: Mapping[str, NDArray],
+    case: StepCase,
     right: _Right,
     clock: Callable[[], float],
 ) -> Timing:
@@ -161,15 +165,14 @@ def _timed(
     except CoterieError as error:
         return Timing(provider, inf, error.message)
     try:
-        loop.step(feeds)
+        for _ in range(COMPARED):
+            loop.step(case.feeds)
         if fault := right.fault(loop.state()):
             return Timing(provider, inf, fault, wrong=True)
-        for _ in range(WARM_UP):
-            loop.step(feeds)
         best, begun = inf, clock()
         for _ in range(STEPS):
             before = clock()
-            loop.step(feeds)
+            loop.step(case.feeds)
             best = min(best, clock() - before)
             if clock() - begun > LONGEST_S:
                 break

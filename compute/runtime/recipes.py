@@ -58,9 +58,9 @@ class Recipe:
         graph = trace_named(build, specs)
         return optimise(graph) if self.optimised else graph
 
-    def feeds(self, graph: Graph) -> dict[str, NDArray]:
-        """Inputs that depend on the recipe's name alone; tensors of rank 0 as [1]."""
-        rng = np.random.default_rng([ord(letter) for letter in self.name])
+    def feeds(self, graph: Graph, draw: int = 0) -> dict[str, NDArray]:
+        """Inputs that depend on the recipe's name and the number of the draw alone; tensors of rank 0 as [1]."""
+        rng = np.random.default_rng([draw, *(ord(letter) for letter in self.name)])
         feeds: dict[str, NDArray] = {}
         for name, value in graph.inputs.items():
             shape = value.type.shape or (1,)

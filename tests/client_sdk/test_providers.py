@@ -37,12 +37,12 @@ from coterie.compute.runtime.quarantine import identity_of
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.protocol.rounds import RoundPolicy
-from tests.compute.providers.fakes import failing, made, off, rounding
+from tests.compute.providers.fakes import failing, made, off, rounding, stale
 
 TASK = LocalTask(experiment="exp", round=1, seed=7)
 PLAN = compile_plan(experiment(epochs=3))
-# Before the first step of a training a provider has made these: one that is compared, some to warm up, some timed.
-TRIED = 1 + choice.WARM_UP + choice.STEPS
+# Before the first step of a training a provider has made these: some that are compared, some timed.
+TRIED = choice.COMPARED + choice.STEPS
 
 
 def counting(tried: list[str], *, wrong: str = "") -> Callable[[Provider], ConformanceReport]:
@@ -142,8 +142,9 @@ def test_a_provider_that_fails_in_a_pass_over_rows_costs_nothing() -> None:
     assert told(frail)[-1] == ("Frail", "failed")
 
 
-def test_a_provider_whose_step_differs_is_quarantined_whatever_its_recipes_say() -> None:
-    providers = desk(made("Wrong", off))
+@pytest.mark.parametrize("wrong", [made("Wrong", off), stale("Wrong")], ids=["off", "stale"])
+def test_a_provider_whose_steps_differ_is_quarantined_whatever_its_recipes_say(wrong: Provider) -> None:
+    providers = desk(wrong)
     train(providers)
     states = {news.state: news for news in providers.news()}
     assert list(states) == ["trusted", "failed", "chosen"] and states["chosen"].provider == CPU

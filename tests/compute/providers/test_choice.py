@@ -6,7 +6,7 @@ from math import isinf
 
 import pytest
 
-from coterie.compute.runtime.choice import ADVANTAGE, Timing, fastest, timings
+from coterie.compute.runtime.choice import ADVANTAGE, COMPARED, Timing, fastest, timings
 from coterie.compute.runtime.devices import Provider, provider_named
 from coterie.compute.runtime.session import CPU
 from tests.compute.providers.fakes import failing, made, off
@@ -54,4 +54,4 @@ def test_a_slow_step_is_not_measured_for_long() -> None:
     runs = count()
     counted = made("Counted", lambda results: (next(runs), results)[1])
     timings(case(), [counted], clock=ticking(0.6))
-    assert next(runs) == 1 + 2 + 1  # the step that is compared, two to warm up, and one of a second's length
+    assert next(runs) == COMPARED + 1  # and one of a second's length

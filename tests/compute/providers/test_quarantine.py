@@ -11,7 +11,7 @@ from coterie.compute.runtime.devices import Provider, discover, provider_named
 from coterie.compute.runtime.quarantine import failure, identity_of, verdict_on, verdicts
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.verdict import Verdict
-from tests.compute.providers.fakes import failing, made, off
+from tests.compute.providers.fakes import failing, made, off, stale
 
 GOOD, WRONG = made("Good"), made("Wrong", off)
 
@@ -50,8 +50,9 @@ def test_other_recipes_are_another_trial(monkeypatch: pytest.MonkeyPatch) -> Non
     ("provider", "trusted", "reason"),
     [
         (GOOD, True, ""),
+        (stale("Stale"), False, "differs in 'add', differs in 'subtract'"),
         (WRONG, False, "differs in 'add', differs in 'subtract'"),
-        (failing("Frail", 3), False, "failed in 'divide', failed in 'negative', failed in"),
+        (failing("Frail", 3), False, "failed in 'subtract', failed in 'multiply', failed in"),
     ],
     ids=lambda value: value.name if isinstance(value, Provider) else "",
 )
