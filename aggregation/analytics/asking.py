@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie import errors
+from coterie.aggregation.analytics.bound import Terms
+from coterie.aggregation.analytics.noise import Noised, checked, deviation
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import TALLY, TOLD, Rule, method, most_rows
+from coterie.aggregation.analytics.rule import LARGEST_EXACT, TALLY, TOLD, Rule, method, most_rows, shapes_of
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
@@ -29,15 +31,17 @@ def ask(
     batch_size: int | None = None,
     seed: int = 0,
     secure_aggregation: SecureAggregation | bool | None = None,
+    privacy: Noised | None = None,
     **policy: Any,
 ) -> Experiment:
     """The experiment that asks ``clients`` clients in each of the query's rounds; `simulate` and `submit` take it.
 
     batch_size: rows that a device adds up at a time; when None 256, or as many as keep whole sums exact.
-    secure_aggregation: as in `Experiment`; whole sums stay exact in it for up to 255 clients. policy:
-    further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError
-    (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, and for a batch that
-    is too large.
+    secure_aggregation: as in `Experiment`; whole sums stay exact in it for up to 255 clients. privacy: hides every
+    client as a whole, in the population's ledger; its ``clip`` is in rows: see `coterie.aggregation.analytics.bound`.
+    policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises
+    errors.ExperimentError (``query_invalid``) for a column that the schema does not have or the query cannot be asked
+    of, for a batch that is too large, and for privacy that sums cannot have.
     """
     columns = {feature.name: feature for feature in schema.features}
     if query.column not in (*columns, schema.label.name):
@@ -47,22 +51,34 @@ def ask(
             code="query_invalid",
         )
     feature = columns.get(query.column)
-    most = most_rows(query.rule, 1 if feature is None else feature.size)
-    _check(query, feature, batch_size or 1, most)
-    model = _Asked(query.rule, feature, len(columns) == 1)
-    return Experiment(
-        name=name or f"{query.rule.name} of {query.column}",
-        model=model,
-        schema=schema,
-        loss=model.of_label if model.feature is None else linear,
-        optimizer=sgd(1.0),
-        algorithm=method(query.rule),
-        batch_size=min(most, ROWS) if batch_size is None else batch_size,
-        holdout=0.0,
-        seed=seed,
-        secure_aggregation=secure_aggregation,
-        rounds=RoundPolicy(rounds=query.rule.rounds, cohort=clients, evaluate_every=0, weight_cap=1 << 24, **policy),
-    )
+    elements = 1 if feature is None else feature.size
+
+    def asked(rule: Rule) -> Experiment:
+        most = most_rows(rule, elements)
+        _check(query, feature, batch_size or 1, most)
+        model = _Asked(rule, feature, len(columns) == 1)
+        cap = 1 if rule.clipped else LARGEST_EXACT
+        return Experiment(
+            name=name or f"{rule.name} of {query.column}",
+            model=model,
+            schema=schema,
+            loss=model.of_label if model.feature is None else linear,
+            optimizer=sgd(1.0),
+            algorithm=method(rule),
+            batch_size=min(most, ROWS) if batch_size is None else batch_size,
+            holdout=0.0,
+            seed=seed,
+            secure_aggregation=secure_aggregation,
+            privacy=privacy,
+            rounds=RoundPolicy(rounds=rule.rounds, cohort=clients, evaluate_every=0, weight_cap=cap, **policy),
+        )
+
+    if privacy is None:
+        return asked(query.rule)
+    terms = Terms(clip=checked(f"The query {query.rule.name}", privacy).clip, noise=1.0, elements=elements)
+    # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
+    provisional = query.noised(terms)
+    return asked(query.noised(replace(terms, noise=deviation(asked(provisional), shapes_of(provisional)))))
 
 
 def _check(query: Query[Any], feature: Feature | None, rows: int, most: int) -> None:

@@ -1,10 +1,17 @@
-"""How many rows the clients hold together. Exact below 2**24 rows a client and 2**48 in all."""
+"""How many rows the clients hold together. Exact below 2**24 rows a client and 2**48 in all.
+
+Under differential privacy no client counts for more than the clip, in rows, and the number has the noise's standard
+error.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from coterie.aggregation.analytics.bound import Shortened, Terms
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import Rule, Told
 from coterie.aggregation.reducers import Vector
@@ -16,19 +23,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Count:
-    """rows: of all clients that were asked."""
+    """rows: of all clients that were asked; whole without noise. error: its standard error. shortened: the clients of
+    whose rows not all count; None without noise.
+    """
 
-    rows: int
+    rows: float
+    error: float = 0.0
+    shortened: Shortened | None = None
 
 
-def count_rule() -> Rule:
-    """The rule of `count`."""
-    return Rule(name="count", parameters={}, size=1, contribute=_one, told={})
+def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> Rule:
+    """The rule of `count`. clip, noise, elements: see `Terms`."""
+    terms = Terms.read("count", clip, noise, elements)
+    bound = terms.bound(np.array([1.0, 0.0]))
+    return Rule(
+        name="count",
+        parameters=terms.parameters,
+        size=1 if bound is None else 2,
+        contribute=_one if bound is None else _one_and_none,
+        told=terms.told,
+        bound=bound,
+    )
 
 
 def count(column: str) -> Query[Count]:
     """The number of rows. Every row has every column, so any column will do."""
-    return Query(column, count_rule(), _read)
+    return Query(column, count_rule(), lambda terms: count_rule(**terms.parameters), _read)
 
 
 def _one(values: Array, told: Arrays) -> Array:
@@ -37,5 +57,13 @@ def _one(values: Array, told: Arrays) -> Array:
     return xp.ones((values.shape[0], 1))
 
 
-def _read(total: Vector, told: Told) -> Count:
-    return Count(int(total[0]))
+def _one_and_none(values: Array, told: Arrays) -> Array:
+    from coterie.compute import numpy as xp
+
+    return xp.concat([_one(values, told), xp.zeros((values.shape[0], 1))], axis=1)
+
+
+def _read(rule: Rule, total: Vector, told: Told) -> Count:
+    if rule.bound is None:
+        return Count(int(total[0]))
+    return Count(float(total[0]), float(rule.bound.deviations()[0]), rule.bound.shortened(total))

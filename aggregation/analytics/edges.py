@@ -42,6 +42,50 @@ def size(edges: Edges) -> int:
     return 1 + edges.size
 
 
+def inside(values: Array, told: Arrays) -> Array:
+    """For each row: how many values it has, how many lie in each bin, and a zero, ``[B, 2 + bins of all intervals]``:
+    what is noised, since a value is in one bin of an interval and below many edges. values: ``[B, elements]``.
+    """
+    under = _under(values, told)
+    return _with_ends(values, under[:, :, 1:] - under[:, :, :-1])
+
+
+def parted(values: Array, told: Arrays) -> Array:
+    """As `inside`, with what lies below and above all bins of an interval as the first and the last of its bins."""
+    from coterie.compute import numpy as xp
+
+    under = _under(values, told)
+    above = float(values.shape[1]) - under[:, :, -1:]
+    return _with_ends(values, xp.concat([under[:, :, :1], under[:, :, 1:] - under[:, :, :-1], above], axis=2))
+
+
+def _under(values: Array, told: Arrays) -> Array:
+    """How many values of each row lie below each edge, ``[B, intervals, edges]``."""
+    from coterie.compute import numpy as xp
+
+    return xp.reshape(below(values, told)[:, 1:], (values.shape[0], *told[EDGES].shape))
+
+
+def _with_ends(values: Array, bins: Array) -> Array:
+    from coterie.compute import numpy as xp
+
+    rows, elements = values.shape
+    flat = xp.reshape(bins, (rows, -1))
+    return xp.concat([xp.ones((rows, 1)) * float(elements), flat, xp.zeros((rows, 1))], axis=1)
+
+
+def parts(total: Vector, edges: Edges) -> Vector:
+    """``[intervals, bins + 2]``: values below, in each bin and above, of what `parted` makes."""
+    return total[1:-1].reshape(edges.shape[0], edges.shape[1] + 1)
+
+
+def part_weights(edges: Edges, elements: int) -> Vector:
+    """The weights (see `bound`) of what `parted` makes: the number of values is what all parts make together."""
+    weights = np.full(edges.shape[0] * (edges.shape[1] + 1) + 2, 1 / (elements * edges.shape[0] ** 0.5))
+    weights[[0, -1]] = 0
+    return weights
+
+
 def counts(total: Vector, edges: Edges) -> tuple[float, Vector, Vector]:
     """(number of values; values below each interval ``[intervals]``; values in each bin ``[intervals, bins]``)."""
     under = total[1:].reshape(edges.shape)

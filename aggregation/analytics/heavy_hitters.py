@@ -11,16 +11,33 @@ If each round asks another sample of m rows, a value of frequency p ≥ fraction
 at most exp(−2m (p − fraction)²) (Hoeffding), and a value of frequency p < fraction is reported with at most
 exp(−2m (fraction − p)²). Growing prefixes by rounds follows Zhu, Kairouz, McMahan, Sun and Li: "Federated Heavy Hitters
 Discovery with Differential Privacy" (2020), whose votes of single clients are here sums over rows.
+
+Under differential privacy a prefix is followed from the threshold T on: the fraction of all n values, or where that is
+more, what noise alone reaches anywhere in a round with a chance of `noise.FALSE`. Let s be the deviation of the noise
+on a count less the threshold, R the rounds, and Φ the normal distribution. Rounds have noise of their own, so a value
+that occurs c times
+
+    is missed              with probability at most 1 − Φ((c − T)/s)ᴿ
+    is reported            with probability at most Φ((c − T)/s)
+
+At the threshold itself that is 1 − 2⁻ᴿ and ½: ask for a smaller fraction than what must not be missed (`sure_from`).
+Counts of what is reported are those of the last round, which a value near T passes the easier the more noise adds to
+it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
+from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bracket import WRONG
 from coterie.aggregation.analytics.checks import number, whole
-from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, size
+from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, inside, size
+from coterie.aggregation.analytics.noise import above_noise
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import Rule, Told
 from coterie.aggregation.reducers import Vector
@@ -28,53 +45,104 @@ from coterie.aggregation.reducers import Vector
 MOST_BITS, MOST_STEP = 24, 8
 """float32 holds every whole number up to 2**24, so that is the largest domain."""
 LEAST_FRACTION = 1e-4
-FOUND, HIGH, LOW = "found", "times/high", "times/low"
+FOUND, HIGH, LOW, THRESHOLD = "found", "times/high", "times/low", "threshold"
 NOTHING = np.float32(-1)
+ENOUGH = 1 - 1e-12
+"""A fraction such as 0.07 is not what it says in binary: 7 of 100 must be enough."""
+OF_VALUES = 0.25
+"""What the number of values weighs beside the counts: it is needed times the fraction only."""
 
 
 @dataclass(frozen=True)
 class HeavyHitters:
     """values: how many there are in all. threshold: the count that a value must reach. found: value → count, the most
-    frequent first.
+    frequent first. Numbers are whole without noise. rounds: how many it took.
+
+    values_error, error: the standard errors of the number of values and of every count. margin: that of a count less
+    the threshold. shortened: the clients of whose rows not all count in full; None without noise.
     """
 
-    values: int
+    values: float
     threshold: float
-    found: dict[int, int]
+    found: dict[int, float]
+    rounds: int
+    values_error: float = 0.0
+    error: float = 0.0
+    margin: float = 0.0
+    shortened: Shortened | None = None
+
+    def missed(self, times: float) -> float:
+        """The probability with which a value that occurs so often is missed: at most this, see the module."""
+        return 1 - self._passes(times) ** self.rounds
+
+    def reported(self, times: float) -> float:
+        """The probability with which a value that occurs so often is reported: at most this, see the module."""
+        return self._passes(times)
+
+    @property
+    def sure_from(self) -> float:
+        """How often a value must occur to be missed with a probability of at most `WRONG`."""
+        return self.threshold + self.margin * NormalDist().inv_cdf((1 - WRONG) ** (1 / self.rounds))
+
+    def _passes(self, times: float) -> float:
+        if not self.margin:
+            return float(times >= self.threshold * ENOUGH)
+        return NormalDist().cdf((times - self.threshold) / self.margin)
 
 
-def heavy_hitters_rule(bits: float, fraction: float, step: float) -> Rule:
-    """The rule of `heavy_hitters`. Raises errors.ExperimentError (``query_invalid``)."""
+def heavy_hitters_rule(
+    bits: float, fraction: float, step: float, clip: float = 0, noise: float = 0, elements: float = 1
+) -> Rule:
+    """The rule of `heavy_hitters`. clip, noise, elements: see `Terms`.
+
+    Raises errors.ExperimentError (``query_invalid``).
+    """
     length = whole("heavy_hitters", "bits", bits, least=1, most=MOST_BITS)
     stride = min(whole("heavy_hitters", "step", step, least=1, most=MOST_STEP), length)
     share = number("heavy_hitters", "fraction", fraction, least=LEAST_FRACTION, most=1)
+    terms = Terms.read("heavy_hitters", clip, noise, elements)
     slots, rounds = int(1 / share + 1e-9), -(-length // stride)
     edges = np.full((slots, (1 << stride) + 1), NOWHERE, np.float32)
     edges[0] = _cut(0, length, stride)
+    bound = terms.bound(_weights(slots << stride, terms.elements))
+
+    def counted(total: Vector, told: Told) -> tuple[Vector, float]:
+        """The count in each bin ``[slots, bins]``, and what it must reach."""
+        if bound is None:
+            values, _, found = counts(total, told[EDGES])
+            return found, share * values * ENOUGH
+        used = np.diff(told[EDGES], axis=1) > 0
+        noise_alone = above_noise(float(bound.deviations()[1]), int(used.sum()))
+        return np.where(used, total[1:-1].reshape(used.shape), 0.0), max(share * float(total[0]), noise_alone)
 
     def advance(total: Vector, told: Told, round: int) -> Told:
         left = length - round * stride  # bits that are still open after this round
-        values, _, inside = counts(total, told[EDGES])
+        found, least = counted(total, told)
         starts = told[EDGES][:, :-1]
-        # A fraction such as 0.07 is not what it says in binary: 7 of 100 must be enough.
-        frequent = (inside >= share * values * (1 - 1e-12)) & (inside > 0)
+        frequent = (found >= least) & (found > 0)
         # The most frequent first, and of equals the smallest.
-        order = np.lexsort((starts[frequent], -inside[frequent]))[:slots]
-        prefixes, times = starts[frequent][order], inside[frequent][order]
+        order = np.lexsort((starts[frequent], -found[frequent]))[:slots]
+        prefixes, times = starts[frequent][order], found[frequent][order]
         after = np.full_like(told[EDGES], NOWHERE)
         if left > 0:
             for slot, start in enumerate(prefixes.tolist()):
                 after[slot] = _cut(int(start), left, stride)
-        return {EDGES: after, **_listed(slots, prefixes if left <= 0 else prefixes[:0], times)}
+        said = {} if bound is None else {**terms.told, THRESHOLD: np.array([least], np.float32)}
+        return {EDGES: after, **_listed(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
 
     return Rule(
         name="heavy_hitters",
-        parameters={"bits": float(length), "fraction": share, "step": float(stride)},
-        size=size(edges),
-        contribute=below,
-        told={EDGES: edges, **_listed(slots, np.zeros(0, np.float32), np.zeros(0))},
+        parameters={"bits": float(length), "fraction": share, "step": float(stride), **terms.parameters},
+        size=size(edges) if bound is None else bound.weights.size,
+        contribute=below if bound is None else inside,
+        told={
+            EDGES: edges,
+            **_listed(slots, np.zeros(0, np.float32), np.zeros(0)),
+            **({} if bound is None else {**terms.told, THRESHOLD: np.zeros(1, np.float32)}),
+        },
         advance=advance,
         rounds=rounds,
+        bound=bound,
     )
 
 
@@ -84,15 +152,38 @@ def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> 
 
     Raises errors.ExperimentError (``query_invalid``).
     """
-    rule = heavy_hitters_rule(bits, fraction, step)
 
-    def read(total: Vector, told: Told) -> HeavyHitters:
-        times = told[HIGH].astype(np.float64) + told[LOW]
-        known = told[FOUND] != NOTHING
-        found = dict(zip(told[FOUND][known].astype(int).tolist(), times[known].astype(int).tolist(), strict=True))
-        return HeavyHitters(int(total[0]), rule.parameters["fraction"] * float(total[0]), found)
+    def noised(terms: Terms) -> Rule:
+        return heavy_hitters_rule(bits, fraction, step, **terms.parameters)
 
-    return Query(column, rule, read)
+    return Query(column, heavy_hitters_rule(bits, fraction, step), noised, _read)
+
+
+def _read(rule: Rule, total: Vector, told: Told) -> HeavyHitters:
+    times = told[HIGH].astype(np.float64) + told[LOW]
+    known = told[FOUND] != NOTHING
+    values, found, share = told[FOUND][known].astype(int).tolist(), times[known], rule.parameters["fraction"]
+    if rule.bound is None:
+        counted = dict(zip(values, found.astype(int).tolist(), strict=True))
+        return HeavyHitters(int(total[0]), share * float(total[0]), counted, rule.rounds)
+    of_values, of_counts = (float(s) for s in rule.bound.deviations()[:2])
+    return HeavyHitters(
+        values=float(total[0]),
+        threshold=float(told[THRESHOLD][0]),
+        found=dict(zip(values, found.tolist(), strict=True)),
+        rounds=rule.rounds,
+        values_error=of_values,
+        error=of_counts,
+        margin=math.hypot(of_counts, share * of_values),
+        shortened=rule.bound.shortened(total),
+    )
+
+
+def _weights(bins: int, elements: int) -> Vector:
+    """The weights (see `bound`) of the number of values and of all bins, of which one value is in one at most."""
+    weights = np.ones(bins + 2)
+    weights[0], weights[-1] = OF_VALUES, 0
+    return weights / (elements * math.sqrt(1 + OF_VALUES**2))
 
 
 def _cut(start: int, bits: int, step: int) -> Edges:

@@ -9,6 +9,13 @@ Therefore, if the same rows answer every round:
                    numbers; the value given is the middle, so it is wrong by at most half of that
     rank error     none: the counts are exact
 
+Under differential privacy a round tells between which edges the quantile lies but for a small chance (see `bracket`),
+and the next round cuts these into bins. So with probability 1 − `bracket.WRONG`, all quantiles of an answer lie in
+their intervals, and the rank of every value of an interval is off by at most `rank_error` of all values. An interval
+narrows until the counts between its ends are no more than noise; few bins and more rounds narrow it further, since what
+lies below an edge has the noise of all counts. Where noise leaves open whether a quantile lies in the range, its bound
+there is infinite.
+
 If each round asks another sample of m rows, a rank is wrong by at most n · √(ln(2/δ) / 2m) with probability 1 − δ
 (Dvoretzky, Kiefer and Wolfowitz, with Massart's constant, 1990), and so is the choice of the bin.
 """
@@ -17,33 +24,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coterie import errors
+from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bracket import bracket, sureness
 from coterie.aggregation.analytics.checks import number, span, whole
-from coterie.aggregation.analytics.edges import EDGES, Edges, below, counts, cut, even, size
+from coterie.aggregation.analytics.edges import (
+    EDGES,
+    Edges,
+    below,
+    counts,
+    cut,
+    even,
+    part_weights,
+    parted,
+    parts,
+    size,
+)
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import Rule, Told
 from coterie.aggregation.reducers import Vector
 
 MOST_LEVELS, MOST_BINS, MOST_ROUNDS = 8, 1 << 12, 32
-SIDE = "side"
-"""``[levels]``: −1 where the quantile lies below the range that was asked about, 1 where it lies above, else 0."""
+SIDE, SURE, RANK = "side", "sure", "rank"
+"""``[levels]``: −1 where the quantile lies below the range that was asked about, 1 where it lies above, else 0. Of
+noised ones also, for the lower and the upper end of each interval, ``[levels, 2]``: one where the quantile lies on this
+side of it for certain; and how far the end's rank may be from the quantile's.
+"""
 
 
 @dataclass(frozen=True)
 class Quantile:
     """level: q. value: the middle of [lower, upper), which holds the quantile; ±inf outside the range that was asked
     about, with that end of the range as the other bound. Where a later round asked other rows, whose quantile lies
-    outside what an earlier one left, the value is the near end of that, and the error infinite.
+    outside what an earlier one left, the value is the near end of that, and the error infinite. Where noise leaves open
+    whether it lies in the range, the bound there is infinite. rank_error: see the module's docstring.
     """
 
     level: float
     value: float
     lower: float
     upper: float
+    rank_error: float = 0.0
 
     @property
     def error(self) -> float:
@@ -53,10 +78,14 @@ class Quantile:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """values: how many there are; quantiles: in the order that was asked for."""
+    """values: how many there are; whole without noise. quantiles: in the order that was asked for. values_error: the
+    standard error of their number. shortened: the clients of whose rows not all count in full; None without noise.
+    """
 
-    values: int
+    values: float
     quantiles: tuple[Quantile, ...]
+    values_error: float = 0.0
+    shortened: Shortened | None = None
 
 
 def quantiles_rule(
@@ -72,13 +101,25 @@ def quantiles_rule(
     q5: float | None = None,
     q6: float | None = None,
     q7: float | None = None,
+    clip: float = 0,
+    noise: float = 0,
+    elements: float = 1,
 ) -> Rule:
-    """The rule of `quantiles`, whose levels are q0, q1, …. Raises errors.ExperimentError (``query_invalid``)."""
+    """The rule of `quantiles`, whose levels are q0, q1, …. clip, noise, elements: see `Terms`.
+
+    Raises errors.ExperimentError (``query_invalid``).
+    """
     bounds, cuts = span("quantiles", low, high), whole("quantiles", "bins", bins, least=2, most=MOST_BINS)
     turns = whole("quantiles", "rounds", rounds, least=1, most=MOST_ROUNDS)
     levels = [level for level in (q0, q1, q2, q3, q4, q5, q6, q7) if level is not None]
     asked = [number("quantiles", "a level", level, least=0, most=1) for level in levels]
+    terms = Terms.read("quantiles", clip, noise, elements)
     edges = np.repeat(even(*bounds, cuts)[np.newaxis], len(asked), axis=0)
+    largest = max(map(abs, bounds))
+    weights = part_weights(edges, terms.elements)
+    bound = terms.bound(weights)
+    of_counts = 0.0 if bound is None else float(bound.deviations()[1])
+    sure = sureness(len(asked) * turns, cuts)
 
     def advance(total: Vector, told: Told, round: int) -> Told:
         values, under, inside = counts(total, told[EDGES])
@@ -96,9 +137,30 @@ def quantiles_rule(
             else:
                 chosen = int(np.searchsorted(reached, rank))
                 row = told[EDGES][index]
-                after[index] = cut(row[chosen], row[chosen + 1], cuts, max(map(abs, bounds)))
+                after[index] = cut(row[chosen], row[chosen + 1], cuts, largest)
         return {EDGES: after, SIDE: side}
 
+    def advance_noised(total: Vector, told: Told, round: int) -> Told:
+        after = {name: value.copy() for name, value in told.items()}
+        for index, (level, counted) in enumerate(zip(asked, parts(total, told[EDGES]), strict=True)):
+            found, row, ends = bracket(counted, level, of_counts, sure), told[EDGES][index], told[SURE][index]
+            lower, upper = found.lower, found.upper
+            if told[SIDE][index] or (lower is not None and upper is not None and lower >= upper):
+                continue  # noise that contradicts itself says nothing
+            if (upper == 0 and ends[0]) or (lower == cuts and ends[1]):
+                continue  # nor does noise that contradicts what an earlier round is sure of
+            after[SURE][index] = np.maximum(ends, [lower is not None, upper is not None])
+            after[RANK][index] = np.minimum(told[RANK][index], [found.under, found.over])
+            if upper == 0 or lower == cuts:
+                after[SIDE][index] = -1 if upper == 0 else 1
+                continue
+            first, last = lower or 0, cuts if upper is None else upper
+            after[EDGES][index] = cut(row[first], row[last], cuts, largest)
+        return after
+
+    first_told = {EDGES: edges, SIDE: np.zeros(len(asked), np.float32)}
+    unsure = np.array([[level, 1 - level] for level in asked], np.float32)
+    first_noised = {SURE: np.zeros_like(unsure), RANK: unsure}
     return Rule(
         name="quantiles",
         parameters={
@@ -107,12 +169,14 @@ def quantiles_rule(
             "bins": float(cuts),
             "rounds": float(turns),
             **{f"q{index}": level for index, level in enumerate(asked)},
+            **terms.parameters,
         },
-        size=size(edges),
-        contribute=below,
-        told={EDGES: edges, SIDE: np.zeros(len(asked), np.float32)},
-        advance=advance,
+        size=size(edges) if bound is None else weights.size,
+        contribute=below if bound is None else parted,
+        told=first_told if bound is None else {**first_told, **first_noised, **terms.told},
+        advance=advance if bound is None else advance_noised,
         rounds=turns,
+        bound=bound,
     )
 
 
@@ -128,16 +192,33 @@ def quantiles(
         raise errors.ExperimentError(
             f"quantiles: one to {MOST_LEVELS} levels can be asked for at once, got {len(levels)}.", code="query_invalid"
         )
-    rule = quantiles_rule(low, high, bins, rounds, *levels)
 
-    def read(total: Vector, told: Told) -> Quantiles:
+    def noised(terms: Terms) -> Rule:
+        return quantiles_rule(low, high, bins, rounds, *levels, **terms.parameters)
+
+    def read(rule: Rule, total: Vector, told: Told) -> Quantiles:
         found = tuple(
             _quantile(level, row, side, low, high)
             for level, row, side in zip(levels, told[EDGES], told[SIDE].tolist(), strict=True)
         )
-        return Quantiles(int(total[0]), found)
+        if rule.bound is None:
+            return Quantiles(int(total[0]), found)
+        counted = parts(total, told[EDGES])
+        # Every level counted all values for itself.
+        error = float(rule.bound.deviations()[1]) * math.sqrt(counted.shape[1] / counted.shape[0])
+        unsure = tuple(
+            _unsure(quantile, ends, float(ranks.max()))
+            for quantile, ends, ranks in zip(found, told[SURE], told[RANK], strict=True)
+        )
+        return Quantiles(float(counted.sum()) / len(counted), unsure, error, rule.bound.shortened(total))
 
-    return Query(column, rule, read)
+    return Query(column, quantiles_rule(low, high, bins, rounds, *levels), noised, read)
+
+
+def _unsure(found: Quantile, ends: Edges, rank: float) -> Quantile:
+    """The quantile, without the bounds that noise leaves open."""
+    lower, upper = found.lower if ends[0] else -math.inf, found.upper if ends[1] else math.inf
+    return replace(found, lower=lower, upper=upper, rank_error=rank)
 
 
 def _quantile(level: float, row: Edges, side: float, low: float, high: float) -> Quantile:

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.analytics.bound import Terms
+from coterie.aggregation.analytics.noise import NOISE
 from coterie.aggregation.analytics.rule import HIGH, LOW, TOLD, Rule, Told
 from coterie.aggregation.reducers import Vector
 
@@ -20,24 +22,30 @@ Answer = TypeVar("Answer")
 class Query(Generic[Answer]):
     """A question about one column: a feature of the schema, every element of which counts, or the label.
 
-    read(total, told): the answer, from the last round's sums and what devices would be told next.
+    rule: without noise. noised(terms): the rule with noise. read(rule, total, told): the answer, from the last round's
+    sums and what devices would be told next.
     """
 
     column: str
     rule: Rule
-    read: Callable[[Vector, Told], Answer]
+    noised: Callable[[Terms], Rule]
+    read: Callable[[Rule, Vector, Told], Answer]
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Answer:
-        """The answer that a model version holds. Raises errors.InputError (``query_mismatch``) for what is none of this
-        query's.
+        """The answer that a model version holds; of a noised one with its errors, whose size the version says.
+
+        Raises errors.InputError (``query_mismatch``) for what is none of this query's; errors.ExperimentError
+        (``query_unanswered``) where noise hides what everything else is divided by.
         """
-        wanted = {HIGH, LOW, *(TOLD + name for name in self.rule.told)}
-        if set(version) != wanted or version[HIGH].shape != (self.rule.size,):
+        noise = version.get(TOLD + NOISE)
+        rule = self.rule if noise is None else self.noised(Terms.told_in(self.rule.name, noise))
+        wanted = {HIGH, LOW, *(TOLD + name for name in rule.told)}
+        if set(version) != wanted or version[HIGH].shape != (rule.size,):
             raise errors.InputError(
-                f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}; the query {self.rule.name} has "
-                f"{self.rule.size} sums under {HIGH}.",
+                f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}; the query {rule.name} has "
+                f"{rule.size} sums under {HIGH}.",
                 hint="Read the version of the experiment that was made from this very query.",
                 code="query_mismatch",
             )
         total = version[HIGH].astype(np.float64) + version[LOW]
-        return self.read(total, {name: version[TOLD + name] for name in self.rule.told})
+        return self.read(rule, total, {name: version[TOLD + name] for name in rule.told})

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.analytics.bound import Bound
 from coterie.aggregation.horizontal.algorithm import (
     Aggregates,
     Algorithm,
@@ -65,9 +66,10 @@ class Sums(Protocol):
     """What server and devices must know of sums, whatever each row adds to them; `Rule` says what the fields are.
 
     largest: what a client's sums may reach; a larger one is refused. clipped: whether the sums travel as the change of
-    the version, shortened to a public norm, so that the noise of user-level privacy can be made for them; every client
-    then counts once, and the sums of all are estimated. samples: whether some of a client's rows will do, as many as
-    the experiment's ``max_steps`` let it take.
+    the version, shortened to a public norm, so that noise can be made for them that hides a client; the sums of all are
+    then estimated. bound: how a client weighs and shortens them itself, and says that it did; None where they are sent
+    as they are. samples: whether some of a client's rows will do, as many as the experiment's ``max_steps`` let it
+    take.
     """
 
     @property
@@ -89,6 +91,8 @@ class Sums(Protocol):
     @property
     def clipped(self) -> bool: ...
     @property
+    def bound(self) -> Bound | None: ...
+    @property
     def samples(self) -> bool: ...
 
 
@@ -100,7 +104,7 @@ class Rule:
     row adds, ``[B, size]``, from the ``[B, elements]`` values of its column. advance(total, told, round): what devices
     are told after the round (counted from 1). rounds: how many there must be. whole: whether all sums are whole
     numbers. elements: how many numbers a row of the column must have; any when None. A client's sums may reach 2**24,
-    up to where float32 holds every whole number; larger ones are refused.
+    up to where float32 holds every whole number; larger ones are refused. bound: of a noised query, else None.
     """
 
     name: str
@@ -112,9 +116,14 @@ class Rule:
     rounds: int = 1
     whole: bool = True
     elements: int | None = None
+    bound: Bound | None = None
     largest: int = LARGEST_EXACT
-    clipped: bool = False
     samples: bool = False
+
+    @property
+    def clipped(self) -> bool:
+        """Whether it is noised."""
+        return self.bound is not None
 
 
 def largest_of(clients: int) -> int:
@@ -157,7 +166,8 @@ def method(rule: Sums) -> Algorithm:
 
         zeros = {name: xp.zeros(shape) for name, shape in version.items()}
         sums = context.optimizer[SUM]
-        sent = xp.take(sums, xp.asarray(_dealt(rule.size)), axis=0) if rule.clipped else sums
+        sent = sums if rule.bound is None else rule.bound.sent(sums)
+        sent = xp.take(sent, xp.asarray(_dealt(rule.size)), axis=0) if rule.clipped else sent
         return Finished(sections={section: {**zeros, HIGH: sent}}, client_state={})
 
     def init(layout: Layout) -> State:
@@ -170,6 +180,7 @@ def method(rule: Sums) -> Algorithm:
             # The mean of what a public number of clients sent.
             total = np.empty_like(total)
             total[_dealt(rule.size)] = aggregates.sections[section][: rule.size] * aggregates.clients
+        total = total if rule.bound is None else rule.bound.received(total)
         told = rule.advance(total, _told(rule, state["version"]), number)
         after = _flat(rule, total, told)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}

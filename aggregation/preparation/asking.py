@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.aggregation.analytics.noise import Noised
 from coterie.aggregation.analytics.rule import MOST_COMPARED, TALLY, TOLD, method
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
@@ -20,7 +21,6 @@ from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec
 from coterie.compute.optim import sgd
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 
 ROWS = 256
@@ -36,7 +36,7 @@ def experiment(
     seed: int,
     hash_seed: int,
     secure_aggregation: SecureAggregation | bool | None,
-    privacy: UserLevel | None,
+    privacy: Noised | None,
     policy: dict[str, Any],
 ) -> Experiment:
     """See `Survey.ask`."""

@@ -10,17 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.analytics.noise import NOISE, above_noise
 from coterie.aggregation.analytics.rule import Told
 from coterie.aggregation.preparation.bins import LOGARITHMIC, WIDTH, Range
 from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
-from coterie.aggregation.preparation.rule import (
-    NOISE,
-    SLOTS,
-    Sheet,
-    SurveyRule,
-    above_noise,
-)
+from coterie.aggregation.preparation.rule import SLOTS, Sheet, SurveyRule
 from coterie.aggregation.reducers import Vector
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.schema_rules import MOST_NORMALISED

@@ -33,6 +33,7 @@ class RangesRule:
     rounds: int = 2
     whole: bool = True
     clipped: bool = False
+    bound: None = None
     samples: bool = True
 
     @property

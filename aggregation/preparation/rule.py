@@ -19,7 +19,6 @@ which only the first version tells: the server changes nothing about them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +27,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.checks import number, whole
+from coterie.aggregation.analytics.noise import NOISE, above_noise
 from coterie.aggregation.analytics.rule import LARGEST_EXACT, Told
 from coterie.aggregation.preparation.bins import Range
 from coterie.aggregation.preparation.hashing import COLUMNS, DIGIT, DIGITS
@@ -37,12 +37,10 @@ NAME = "survey"
 BINS, NOISED_BINS = 256, 64
 """Of a number. Every bin has noise of its own, so that many of them make a mean worse."""
 MOST_NUMBERS, MOST_TEXT_COLUMNS, MOST_FOUND, MOST_SUMS = 4_096, 256, 1_024, 1 << 23
-STAGE, SLOTS, NOISE = "stage", "slots", "noise"
-"""What devices are told beside the bins of the numbers: what is asked of texts, and the digits of the hashes found so
-far; and, for the reader, the deviation of the noise on every sum.
+STAGE, SLOTS = "stage", "slots"
+"""What devices are told beside the bins of the numbers, and for the reader the deviation of the noise on every sum:
+what is asked of texts, and the digits of the hashes found so far.
 """
-FALSE = 1e-3
-"""The chance that noise alone passes for anything in a round."""
 OPEN, UNUSED = -1.0, -2.0
 """A digit that is not known yet, and one of a slot that is not in use."""
 Slots = npt.NDArray[np.float32]
@@ -64,6 +62,7 @@ class SurveyRule:
     most: int
     name: str = NAME
     whole: bool = True
+    bound: None = None
     samples: bool = False
 
     @property
@@ -169,11 +168,6 @@ def survey_rule(
         most=places,
     )
     return rule
-
-
-def above_noise(deviation: float, sums: int) -> float:
-    """The count that Gaussian noise on so many sums reaches anywhere with a chance of at most `FALSE`."""
-    return deviation * math.sqrt(2 * math.log(max(sums, 1) / FALSE)) if deviation else 0.0
 
 
 def _first(

@@ -10,9 +10,8 @@ A survey is an ordinary experiment of three rounds, or four where texts are to b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -20,14 +19,13 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.checks import whole
+from coterie.aggregation.analytics.noise import NOISE, Noised, checked, deviation
 from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD, largest_of, shapes_of
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
 from coterie.aggregation.preparation.prepared import Prepared, read
-from coterie.aggregation.preparation.rule import MOST_FOUND, NAME, NOISE, UNUSED, SurveyRule, survey_rule
+from coterie.aggregation.preparation.rule import MOST_FOUND, NAME, UNUSED, SurveyRule, survey_rule
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
-from coterie.privacy.dp.privacy import MATRIX, UserLevel
-from coterie.privacy.dp.rounds import round_noise
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
@@ -103,32 +101,37 @@ class Survey:
         name: str = "survey",
         seed: int = 0,
         secure_aggregation: SecureAggregation | bool | None = None,
-        privacy: UserLevel | None = None,
+        privacy: Noised | None = None,
         **policy: Any,
     ) -> Experiment:
         """The experiment that asks ``clients`` clients in each round; `simulate` and `submit` take it.
 
         secure_aggregation: as in `Experiment`; the sums stay exact in it. privacy: hides every client as a whole; its
-        ``clip`` is in rows: a client of more rows counts like one of about so many. Matrix mechanisms and adaptive
-        clips are refused. policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``.
-        Raises errors.ExperimentError (``query_invalid``), and as `Experiment` does.
+        ``clip`` is in rows: a client of more rows counts like one of about so many. What sums cannot have is refused:
+        see `coterie.aggregation.analytics.noise.checked`. policy: further fields of the `RoundPolicy`, such as
+        ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError (``query_invalid``), and as `Experiment` does.
         """
         from coterie.aggregation.preparation.asking import experiment
 
-        terms = _Terms(largest=largest_of(clients))
-        if privacy is not None:
-            terms = _Terms(noise=self._noise(privacy, clients, secure_aggregation), clipped=True)
-        return experiment(
-            self.draft,
-            self.rule(terms),
-            clients=clients,
-            name=name,
-            seed=seed,
-            hash_seed=self.seed,
-            secure_aggregation=secure_aggregation,
-            privacy=privacy,
-            policy=policy,
-        )
+        def asked(terms: _Terms) -> Experiment:
+            return experiment(
+                self.draft,
+                self.rule(terms),
+                clients=clients,
+                name=name,
+                seed=seed,
+                hash_seed=self.seed,
+                secure_aggregation=secure_aggregation,
+                privacy=privacy,
+                policy=policy,
+            )
+
+        if privacy is None:
+            return asked(_Terms(largest=largest_of(clients)))
+        checked("A survey", privacy)
+        # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
+        noised = _Terms(noise=1.0, clipped=True)
+        return asked(replace(noised, noise=deviation(asked(noised), shapes_of(self.rule(noised)))))
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Prepared:
         """What a finished survey's model version says.
@@ -159,19 +162,3 @@ class Survey:
             if category.among is not None:
                 slots[column, : len(category.among)] = digits_of(category.among, self.seed)
         return slots
-
-    def _noise(self, privacy: UserLevel, clients: int, secure: SecureAggregation | bool | None) -> float:
-        """The largest deviation of the noise on a sum, whoever answers."""
-        if not isinstance(privacy, UserLevel) or privacy.mechanism in MATRIX or privacy.adaptive is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise errors.ExperimentError(
-                "A survey is noised by UserLevel with mechanism gaussian, discrete_gaussian or skellam and a fixed "
-                f"clip, not by {privacy}.",
-                hint="Give UserLevel(clip=<rows>, delta=..., epsilon=...).",
-                code="query_invalid",
-            )
-        rounds = self.rounds
-        worst = max(round_noise(privacy, n + 1, rounds, cohort=clients).updates for n in range(rounds))
-        # Shares of noise are made for the fewest honest survivors; all of a cohort bring more.
-        held = secure if isinstance(secure, SecureAggregation) else SecureAggregation()
-        more = 1.0 if privacy.mechanism == "gaussian" else 1 / math.sqrt(max(1 - held.corrupt - held.dropout, 0.1))
-        return worst * more * privacy.clip

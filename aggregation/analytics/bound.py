@@ -1,0 +1,148 @@
+"""How a client's sums are bounded before they leave it under differential privacy, and what that does to an answer.
+
+Each sum has a weight, so that what one row adds has a norm of at most 1. A client whose weighted sums v are longer than
+the clip C shortens all of them by one factor, and says so in a sum of its own:
+
+    sent    c · (min(1, C/‖v‖) · v,  s · C · [‖v‖ > C]),      c = 1/√(1 + s²),      s = `SAID`
+
+whose norm is at most C. So a client of at most C rows counts with all of them. One of more rows keeps its shares and
+its mean, and counts like one of C rows, or of more where its rows spread over many sums (n rows spread evenly over k
+bins have the norm n/√k). What is asked is therefore answered for rows that count for min(1, C/‖v‖) each: exactly what
+was asked where no client is shortened, and about how many were, the answer says.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie import errors
+from coterie.aggregation.analytics.checks import number, whole
+from coterie.aggregation.analytics.noise import NOISE
+from coterie.aggregation.reducers import Vector
+
+if TYPE_CHECKING:
+    from coterie.compute.array import Array
+
+SAID = 0.25
+"""How much of the clip tells that a client was shortened: the noise on all sums grows by 3 % for it."""
+MOST_ELEMENTS = 1 << 20
+_ROUNDING = 1e-5
+"""Of norms in float32: a client this little above the clip is not called shortened."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a query must know to be noised. clip: in rows; 0 where there is no noise. noise: its deviation on every sum
+    as it is sent. elements: how many numbers a row of the column has.
+    """
+
+    clip: float = 0.0
+    noise: float = 0.0
+    elements: int = 1
+
+    @staticmethod
+    def read(query: str, clip: float, noise: float, elements: float) -> Terms:
+        """Raises errors.ExperimentError (``query_invalid``)."""
+        return Terms(
+            clip=number(query, "clip", clip, least=0, most=1e9),
+            noise=number(query, "noise", noise, least=0, most=1e30),
+            elements=whole(query, "elements", elements, least=1, most=MOST_ELEMENTS),
+        )
+
+    @staticmethod
+    def told_in(query: str, told: npt.NDArray[np.float32]) -> Terms:
+        """The inverse of `told`. Raises errors.InputError (``query_mismatch``) for what is none."""
+        if told.shape != (3,) or not told[0] > 0 or not told[1] > 0:
+            raise errors.InputError(
+                f"What this version says of its noise is not for the query {query}.", code="query_mismatch"
+            )
+        return Terms.read(query, *(float(value) for value in (told[1], told[0], told[2])))
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Those of a rule; none without noise."""
+        return {"clip": self.clip, "noise": self.noise, "elements": float(self.elements)} if self.clip else {}
+
+    @property
+    def told(self) -> dict[str, npt.NDArray[np.float32]]:
+        """What versions say of it; nothing without noise."""
+        return {NOISE: np.array([self.noise, self.clip, self.elements], np.float32)} if self.clip else {}
+
+    def bound(self, weights: Vector) -> Bound | None:
+        """The bound of sums with these weights ``[size]``, with which what one row adds has a norm of at most 1, and
+        the last of which is of no row; None without noise.
+        """
+        return Bound(self, weights / math.sqrt(1 + SAID**2)) if self.clip else None
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """See the module's docstring. weights: ``[size]``, c among them; the last is 0, and its place holds what is said of
+    shortening. A sum whose weight is 0 is not sent.
+    """
+
+    terms: Terms
+    weights: Vector
+
+    def sent(self, sums: Array) -> Array:
+        """What a client sends of its sums, ``[size]``."""
+        from coterie.compute import numpy as xp
+
+        weighted = sums * xp.asarray(self.weights.astype(np.float32))
+        norm, most = xp.sqrt(xp.sum(weighted * weighted)), self.terms.clip / math.sqrt(1 + SAID**2)
+        said = np.zeros(self.weights.size, np.float32)
+        said[-1] = SAID * most
+        kept = weighted * (most / xp.maximum(norm, most))
+        return kept + xp.where(norm > most * (1 + _ROUNDING), xp.asarray(said), 0.0)
+
+    def received(self, total: Vector) -> Vector:
+        """The sums of all clients, from those of what they sent: of rows, and last of clients that were shortened."""
+        return np.divide(total, self._scales, out=np.zeros_like(total), where=self._scales > 0)
+
+    def deviations(self) -> Vector:
+        """Of the noise on each of the sums that are `received`, ``[size]``."""
+        noise = np.full(self.weights.size, self.terms.noise)
+        return np.divide(noise, self._scales, out=np.zeros_like(noise), where=self._scales > 0)
+
+    @property
+    def _scales(self) -> Vector:
+        scales = self.weights.copy()
+        scales[-1] = SAID * self.terms.clip / math.sqrt(1 + SAID**2)
+        return scales
+
+    def shortened(self, total: Vector) -> Shortened:
+        """What an answer says of it. total: as `received`."""
+        return Shortened(self.terms.clip, float(total[-1]), float(self.deviations()[-1]))
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """How many clients count for less than all of their rows. clip: a client of at most so many rows never does.
+    clients: about how many do; error: its standard error. Where there are some, sums are too small by what was cut off,
+    and means and shares are of rows that count the less, the more of them their client has.
+    """
+
+    clip: float
+    clients: float
+    error: float
+
+
+LEAST = 4.0
+"""Deviations of its noise that a number must have before anything is divided by it."""
+
+
+def seen(query: str, total: float, deviation: float) -> float:
+    """The total, which is more than noise. Raises errors.ExperimentError (``query_unanswered``)."""
+    if total < LEAST * deviation:
+        raise errors.ExperimentError(
+            f"The query {query}: about {total:.0f} rows answered, give or take {deviation:.3g} for noise, which leaves "
+            "nothing to say.",
+            hint="Ask more clients, or with less noise.",
+            code="query_unanswered",
+        )
+    return total
