@@ -53,7 +53,7 @@ def split(data: bytes, *, frozen: Mapping[str, NDArray], batch: Collection[str])
     be given to the trunk: features, never random numbers or hyper-parameters. Every other input is the head's.
 
     Guarantees: running the head on the trunk's outputs and the remaining inputs computes the step's outputs, with the
-    same nodes. The head keeps those of the inputs in ``frozen`` and ``batch`` that it reads itself, and all others.
+    same nodes; up to rounding, since a runtime fuses no nodes across the cut. The head keeps those of the inputs in ``frozen`` and ``batch`` that it reads itself, and all others.
     Raises GraphRefused for a graph without a frozen front, or one whose front gives a result of the step itself;
     InputError for names that are no inputs.
     """
@@ -72,7 +72,10 @@ def split(data: bytes, *, frozen: Mapping[str, NDArray], batch: Collection[str])
             hint="Freeze the first layers of the model, or train without the option.",
         )
     if told := sorted(made & {value.name for value in graph.output}):
-        raise GraphRefused(f"The frozen front makes {told[0]!r}, a result of the step, so it cannot be cut off.")
+        raise GraphRefused(
+            f"The frozen front makes {told[0]!r}, a result of the step, so it cannot be cut off.",
+            hint="Leave something behind it to train: at least the last layer.",
+        )
     read = {name for node in rest for name in _reads(node)}
     cut = tuple(name for node in front for name in node.output if name in read)
     shapes = _shapes(model, cut)

@@ -21,6 +21,8 @@ from tests.providers.environments import ENVIRONMENTS, ROOT, Environment, NotHer
 from tests.providers.judging import Judgement, judged
 
 PROVEN = Path(__file__).with_name("proven.json")
+# Twenty times what the slowest environment needs.
+PATIENCE_S = 1800.0
 
 
 def main() -> int:
@@ -70,7 +72,12 @@ def _proof(environment: Environment) -> tuple[Mapping[str, Any] | None, str]:
         return None, str(error)
     arguments = [environment.provider, "--graphs", *environment.graphs]
     command = [str(environment.python), "-m", "tests.providers.prove", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=dict(variables), capture_output=True, text=True)
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=dict(variables), capture_output=True, text=True, timeout=PATIENCE_S
+        )
+    except subprocess.TimeoutExpired:
+        return {"proved": False, "wrong": [f"the process did not end within {PATIENCE_S:.0f} s"]}, ""
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         said = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]

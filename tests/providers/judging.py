@@ -20,8 +20,8 @@ class Judgement:
 def judged(name: str, before: Mapping[str, Any] | None, found: Mapping[str, Any] | None, why: str) -> Judgement:
     """before: what the list has of this environment; found: what was found now, or None, and ``why`` nothing was tried.
 
-    A regression is a failure where the list has a proof, and a proof of less: fewer graphs or trainings, or a recipe
-    that needs the CPU's help and did not before.
+    A regression is a failure where the list has a proof, and a proof of less: fewer recipes, graphs or trainings, or a
+    recipe that needs the CPU's help and did not before.
     """
     if found is None:
         return Judgement(name, "not tried", (f"not tried: {why}",))
@@ -45,7 +45,7 @@ def judged(name: str, before: Mapping[str, Any] | None, found: Mapping[str, Any]
 def _less(before: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     less = [
         f"{count} was {before[count]}, is {found[count]}"
-        for count in ("graphs", "whole", "trainings")
+        for count in ("agrees", "graphs", "whole", "trainings")
         if before.get(count, 0) > found[count]
     ]
     fresh = sorted(set(found["declined"]) - set(before["declined"])) if before else []

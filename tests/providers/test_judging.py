@@ -31,6 +31,7 @@ CASES: list[tuple[Any, Any, str, str]] = [
     (None, FOUND | {"proved": False, "wrong": ["recipe 'add' differs"]}, "failed", "recipe 'add' differs"),
     (FOUND, FOUND | {"proved": False, "wrong": ["x"] * 9}, "regressed", "and 4 more"),
     (FOUND, FOUND | {"whole": 79}, "regressed", "whole was 80, is 79"),
+    (FOUND, FOUND | {"agrees": 59}, "regressed", "agrees was 60, is 59"),
     (FOUND, FOUND | {"trainings": 17}, "regressed", "trainings was 18"),
     (FOUND, FOUND | {"declined": ["pad", "slice"]}, "regressed", "'slice' needs the CPU's help now"),
     (FOUND, FOUND | {"declined": [], "whole": 90}, "proved", "0 with the CPU's help"),
