@@ -21,7 +21,7 @@ def images(options: argparse.Namespace) -> dict[str, Any]:
     """The case of images, which needs Pillow."""
     from pipeline_images import images as measured
 
-    return measured(8 if options.quick else 30)
+    return measured(12 if options.quick else 120)
 
 
 def csv(write: Callable[[int], str]) -> Case:

@@ -2,18 +2,24 @@
 
 JPEG files of 256 × 256 pixels are decoded, cropped to 224 × 224 at a random place, mirrored and brightened by chance,
 normalised and turned to [3, 224, 224], 32 to a batch. What one worker takes for a batch is measured first; the device
-is a sleep of half of that, so one worker alone would let it work for half of the time.
+is a sleep of half of that, so one worker alone would let it work for half of the time, and a machine of two cores has
+to do nothing else and lose nothing if it is to work for all of it. What the machine can do at best, `bound`, is told by
+as many bare processes as there are cores, which make batches for nobody.
 """
 
+import multiprocessing
 import os
 import time
+from collections.abc import Mapping
 from io import BytesIO
+from statistics import median
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from coterie.compute.data import ArraySource, Batched, Dataset
+from coterie.compute.data import ArraySource, BatchStream, Dataset
+from coterie.compute.data.batched import Batched
 from coterie.compute.data.transforms import (
     ChannelsFirst,
     DecodeImage,
@@ -25,7 +31,9 @@ from coterie.compute.data.transforms import (
 from coterie.compute.data.workers import Crew
 
 FILES, SIDE, CROP, BATCH = 128, 256, 224, 32
-CREWS: tuple[Crew, ...] = ("threads", "processes")
+CORES = os.cpu_count() or 1
+# One thread more than there are cores: where one waits for the interpreter, another has a core's work to do.
+CREWS: Mapping[Crew, int] = {"threads": CORES + 1, "processes": CORES}
 
 
 def jpeg(rng: np.random.Generator) -> bytes:
@@ -48,10 +56,25 @@ def batches() -> Batched:
     return Dataset.of(files).shuffle(0).map(steps, "image").batch(BATCH).epochs(None)
 
 
+def alone(pipeline: Batched, steps: int) -> float:
+    """Seconds a batch of whoever makes them for himself: the median of several stretches."""
+    with pipeline.dict_iterator() as stream:
+        next(stream)
+        return median(timed(stream, max(1, steps // 6)) for _ in range(6))
+
+
+def timed(stream: BatchStream, steps: int) -> float:
+    """Seconds a batch, over some batches."""
+    begun = time.perf_counter()
+    for _ in range(steps):
+        next(stream)
+    return (time.perf_counter() - begun) / steps
+
+
 def busy(pipeline: Batched, step: float, steps: int) -> float:
-    """The share of the time in which a device with this step is at work, once the workers have begun."""
+    """The share of the time in which a device with this step is at work, once the workers and their memory are warm."""
     with pipeline.stream() as stream:
-        for _ in range(2 + pipeline.count):
+        for _ in range(8 + 16 * pipeline.count):
             next(stream)
         begun = time.perf_counter()
         worked = 0.0
@@ -63,29 +86,46 @@ def busy(pipeline: Batched, step: float, steps: int) -> float:
         return worked / (time.perf_counter() - begun)
 
 
-def images(steps: int = 30, workers: int | None = None) -> dict[str, Any]:
-    """busy: for each crew, and for one thread alone. profile: the verdict with one worker."""
-    # One more than there are cores: where a thread waits for the interpreter, another has a core's work to do.
-    pipeline, crew_size = batches(), workers or (os.cpu_count() or 1) + 1
-    alone = pipeline.workers(1)
-    with pipeline.dict_iterator() as stream:
+def bound(step: float, steps: int) -> float:
+    """The share that would be worked if nothing but the machine's cores held batches up."""
+    context = multiprocessing.get_context("spawn")
+    barrier, found = context.Barrier(CORES), context.SimpleQueue()
+    processes = [context.Process(target=_make, args=(barrier, found, steps)) for _ in range(CORES)]
+    for process in processes:
+        process.start()
+    rate = sum(1 / found.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return min(1.0, step * rate)
+
+
+def _make(barrier: Any, found: Any, steps: int) -> None:
+    with batches().dict_iterator() as stream:
         next(stream)
-        begun = time.perf_counter()
-        for _ in range(8):
-            next(stream)
-        step = (time.perf_counter() - begun) / 8 / 2
-    found = {crew: busy(pipeline.workers(crew_size, crew), step, steps) for crew in CREWS}
+        barrier.wait()
+        found.put(timed(stream, steps))
+
+
+def images(steps: int = 120, workers: int | None = None) -> dict[str, Any]:
+    """busy: for each crew, and for one thread alone. profile: the verdict with one worker."""
+    pipeline = batches()
+    step = alone(pipeline, steps) / 2
+    found = {crew: busy(pipeline.workers(workers or count, crew), step, steps) for crew, count in CREWS.items()}
+    most = bound(step, steps)
+    one = pipeline.workers(1)
     return {
         "case": "images",
         "batch": BATCH,
         "device_step_ms": round(step * 1e3, 2),
-        "workers": crew_size,
-        "cores": os.cpu_count(),
-        "busy_one_worker": round(busy(alone, step, steps), 3),
+        "workers": {crew: workers or count for crew, count in CREWS.items()},
+        "cores": CORES,
+        "busy_one_worker": round(busy(one, step, steps), 3),
         **{f"busy_{crew}": round(value, 3) for crew, value in found.items()},
         "busy": round(max(found.values()), 3),
         "budget": 0.9,
-        "profile_one_worker": alone.profile(lambda batch: time.sleep(step), 10).verdict,
+        "bound": round(most, 3),
+        "of_bound": round(max(found.values()) / most, 3),
+        "profile_one_worker": one.profile(lambda batch: time.sleep(step), 10).verdict,
     }
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.data import ArraySource, Context, Dataset, Transform
+from coterie.compute.data import ArraySource, Column, Context, Dataset, Source, Transform
+from coterie.compute.data.source import Rows
+from coterie.compute.ir import NDArray
 
 
 def numbered(rows: int) -> Dataset:
@@ -96,3 +98,25 @@ def sleep_long(value: Any) -> Any:
     """The first four rows come at once, the others late."""
     time.sleep(0 if value < 4 else 0.5)
     return value
+
+
+class TwoWords(Exception):
+    """An exception that is made of two values and says one text, which therefore cannot be sent."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+@dataclass(frozen=True)
+class Unreadable(Source):
+    """Rows that nobody can read."""
+
+    @property
+    def columns(self) -> Mapping[str, Column]:
+        return {"id": Column("int64")}
+
+    def __len__(self) -> int:
+        return 4
+
+    def rows(self, indices: NDArray) -> Rows:
+        raise TwoWords("of two", "words")

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,16 @@ from coterie.compute.data.batched import Batched
 from coterie.compute.data.slots import Lender, Room, pack, unpack, unpack_copies
 from coterie.compute.data.workers import Crew
 from coterie.errors import DataError
-from tests.compute.data.pipelines import augmented, mirrored, numbered, same, sleep_long, widened
+from tests.compute.data.pipelines import (
+    Unreadable,
+    augmented,
+    fail_at_seven,
+    mirrored,
+    numbered,
+    same,
+    sleep_long,
+    widened,
+)
 
 NUMBERS = np.arange(4096.0)
 
@@ -134,6 +144,9 @@ def test_without_shared_memory_batches_go_through_pipes(monkeypatch: pytest.Monk
     monkeypatch.delattr(os, "memfd_create")
     assert Lender(3).slots is None
     assert same(mixed().workers(1, "processes"), mixed()) == 12
+    # Who leaves early does not wait for a process that waits to be rid of megabytes.
+    with mixed().workers(2, "processes").stream() as stream:
+        next(stream)
 
 
 def mappings() -> list[str]:
@@ -168,6 +181,36 @@ def test_batches_outlive_their_stream_and_memory_is_free_when_they_are_gone() ->
 
 
 @pytest.mark.usefixtures("_nothing_mapped")
+def test_a_stream_that_is_dropped_leaves_no_process() -> None:
+    stream = numbered(64).map(sleep_long, "id").batch(1).workers(2, "processes").stream()
+    next(stream)
+    processes = multiprocessing.active_children()
+    del stream
+    gc.collect()
+    require_ended(processes)
+
+
+@pytest.mark.usefixtures("_nothing_mapped")
+def test_what_a_process_raised_says_where_or_is_told_in_words() -> None:
+    rows = numbered(12).map(fail_at_seven, "id").batch(2).workers(1, "processes")
+    with pytest.raises(DataError, match="fail_at_seven failed at row 8: ValueError: seven") as caught:
+        list(rows)
+    assert any("in fail_at_seven" in note for note in caught.value.__notes__)
+    with pytest.raises(DataError, match="TwoWords: of two words") as caught:
+        list(Dataset.of(Unreadable()).batch(2).workers(1, "processes"))
+    assert any("in rows" in note for note in caught.value.__notes__)
+
+
+def require_ended(processes: list[BaseProcess]) -> None:
+    """Wait until all of them have ended, not longer than is sensible."""
+    assert processes
+    until = time.monotonic() + 20
+    while any(process.is_alive() for process in processes) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(process.is_alive() for process in processes)
+
+
+@pytest.mark.usefixtures("_nothing_mapped")
 def test_a_killed_worker_is_named_and_takes_the_others_with_it() -> None:
     stream = numbered(64).map(sleep_long, "id").batch(1).workers(2, "processes").stream()
     next(stream)
@@ -177,7 +220,4 @@ def test_a_killed_worker_is_named_and_takes_the_others_with_it() -> None:
     with pytest.raises(DataError, match="A worker process ended") as caught:
         list(stream)
     assert caught.value.reason == "data_worker_lost"
-    until = time.monotonic() + 20
-    while any(process.is_alive() for process in processes) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not any(process.is_alive() for process in processes)
+    require_ended(processes)
