@@ -140,6 +140,18 @@ def test_rows_that_are_only_gathered_or_filtered_come_through_slots_too() -> Non
     assert same(chain.batch(500).workers(2, "processes"), chain.batch(500)) == 4
 
 
+@pytest.mark.capability("F13", "F12")
+def test_going_back_while_processes_are_at_work_lets_none_of_them_write_over_what_comes() -> None:
+    batches = list(mixed())
+    with mixed().workers(2, "processes").stream() as stream:
+        same(batches[:2], [next(stream), next(stream)])
+        state = stream.state()
+        for stop in (5, 3, 2):
+            same(batches[2:stop], [next(stream) for _ in range(2, stop)])
+            stream.restore(state)
+        assert same(batches[2:], stream) == 10
+
+
 def test_without_shared_memory_batches_go_through_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     assert Lender(3).slots is None
