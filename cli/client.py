@@ -150,6 +150,8 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"  no sum was opened: {facts['cause'] or facts['state']}")
         case "provider" if facts["state"] == "failed":
             output.say(f"  {facts['provider']} failed, the CPU goes on from the same state: {facts['reason']}")
+        case "provider" if facts["state"] == "refused":
+            output.say(f"  {facts['provider']} does not take a graph, which the CPU runs: {facts['reason']}")
         case "provider" if facts["state"] == "chosen":
             times = ", ".join(f"{name} {s * 1000:.2f} ms" for name, s in facts["seconds"].items())
             output.say(f"  trains on {facts['provider']}; a step took {times}")

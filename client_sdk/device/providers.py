@@ -76,9 +76,10 @@ class DeviceProviders:
         self._chosen: dict[str, Seat] = {}
         # Read without the lock, which a trial holds for long.
         self._news: deque[ProviderNews] = deque()
-        for verdict in self._watch.suspects():
-            self._remembered[verdict.identity] = verdict
-            self._tell(verdict.identity.provider, "failed", verdict.reason, verdict=verdict)
+        self._suspects = {verdict.identity: verdict for verdict in self._watch.suspects()}
+        self._remembered |= self._suspects
+        for verdict in self._suspects.values():
+            self._tell(verdict.identity.provider, "quarantined", verdict.reason, verdict=verdict)
 
     def news(self) -> list[ProviderNews]:
         """What has happened since this was asked last."""
@@ -159,7 +160,8 @@ class DeviceProviders:
             for provider, verdict in known.items():
                 state: State = "trusted" if verdict.trusted else "quarantined"
                 fresh = None if verdict.identity in self._remembered else verdict
-                self._tell(provider.name, state, verdict.reason, verdict=fresh)
+                if verdict.identity not in self._suspects:  # who was told of already
+                    self._tell(provider.name, state, verdict.reason, verdict=fresh)
                 self._remembered[verdict.identity] = verdict
             self._trusted = [provider for provider, verdict in known.items() if verdict.trusted]
         return self._trusted

@@ -6,6 +6,7 @@
     updates/<task>.vector   a finished vector in clear, until it is masked
     states/<task>.state     client state that a finished task returned
     cache/                  blobs by hash (`coterie.client_sdk.device.blobs`)
+    computing.json          execution providers that compute now (`coterie.client_sdk.device.watch`)
 
 A fact is durable when the method that records it returns: files are synced before the row that names them is committed,
 and files that no row names are removed when the store opens. One process at a time uses a folder: SQLite's exclusive

@@ -53,7 +53,8 @@ def split(data: bytes, *, frozen: Mapping[str, NDArray], batch: Collection[str])
     be given to the trunk: features, never random numbers or hyper-parameters. Every other input is the head's.
 
     Guarantees: running the head on the trunk's outputs and the remaining inputs computes the step's outputs, with the
-    same nodes; up to rounding, since a runtime fuses no nodes across the cut. The head keeps those of the inputs in ``frozen`` and ``batch`` that it reads itself, and all others.
+    same nodes; up to rounding, since a runtime fuses no nodes across the cut. The head keeps those of the inputs in
+    ``frozen`` and ``batch`` that it reads itself, and all others.
     Raises GraphRefused for a graph without a frozen front, or one whose front gives a result of the step itself;
     InputError for names that are no inputs.
     """

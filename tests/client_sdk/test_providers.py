@@ -20,7 +20,7 @@ from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.providers import DeviceProviders, ProviderNews, Seat
 from coterie.client_sdk.device.store import Store
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.client_sdk.device.watch import Watch
 from coterie.compute import nn
@@ -66,9 +66,12 @@ def desk(
     return DeviceProviders(wish, remembered or {}, found=lambda: found, trial=trial or counting([]), watch=watch)
 
 
+def work_on(compiled: CompiledPlan = PLAN) -> LocalWork:
+    return LocalWork(plan=compiled.plan, task=TASK, weights=compiled.initial, frozen=compiled.frozen, rows=rows(29))
+
+
 def train(providers: DeviceProviders | None, compiled: CompiledPlan = PLAN) -> LocalResult:
-    trainer = PlanTrainer(providers=providers)
-    return trainer.train(compiled.plan, compiled.initial, compiled.frozen, TASK, rows(29), {}, TrainOptions())
+    return PlanTrainer(providers=providers).train(work_on(compiled))
 
 
 @pytest.fixture
@@ -105,11 +108,11 @@ def test_e6_the_quickest_provider_trains_and_evaluates() -> None:
 
     providers = desk(made("Quick", counted))
     trainer = PlanTrainer(providers=providers)
-    found = trainer.train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+    found = trainer.train(work_on())
     assert len(runs) == TRIED + found.steps
-    assert trainer.evaluate(PLAN.plan, PLAN.initial, {}, TASK, rows(29), TrainOptions()).examples == 29
+    assert trainer.evaluate(work_on()).examples == 29
     assert len(runs) == TRIED + found.steps + 4  # four batches
-    trainer.train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+    trainer.train(work_on())
     assert told(providers) == [("Quick", "trusted"), ("Quick", "chosen")]  # measured once
 
 
@@ -137,7 +140,7 @@ def test_a_provider_that_fails_in_a_pass_over_rows_costs_nothing() -> None:
     frail = desk(failing("Frail", TRIED + steps + 1))
     trainer = PlanTrainer(providers=frail)
     for _ in range(2):  # the first training chooses; the second one's probe fails
-        found = trainer.train(probing.plan, probing.initial, {}, TASK, rows(29), {}, TrainOptions())
+        found = trainer.train(work_on(probing))
         assert np.array_equal(found.sections["delta"], train(None, probing).sections["delta"])
     assert told(frail)[-1] == ("Frail", "failed")
 
@@ -212,9 +215,9 @@ def test_a_graph_that_a_chosen_provider_does_not_load_runs_on_the_cpu(most: int)
     full = desk(choosy("Full", most))
     trainer = PlanTrainer(providers=full)
     for _ in range(2):
-        found = trainer.train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+        found = trainer.train(work_on())
         assert np.array_equal(found.sections["delta"], train(None).sections["delta"])
-        assert trainer.evaluate(PLAN.plan, PLAN.initial, {}, TASK, rows(29), TrainOptions()).examples == 29
+        assert trainer.evaluate(work_on()).examples == 29
     refused = [news for news in full.news() if news.state == "refused"]
     assert len(refused) == 3 - most and all("the device is full" in news.reason for news in refused)
 
@@ -225,10 +228,9 @@ import numpy as np
 from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-from test_providers import PLAN, TASK, TRIED, choice, counting, made, rows
+from test_providers import TRIED, choice, counting, made, work_on
 from coterie.client_sdk.device.providers import DeviceProviders
 from coterie.client_sdk.device.store import Store
-from coterie.client_sdk.device.trainers.base import TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.client_sdk.device.watch import Watch
 
@@ -241,7 +243,7 @@ choice.ADVANTAGE = 1e9
 store = Store(Path(sys.argv[1]))
 desk = DeviceProviders("Ending", store.verdicts.recall(), found=lambda: [made("Ending", ends)], trial=counting([]),
                        watch=Watch(store.folder / "computing.json"))
-found = PlanTrainer(providers=desk).train(PLAN.plan, PLAN.initial, {}, TASK, rows(29), {}, TrainOptions())
+found = PlanTrainer(providers=desk).train(work_on())
 for news in desk.news():
     print(news.provider, news.state, news.reason)
     if news.verdict:
@@ -261,7 +263,7 @@ def test_a_provider_that_ends_the_process_ends_it_twice_and_no_more(tmp_path: Pa
     lives = [subprocess.run(command, env=environment, capture_output=True, text=True) for _ in range(3)]
     assert [life.returncode for life in lives] == [-signal.SIGSEGV, -signal.SIGSEGV, 0], lives[2].stderr
     reason = "the process ended while it computed, 2 times in a row"
-    assert lives[2].stdout.splitlines() == [f"Ending failed {reason}", f"Ending quarantined {reason}"]
+    assert lives[2].stdout.splitlines() == [f"Ending quarantined {reason}"]
     assert np.array_equal(np.load(tmp_path / "store" / "delta.npy"), train(None).sections["delta"])
     store = Store(tmp_path / "store")
     assert [verdict.reason for verdict in store.verdicts.recall().values()] == [reason]
