@@ -111,9 +111,7 @@ def stacked(rows: Listed, empty: Empty = np.empty) -> dict[str, Values]:
 
 
 class _Stack:
-    """The values of one column of ``count`` rows. Arrays of one shape and dtype are brought together as they come, in this
-    machine's order of bytes.
-    """
+    """The values of one column of ``count`` rows. Arrays of one shape and dtype are brought together as they come."""
 
     def __init__(self, count: int, empty: Empty) -> None:
         self._count, self._empty = count, empty

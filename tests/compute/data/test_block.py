@@ -31,7 +31,7 @@ def test_a_column_is_an_array_exactly_where_numbers_of_one_shape_and_dtype_come(
         assert np.asarray(found).dtype == np.stack(arrays).dtype
     for value, there in zip(values, found, strict=True):
         assert np.array_equal(there, value)
-        assert np.asarray(there).dtype == np.asarray(value).dtype.newbyteorder("=")
+        assert np.asarray(there).dtype.newbyteorder("=") == np.asarray(value).dtype.newbyteorder("=")
 
 
 def test_rows_with_other_columns_are_refused() -> None:
