@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from coterie.aggregation.experiment import Experiment  # noqa: E402
 from coterie.aggregation.plan.compile import compile_plan  # noqa: E402
-from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions  # noqa: E402
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork  # noqa: E402
 from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds  # noqa: E402
 from coterie.compute.extension.providers import load_providers  # noqa: E402
 from coterie.compute.nn.losses import softmax_cross_entropy  # noqa: E402
@@ -72,9 +72,9 @@ def step(name: str) -> StepCase:
     x = rng.normal(size=(size, *feature.shape)).astype(np.float32)
     x = rng.integers(0, 10, x.shape).astype(np.int32) if feature.dtype == "int32" else x
     rows = {"x": x, "y": rng.integers(0, 10, size).astype(np.int32)}
-    compiled, task, options = compile_plan(experiment), LocalTask(experiment=name, round=1, seed=0), TrainOptions()
-    begun = PlanTrainer().begin(compiled.plan, compiled.initial, {}, task, rows, {}, options)
-    return begun.step(next(step_feeds(compiled.plan, task, rows, options)))
+    compiled, task = compile_plan(experiment), LocalTask(experiment=name, round=1, seed=0)
+    work = LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=rows)
+    return PlanTrainer().begin(work).step(next(step_feeds(work)))
 
 
 def here(environment: str, only: list[str]) -> Iterator[dict[str, Any]]:

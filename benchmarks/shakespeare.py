@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.plan.manifest import DELTA
-from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.array import Array
 from coterie.compute.nn import GRU, Embedding, Linear, Module
@@ -116,7 +116,7 @@ def experiment(characters: int, *, rounds: int, cohort: int, seed: int) -> Exper
 
 def local_only(compiled: CompiledPlan, data: list[tuple[Rows, Rows]], epochs: int, seed: int) -> list[MetricSums]:
     """What each role's own model scores on the role's test rows."""
-    trainer, options = PlanTrainer(), TrainOptions()
+    trainer = PlanTrainer()
     layout = compiled.plan.manifest.layout
     first = layout.flatten(compiled.initial)
     found: list[MetricSums] = []
@@ -126,7 +126,8 @@ def local_only(compiled: CompiledPlan, data: list[tuple[Rows, Rows]], epochs: in
         looks = {math.ceil(passes * fifth / 5) for fifth in range(1, 6)}
         for epoch in range(1, passes + 1):
             task = LocalTask(experiment="local", round=epoch, seed=seed * 1_000_003 + number * 1009 + epoch)
-            result = trainer.train(compiled.plan, layout.unflatten(weights), {}, task, train, {}, options)
+            work = LocalWork(plan=compiled.plan, task=task, weights=layout.unflatten(weights), rows=train)
+            result = trainer.train(work)
             weights = weights + result.sections[DELTA]
             if epoch in looks:
                 scores.append(measure(trainer, compiled, layout.unflatten(weights), test))
@@ -137,7 +138,7 @@ def local_only(compiled: CompiledPlan, data: list[tuple[Rows, Rows]], epochs: in
 def measure(trainer: PlanTrainer, compiled: CompiledPlan, weights: Tensors, rows: Rows) -> MetricSums:
     """The sums of loss and accuracy over rows."""
     task = LocalTask(experiment="measure", round=0, seed=0)
-    return trainer.evaluate(compiled.plan, weights, {}, task, rows, TrainOptions())
+    return trainer.evaluate(LocalWork(plan=compiled.plan, task=task, weights=weights, rows=rows))
 
 
 def summary(each: list[MetricSums]) -> dict[str, float]:

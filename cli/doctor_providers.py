@@ -144,7 +144,7 @@ def _sample() -> tuple[StepCase, Mapping[str, bytes]]:
 
 def _of_plan(compiled: "CompiledPlan") -> tuple[StepCase, Mapping[str, bytes]]:
     """The first step of the plan on rows of zeros."""
-    from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions
+    from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
     from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds
 
     plan, schema = compiled.plan, compiled.plan.manifest.schema
@@ -154,6 +154,6 @@ def _of_plan(compiled: "CompiledPlan") -> tuple[StepCase, Mapping[str, bytes]]:
     columns.append((schema.label.name, (), schema.label.dtype))
     size = plan.manifest.training.batch_size
     rows = {name: np.zeros((size, *shape), dtype) for name, shape, dtype in columns}
-    task, options = LocalTask(experiment="doctor", round=1, seed=0), TrainOptions()
-    begun = PlanTrainer().begin(plan, compiled.initial, compiled.frozen, task, rows, {}, options)
-    return begun.step(next(step_feeds(plan, task, rows, options))), plan.graphs
+    task = LocalTask(experiment="doctor", round=1, seed=0)
+    work = LocalWork(plan=plan, task=task, weights=compiled.initial, frozen=compiled.frozen, rows=rows)
+    return PlanTrainer().begin(work).step(next(step_feeds(work))), plan.graphs

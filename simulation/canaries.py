@@ -11,12 +11,11 @@ import numpy as np
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
-from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.aggregation.private.claims import claim_of
 from coterie.client_sdk.device.data import DataSource
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, Trainer, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork, Trainer
 from coterie.errors import ExperimentError
 from coterie.privacy.audit.canaries import Canaries
 from coterie.privacy.audit.one_run import Audit
@@ -40,32 +39,21 @@ class CanaryTrainer:
     seed: int
     _rounds: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]], compare=False, repr=False)
 
-    def train(
-        self,
-        plan: Plan,
-        weights: Tensors,
-        frozen: Tensors,
-        task: LocalTask,
-        rows: Rows,
-        client_state: Tensors,
-        options: TrainOptions,
-    ) -> LocalResult:
+    def train(self, work: LocalWork) -> LocalResult:
         """The inner trainer's result; a canary's, where the task is one's."""
-        honest = self.inner.train(plan, weights, frozen, task, rows, client_state, options)
-        canary = self._seeds(task).get(task.seed)
+        honest = self.inner.train(work)
+        canary = self._seeds(work.task).get(work.task.seed)
         if canary is None:
             return honest
         sections: dict[str, Any] = {name: np.zeros_like(values) for name, values in honest.sections.items()}
-        size = plan.manifest.layout.size
+        size = work.plan.manifest.layout.size
         sections[DELTA] = (self.norm * self.canaries.direction(canary, size)).astype(np.float32)
         sections[METRICS] = honest.sections[METRICS]
         return replace(honest, sections=sections)
 
-    def evaluate(
-        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
-    ) -> MetricSums:
+    def evaluate(self, work: LocalWork) -> MetricSums:
         """The inner trainer's."""
-        return self.inner.evaluate(plan, weights, frozen, task, rows, options)
+        return self.inner.evaluate(work)
 
     def _seeds(self, task: LocalTask) -> Mapping[int, int]:
         """The seeds by which the canaries' tasks of a round are known → the canary."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk.device.data import DataSource
-from coterie.client_sdk.device.trainers.base import LocalTask, Rows, Trainer, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Rows, Trainer
 from coterie.errors import ExperimentError
 from coterie.privacy.audit.membership import Membership, membership
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
@@ -55,6 +55,6 @@ def _losses(judge: Trainer, result: Simulation, experiment: Experiment, rows: Ro
     found: list[float] = []
     for at in range(min(count, there)):
         one = {name: np.ascontiguousarray(values[at : at + 1]) for name, values in rows.items()}
-        sums = judge.evaluate(result.plan, result.weights, result.frozen, task, one, TrainOptions())
-        found.append(sums.means()["loss"])
+        work = LocalWork(plan=result.plan, task=task, weights=result.weights, frozen=result.frozen, rows=one)
+        found.append(judge.evaluate(work).means()["loss"])
     return found

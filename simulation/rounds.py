@@ -19,7 +19,7 @@ from coterie.aggregation.private.local_noise import local_terms
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
 from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
-from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
 from coterie.privacy.dp.participation import may_take_part
 from coterie.protocol.canonical import sha256_hex
@@ -333,10 +333,15 @@ class Rounds:
     def _evaluate(self, version: str, action: StartRound) -> engine.Event:
         if self.rows is None:
             raise InternalError("There are no rows to evaluate on.")
-        task = LocalTask(experiment=self.experiment.name, round=action.number, seed=self.experiment.seed)
-        options = TrainOptions(threads=self.threads)
-        sums = self.trainer.evaluate(self.plan, self.versions.read(version), self.frozen, task, self.rows, options)
-        return engine.Evaluated(sums.sums)
+        work = LocalWork(
+            plan=self.plan,
+            task=LocalTask(experiment=self.experiment.name, round=action.number, seed=self.experiment.seed),
+            weights=self.versions.read(version),
+            frozen=self.frozen,
+            rows=self.rows,
+            options=TrainOptions(threads=self.threads),
+        )
+        return engine.Evaluated(self.trainer.evaluate(work).sums)
 
     def _settle(self, round: engine.Round) -> None:
         """Client and server state become what a committed round made of them; an abandoned round changes neither."""

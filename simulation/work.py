@@ -14,7 +14,15 @@ from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, Trainer, TrainOptions
+from coterie.client_sdk.device.trainers.base import (
+    LocalResult,
+    LocalTask,
+    LocalWork,
+    Rows,
+    Tensors,
+    Trainer,
+    TrainOptions,
+)
 from coterie.errors import CoterieError, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
@@ -102,19 +110,26 @@ class Workplace:
     def train(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> Trained:
         """A client's update. Errors name the client."""
         try:
-            result = self.trainer.train(
-                self.plan,
-                weights,
-                self.frozen,
-                local_task(assignment, "train", number),
-                rows,
-                of_plan(state),
-                train_options(assignment, number),
-            )
+            result = self.trainer.train(self.training(number, rows, state, weights, assignment))
         except CoterieError as error:
             _name(error, number, assignment)
             raise
         return self.sent(number, result, state, assignment)
+
+    def training(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> LocalWork:
+        """What a client's trainer is given. What a device draws from its system's generator follows from the seed: see
+        `in_ring`.
+        """
+        seed = derive(f"{assignment.seed}/rows/{assignment.round}/{number}".encode(), "coterie-simulation")
+        return LocalWork(
+            plan=self.plan,
+            task=local_task(assignment, "train", number),
+            weights=weights,
+            frozen=self.frozen,
+            rows=rows,
+            client_state=of_plan(state),
+            options=TrainOptions(threads=assignment.threads, entropy=repeatable(seed)),
+        )
 
     def sent(self, number: int, result: LocalResult, state: Tensors, assignment: Assignment) -> Trained:
         """A finished training as it leaves the client. Errors name the client."""
@@ -145,14 +160,15 @@ class Workplace:
     def evaluate(self, number: int, rows: Rows, weights: Tensors, assignment: Assignment) -> Measured:
         """What a client says of its held-out rows."""
         manifest = self.plan.manifest
-        sums = self.trainer.evaluate(
-            self.plan,
-            weights,
-            self.frozen,
-            local_task(assignment, "evaluate", number),
-            rows,
-            TrainOptions(threads=assignment.threads),
+        work = LocalWork(
+            plan=self.plan,
+            task=local_task(assignment, "evaluate", number),
+            weights=weights,
+            frozen=self.frozen,
+            rows=rows,
+            options=TrainOptions(threads=assignment.threads),
         )
+        sums = self.trainer.evaluate(work)
         specs, sections = manifest.sections_for("evaluate"), evaluation_sections(manifest, sums)
         weight = min(int(sums.examples), assignment.weight_cap)
         if assignment.secure is not None:
@@ -292,12 +308,6 @@ def local_task(assignment: Assignment, kind: Literal["train", "evaluate"], numbe
         hyper=assignment.hyper,
         weight_cap=assignment.weight_cap,
     )
-
-
-def train_options(assignment: Assignment, number: int) -> TrainOptions:
-    """How a client trains. What a device draws from its system's generator follows from the seed: see `in_ring`."""
-    seed = derive(f"{assignment.seed}/rows/{assignment.round}/{number}".encode(), "coterie-simulation")
-    return TrainOptions(threads=assignment.threads, entropy=repeatable(seed))
 
 
 def task_id(round: int, number: int) -> str:

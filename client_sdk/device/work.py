@@ -20,7 +20,7 @@ from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.private_rows import check_private_rows
-from coterie.client_sdk.device.trainers.base import LocalTask, Tensors, Trainer, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import PlanRefused, PolicyRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, describe
@@ -148,12 +148,19 @@ def work(
         hyper=task.hyper,
         weight_cap=min(policy.weight_cap(task), task.secure.weight_cap if task.secure else task.weight_cap),
     )
-    options = TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step)
+    given = LocalWork(
+        plan=plan,
+        task=local,
+        weights=prepared.weights,
+        frozen=prepared.frozen,
+        rows=training_rows if task.kind == "train" else held_out,
+        client_state=of_plan(client_state),
+        options=TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step),
+    )
     kept: Tensors = {}
     begun = time.monotonic()
     if task.kind == "train":
-        own = of_plan(client_state)
-        result = trainer.train(plan, prepared.weights, prepared.frozen, local, training_rows, own, options)
+        result = trainer.train(given)
         sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
         means = result.metrics(plan).means()
         if task.local is not None:
@@ -163,7 +170,7 @@ def work(
             raise PolicyRefused(
                 "This device holds out no rows, so it has nothing to evaluate on.", code="no_held_out_rows"
             )
-        sums = trainer.evaluate(plan, prepared.weights, prepared.frozen, local, held_out, options)
+        sums = trainer.evaluate(given)
         if not sums.examples:
             raise PolicyRefused("This device's trainer reports no metrics.", code="no_metrics")
         sections, steps = evaluation_sections(plan.manifest, sums), 0

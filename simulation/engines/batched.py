@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.plan.graph import GraphManifest
 from coterie.aggregation.plan.graphs import GraphBuilder
-from coterie.client_sdk.device.trainers.base import Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.client_sdk.device.trainers.plan import Begun, PlanTrainer, step_feeds
 from coterie.compute.batching import batch_graph
 from coterie.compute.ir import Graph
@@ -24,12 +24,11 @@ from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import ConfigurationError
-from coterie.protocol.update import of_plan
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, Measured, Trained, Workplace, local_task, train_options
+from coterie.simulation.work import Assignment, Measured, Trained, Workplace
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -81,7 +80,6 @@ class Batched:
         self._alone.close()
 
     def _group(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
-        options = TrainOptions(threads=assignment.threads)
         seats = [self._seat(client, weights, assignment) for client in clients]
         loop = self._loaded([seat.begun.filled() for seat in seats])
         feeds = {info.name: np.zeros(info.shape, info.dtype) for info in loop.feeds}
@@ -103,16 +101,12 @@ class Batched:
         ended = loop.state()
         for lane, seat in enumerate(seats):
             own = {name: stacked[lane] for name, stacked in ended.items()}
-            result = self._trainer.finish(seat.begun, own, seat.steps, options)
+            result = self._trainer.finish(seat.begun, own, seat.steps)
             yield self._workplace.sent(seat.client.number, result, seat.client.state, assignment)
 
     def _seat(self, client: Client, weights: Tensors, assignment: Assignment) -> "_Seat":
-        options = train_options(assignment, client.number)
-        plan, rows = self._workplace.plan, client.shard().train
-        task = local_task(assignment, "train", client.number)
-        state = of_plan(client.state)
-        begun = self._trainer.begin(plan, weights, self._workplace.frozen, task, rows, state, options)
-        return _Seat(client, begun, step_feeds(plan, task, rows, options))
+        work = self._workplace.training(client.number, client.shard().train, client.state, weights, assignment)
+        return _Seat(client, self._trainer.begin(work), step_feeds(work))
 
     def _loaded(self, filled: Sequence[Mapping[str, NDArray[Any]]]) -> StepLoop:
         """The step loop with these clients in its lanes; lanes without a client repeat the first and stay idle."""

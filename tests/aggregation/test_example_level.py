@@ -18,7 +18,7 @@ from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.plan.private_steps import SLACK
 from coterie.aggregation.private.claims import claim_of
-from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from coterie.compute.nn.losses import softmax_cross_entropy
@@ -51,6 +51,10 @@ def rows(count: int, seed: int = 0) -> Arrays:
         "x": (3 * generator.normal(size=(count, 4))).astype(np.float32),
         "y": generator.integers(0, 3, count).astype(np.int32),
     }
+
+
+def work_on(plan: CompiledPlan, data: Arrays, options: TrainOptions | None = None) -> LocalWork:
+    return LocalWork(plan=plan.plan, task=TASK, weights=plan.initial, rows=data, options=options or TrainOptions())
 
 
 @cache
@@ -184,21 +188,21 @@ def test_one_row_moves_the_noiseless_sum_by_the_clip_at_most(
 def test_what_leaves_says_nothing_of_metrics_rows_or_weights() -> None:
     plan = compiled("linear")[0]
     for count in (3, 300):
-        result = PlanTrainer().train(plan.plan, plan.initial, {}, TASK, rows(count), {}, TrainOptions())
+        result = PlanTrainer().train(work_on(plan, rows(count)))
         assert not result.sections[METRICS].any()
         assert (result.weight, result.steps) == (1, plan.plan.manifest.training.max_steps)
 
 
 def test_noise_is_fresh_at_every_step_and_not_in_the_task() -> None:
-    plan, data = compiled("linear")[0].plan, rows(60)
-    inputs = plan.manifest.graph("train").from_source("noise")
+    plan, data = compiled("linear")[0], rows(60)
+    inputs = plan.plan.manifest.graph("train").from_source("noise")
 
     def noises(options: TrainOptions) -> NDArray[Any]:
-        feeds = step_feeds(plan, TASK, data, options)
+        feeds = step_feeds(work_on(plan, data, options))
         return np.stack([np.concatenate([fed[tensor.name].ravel() for tensor in inputs]) for fed in feeds])
 
     first, again = noises(TrainOptions()), noises(TrainOptions())
-    assert len(first) == plan.manifest.training.max_steps
+    assert len(first) == plan.plan.manifest.training.max_steps
     everything = np.concatenate([first, again]).ravel()
     assert len(np.unique(everything)) > 0.99 * len(everything)
     fixed = TrainOptions(entropy=lambda count: bytes(count))
@@ -207,15 +211,16 @@ def test_noise_is_fresh_at_every_step_and_not_in_the_task() -> None:
 
 
 def test_noise_has_the_deviation_that_the_plan_states_and_batches_its_rate() -> None:
-    plan = compile_plan(replace(LINEAR, max_steps=400, epochs=60)).plan
-    private, data = plan.manifest.training.private, rows(200)
+    plan = compile_plan(replace(LINEAR, max_steps=400, epochs=60))
+    private, data = plan.plan.manifest.training.private, rows(200)
     assert private is not None and private.rate(200) == 8 / 200 and private.rate(10) == 8 / 50
     drawn: list[NDArray[Any]] = []
     sizes: list[float] = []
-    for fed in step_feeds(plan, TASK, data, TrainOptions(entropy=lambda count: bytes([7] * count))):
+    options = TrainOptions(entropy=lambda count: bytes([7] * count))
+    for fed in step_feeds(work_on(plan, data, options)):
         drawn.append(fed["random/noise/0.weight"].ravel())
         sizes.append(float(fed["batch/sample_weight"].sum()))
-        assert fed["batch/x"].shape == (plan.manifest.training.batch_size, 4)
+        assert fed["batch/x"].shape == (plan.plan.manifest.training.batch_size, 4)
     assert np.std(np.concatenate(drawn)) == pytest.approx(0.9 * 0.7, rel=0.05)
     assert np.mean(sizes) == pytest.approx(8, rel=0.1)
     assert len(sizes) == 400
@@ -255,7 +260,7 @@ def test_epsilon_of_the_mnist_tutorial_through_an_experiment() -> None:
 def test_methods_compile_with_private_steps(algorithm: Any) -> None:
     model = Sequential(Linear(4, 5), Tanh(), Linear(5, 3))
     plan = compile_plan(replace(LINEAR, algorithm=algorithm, model=model))
-    result = PlanTrainer().train(plan.plan, plan.initial, {}, TASK, rows(60), {}, TrainOptions(max_steps=2))
+    result = PlanTrainer().train(work_on(plan, rows(60), TrainOptions(max_steps=2)))
     assert all(np.isfinite(section).all() for section in result.sections.values())
 
 

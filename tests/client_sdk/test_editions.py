@@ -18,7 +18,7 @@ from sdk_kit import counting, experiment, rows, save_rows
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.fedprox import FedProx
 from coterie.aggregation.plan.compile import compile_plan
-from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute import nn, optim
 
@@ -68,9 +68,9 @@ def test_a_client_of_numpy_and_onnxruntime_alone_makes_the_same_update(tmp_path:
     done = minimal(tmp_path)
     assert done.returncode == 0, done.stderr
     compiled = compile_plan(wanted)
-    result = PlanTrainer().train(
-        compiled.plan, compiled.initial, {}, LocalTask(experiment="x", round=1, seed=7), rows(53, 3), {}, TrainOptions()
-    )
+    task = LocalTask(experiment="x", round=1, seed=7)
+    work = LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=rows(53, 3))
+    result = PlanTrainer().train(work)
     with np.load(tmp_path / "update.npz") as update:
         assert set(update.files) == {*result.sections, "weight", "steps"}
         assert (int(update["weight"]), int(update["steps"])) == (result.weight, result.steps)

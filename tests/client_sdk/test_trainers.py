@@ -1,6 +1,7 @@
 """Trainers: the plan trainer drives graphs as the manifest says, one's own trainer is measured by the same rules."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import IFCA
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.device.flower import flower_trainer
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Stopped, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork, Stopped, TrainOptions
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.nn import Dropout, Linear, ReLU, Sequential
@@ -24,13 +25,14 @@ TASK = LocalTask(experiment="exp", round=1, seed=7)
 ROWS = rows(29)
 
 
+def work_on(compiled: CompiledPlan, task: LocalTask = TASK) -> LocalWork:
+    return LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, frozen=compiled.frozen, rows=ROWS)
+
+
 def train(compiled: CompiledPlan, task: LocalTask = TASK, **options: Any) -> LocalResult:
     trainer = options.pop("trainer", None) or PlanTrainer()
     state = options.pop("client_state", {})
-    chosen = TrainOptions(**options)
-    return trainer.train(
-        compiled.plan, compiled.initial, compiled.frozen, task, options.get("rows", ROWS), state, chosen
-    )
+    return trainer.train(replace(work_on(compiled, task), client_state=state, options=TrainOptions(**options)))
 
 
 def test_a_task_is_a_function_of_its_arguments_whatever_the_trainer_did_before() -> None:
@@ -68,7 +70,7 @@ def test_the_delta_leads_to_a_model_that_fits_the_rows_better() -> None:
 
 def test_evaluation_is_the_aggregations_own() -> None:
     compiled = compile_plan(experiment())
-    got = PlanTrainer().evaluate(compiled.plan, compiled.initial, {}, TASK, ROWS, TrainOptions())
+    got = PlanTrainer().evaluate(work_on(compiled))
     expected = evaluate(compiled.plan.graphs["eval"], compiled.plan.manifest, compiled.initial, ROWS)
     assert got == expected and got.examples == 29
 
@@ -189,7 +191,7 @@ def test_a_trainer_of_ones_own_cannot_replace_a_plans_step() -> None:
 def test_without_an_evaluate_function_an_evaluation_is_refused() -> None:
     compiled = compile_plan(external())
     with pytest.raises(PlanRefused, match="no evaluate function"):
-        ExternalTrainer(fit).evaluate(compiled.plan, compiled.initial, {}, TASK, ROWS, TrainOptions())
+        ExternalTrainer(fit).evaluate(work_on(compiled))
 
 
 class Client:
@@ -217,7 +219,7 @@ def test_a_flower_style_client_is_driven_through_its_lists() -> None:
     assert (result.sections["delta"] == 2).all() and result.weight == 29 and result.steps == 8
     assert result.metrics(compiled.plan).means() == {"loss": 0.5, "accuracy": 1.0}
     assert client.configs[0]["server_round"] == 1 and client.configs[0]["local_epochs"] == 2
-    sums = flower_trainer(client).evaluate(compiled.plan, compiled.initial, {}, TASK, ROWS, TrainOptions())
+    sums = flower_trainer(client).evaluate(work_on(compiled))
     assert sums.means() == {"loss": 0.0, "accuracy": 0.5} and sums.examples == 29
 
 
@@ -231,7 +233,7 @@ def test_lists_are_in_the_layouts_order_whatever_the_order_of_the_weights() -> N
             shapes.extend(parameter.shape for parameter in parameters)
             return super().fit(parameters, config)
 
-    flower_trainer(Looking(29)).train(compiled.plan, shuffled, {}, TASK, ROWS, {}, TrainOptions())
+    flower_trainer(Looking(29)).train(replace(work_on(compiled), weights=shuffled))
     assert shapes == [(4, 3), (3,)]
 
 

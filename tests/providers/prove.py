@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from coterie.client_sdk.device.providers import DeviceProviders
-from coterie.client_sdk.device.trainers.base import LocalTask, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.runtime.conformance import conformance
 from coterie.compute.runtime.coverage import coverage
@@ -117,12 +117,8 @@ def _trained(plan: PlanCase, provider: Provider) -> str:
     compiled = plan.compiled()
     trusted = Verdict(identity_of(provider), trusted=True)
     desk = DeviceProviders(provider.name, {trusted.identity: trusted}, found=lambda: [provider])
-    results = [
-        PlanTrainer(providers=providers).train(
-            compiled.plan, compiled.initial, compiled.frozen, TASK, rows, {}, TrainOptions()
-        )
-        for providers in (None, desk)
-    ]
+    work = LocalWork(plan=compiled.plan, task=TASK, weights=compiled.initial, frozen=compiled.frozen, rows=rows)
+    results = [PlanTrainer(providers=providers).train(work) for providers in (None, desk)]
     if failed := [news.reason for news in desk.news() if news.state in ("failed", "absent", "refused")]:
         return f"training of {plan.name!r}: {failed[0]}"
     expected, found = (np.asarray(result.sections["delta"], np.float32) for result in results)

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.plan.bundle import Plan
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
@@ -54,18 +53,9 @@ class Spoils(PlanTrainer):
         super().__init__()
         self._least = least
 
-    def train(
-        self,
-        plan: Plan,
-        weights: Tensors,
-        frozen: Tensors,
-        task: LocalTask,
-        rows: Rows,
-        client_state: Tensors,
-        options: TrainOptions,
-    ) -> LocalResult:
-        result = super().train(plan, weights, frozen, task, rows, client_state, options)
-        if len(rows["y"]) < self._least:
+    def train(self, work: LocalWork) -> LocalResult:
+        result = super().train(work)
+        if len(work.rows["y"]) < self._least:
             return result
         return replace(result, sections={**result.sections, "delta": np.full_like(result.sections["delta"], np.inf)})
 

@@ -57,6 +57,24 @@ class TrainOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LocalWork:
+    """A task, and everything that it is done with.
+
+    weights: the model version, by tensor name. frozen: tensors that nobody trains, by name. rows: the rows to work on,
+    by feature and label name; hold-out rows are not among those of a training and are the only ones of an evaluation.
+    client_state: what the experiment's last counted training returned; empty before it.
+    """
+
+    plan: Plan
+    task: LocalTask
+    weights: Tensors
+    rows: Rows
+    frozen: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
+    client_state: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
+    options: TrainOptions = field(default_factory=TrainOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LocalResult:
     """A finished task. sections: one flat vector per section of the plan, in clear and not yet encoded.
 
@@ -74,29 +92,12 @@ class LocalResult:
 
 
 class Trainer(Protocol):
-    """Trains and evaluates on rows that never leave the device.
+    """Trains and evaluates on rows that never leave the device."""
 
-    weights: the model version, by tensor name. frozen: tensors that nobody trains, by name. rows: the rows to work on,
-    by feature and label name; hold-out rows are not among those given to ``train`` and are the only ones given to
-    ``evaluate``.
-    client_state: what the experiment's last counted task returned; empty before it.
-    """
-
-    def train(
-        self,
-        plan: Plan,
-        weights: Tensors,
-        frozen: Tensors,
-        task: LocalTask,
-        rows: Rows,
-        client_state: Tensors,
-        options: TrainOptions,
-    ) -> LocalResult:
+    def train(self, work: LocalWork) -> LocalResult:
         """Weights and rows to an update."""
         ...
 
-    def evaluate(
-        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
-    ) -> MetricSums:
+    def evaluate(self, work: LocalWork) -> MetricSums:
         """The metric sums of a model version over rows."""
         ...

@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Rows
 from coterie.errors import DataError, PlanRefused
 from coterie.protocol.finite import all_finite
 from coterie.protocol.metrics import EXAMPLES, MetricSums
@@ -64,34 +63,26 @@ class ExternalTrainer:
         self._fit = fit
         self._evaluate = evaluate
 
-    def train(
-        self,
-        plan: Plan,
-        weights: Tensors,
-        frozen: Tensors,
-        task: LocalTask,
-        rows: Rows,
-        client_state: Tensors,
-        options: TrainOptions,
-    ) -> LocalResult:
+    def train(self, work: LocalWork) -> LocalResult:
         """Call ``fit`` and take the difference. The weight is at most the task's cap."""
-        manifest = plan.manifest
+        manifest = work.plan.manifest
         if manifest.trainer != "external":
             raise PlanRefused(
                 f"Plan {manifest.name!r} brings its own training step; a trainer of one's own cannot replace it.",
                 hint="Join without a trainer, or ask the researcher for an external plan.",
                 code="plan_trainer",
             )
-        params, weight, steps, metrics = self._fit(_copies(plan, weights), _fit_task(plan, task, rows, options))
+        params, weight, steps, metrics = self._fit(_copies(work), _fit_task(work))
         delta = np.empty(manifest.layout.size, np.float32)
         for name, (start, stop) in manifest.layout.slices.items():
-            new = _parameter(name, params, weights[name].shape)
+            base = work.weights[name]
+            new = _parameter(name, params, base.shape)
             with np.errstate(over="ignore", invalid="ignore"):
-                np.subtract(new, weights[name], out=delta[start:stop].reshape(new.shape))
+                np.subtract(new, base, out=delta[start:stop].reshape(new.shape))
             if not all_finite(delta[start:stop]):
                 _require_finite(name, new)
-        count = min(_whole("weight", weight), task.weight_cap)
-        options.on_step(_whole("steps", steps))
+        count = min(_whole("weight", weight), work.task.weight_cap)
+        work.options.on_step(_whole("steps", steps))
         return LocalResult(
             sections={DELTA: delta, METRICS: _sums(manifest.metrics, count, metrics).to_vector(manifest.metrics)},
             weight=count,
@@ -99,32 +90,31 @@ class ExternalTrainer:
             client_state={},
         )
 
-    def evaluate(
-        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
-    ) -> MetricSums:
+    def evaluate(self, work: LocalWork) -> MetricSums:
         """Call ``evaluate``. Raises PlanRefused (``cannot_evaluate``) when there is none."""
         if self._evaluate is None:
             raise PlanRefused(
                 "This trainer has no evaluate function.", hint="Give ExternalTrainer one.", code="cannot_evaluate"
             )
-        examples, metrics = self._evaluate(_copies(plan, weights), _fit_task(plan, task, rows, options))
-        return _sums(plan.manifest.metrics, _whole("examples", examples), metrics)
+        examples, metrics = self._evaluate(_copies(work), _fit_task(work))
+        return _sums(work.plan.manifest.metrics, _whole("examples", examples), metrics)
 
 
-def _copies(plan: Plan, weights: Tensors) -> Params:
+def _copies(work: LocalWork) -> Params:
     """Copies in the layout's order, which is the order of lists of arrays."""
-    return {name: np.array(weights[name], np.float32) for name in plan.manifest.layout.names}
+    return {name: np.array(work.weights[name], np.float32) for name in work.plan.manifest.layout.names}
 
 
-def _fit_task(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> FitTask:
-    training = plan.manifest.training
-    limits = [n for n in (training.max_steps, options.max_steps) if n is not None]
+def _fit_task(work: LocalWork) -> FitTask:
+    task, manifest = work.task, work.plan.manifest
+    training = manifest.training
+    limits = [n for n in (training.max_steps, work.options.max_steps) if n is not None]
     return FitTask(
-        rows=rows,
+        rows=work.rows,
         experiment=task.experiment,
         round=task.round,
         seed=task.seed,
-        hyper={**plan.manifest.hyper, **task.hyper},
+        hyper={**manifest.hyper, **task.hyper},
         batch_size=training.batch_size,
         epochs=training.epochs,
         max_steps=min(limits, default=None),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.evaluate import evaluate, run_probe
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphName, Source
-from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalTask, Rows, Tensors, TrainOptions
+from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalWork, Tensors
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.choice import StepCase
@@ -46,10 +46,7 @@ Key: TypeAlias = tuple[str, int, str]
 class Supply:
     """Everything that inputs may be filled from, apart from what changes with each step."""
 
-    plan: Plan
-    weights: Tensors
-    frozen: Tensors
-    client_state: Tensors
+    work: LocalWork
     hyper: Mapping[str, float]
     probe: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
     state: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
@@ -57,7 +54,7 @@ class Supply:
 
 
 def _client_state(supply: Supply, tensor: GraphInput) -> NDArray[Any]:
-    found = supply.client_state.get(tensor.key)
+    found = supply.work.client_state.get(tensor.key)
     return np.zeros(tensor.shape, np.float32) if found is None else found
 
 
@@ -66,8 +63,8 @@ def _state(supply: Supply, tensor: GraphInput) -> NDArray[Any]:
 
 
 _FILL: Mapping[Source, Callable[[Supply, GraphInput], NDArray[Any]]] = {
-    "model": lambda supply, tensor: supply.weights[tensor.key],
-    "frozen": lambda supply, tensor: supply.frozen[tensor.key],
+    "model": lambda supply, tensor: supply.work.weights[tensor.key],
+    "frozen": lambda supply, tensor: supply.work.frozen[tensor.key],
     "client_state": _client_state,
     "probe": lambda supply, tensor: supply.probe[tensor.key],
     "hyper": lambda supply, tensor: np.array([supply.hyper[tensor.key]], np.float32),
@@ -89,15 +86,16 @@ class Begun:
 
     def filled(self) -> Arrays:
         """Every input of the train graph that does not change from batch to batch."""
-        graph = self.supply.plan.manifest.graph("train")
+        graph = self.supply.work.plan.manifest.graph("train")
         return {t.name: _FILL[t.source](self.supply, t) for t in graph.inputs if t.source not in _FED}
 
     def step(self, feeds: Arrays) -> StepCase:
         """The first step, for who wants to time it. feeds: what ``step_feeds`` gives."""
-        graph, filled = self.supply.plan.manifest.graph("train"), self.filled()
+        plan, filled = self.supply.work.plan, self.filled()
+        graph = plan.manifest.graph("train")
         carried = frozenset(graph.carry.values())
         return StepCase(
-            data=self.supply.plan.graphs["train"],
+            data=plan.graphs["train"],
             carry=graph.carry,
             constants={name: value for name, value in filled.items() if name not in carried},
             state={name: value for name, value in filled.items() if name in carried},
@@ -123,24 +121,15 @@ class PlanTrainer:
         self._executables: dict[Key, Executable] = {}
         self._loops: dict[Key, list[SteadyLoop | HybridLoop]] = {}
 
-    def train(
-        self,
-        plan: Plan,
-        weights: Tensors,
-        frozen: Tensors,
-        task: LocalTask,
-        rows: Rows,
-        client_state: Tensors,
-        options: TrainOptions,
-    ) -> LocalResult:
+    def train(self, work: LocalWork) -> LocalResult:
         """The probe if there is one, begin, steps, finish. The weight is the number of rows, at most the task's cap.
 
-        Guarantees: a function of its arguments, bit for bit, for a given number of threads and ONNX Runtime version; of
+        Guarantees: a function of the work, bit for bit, for a given number of threads and ONNX Runtime version; of
         a plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
         CPU, up to that provider's rounding.
         """
-        begun = self.begin(plan, weights, frozen, task, rows, client_state, options)
-        batches = step_feeds(plan, task, rows, options)
+        begun, options = self.begin(work), work.options
+        batches = step_feeds(work)
         first = list(islice(batches, 1))
         seat = self._chosen(begun, first, options.threads)
         steps = 0
@@ -150,19 +139,11 @@ class PlanTrainer:
                 steps += 1
                 options.on_step(steps)
             ended = loop.state()
-        return self.finish(begun, ended, steps, options)
+        return self.finish(begun, ended, steps)
 
-    def begin(
-        self,
-        plan: Plan,
-        weights: Tensors,
-        frozen: Tensors,
-        task: LocalTask,
-        rows: Rows,
-        client_state: Tensors,
-        options: TrainOptions,
-    ) -> "Begun":
+    def begin(self, work: LocalWork) -> "Begun":
         """What there is before the first step; for engines that step several clients at once."""
+        plan, options = work.plan, work.options
         manifest = plan.manifest
         probe: Tensors = {}
         if "probe" in manifest.graphs:
@@ -170,50 +151,47 @@ class PlanTrainer:
             def probed(provider: Provider) -> Tensors:
                 executable = self._executable(plan, "probe", options.threads, provider)
                 none_yet = partial(options.on_step, 0)
-                return run_probe(executable, manifest, weights, rows, frozen=frozen, on_batch=none_yet)
+                return run_probe(executable, manifest, work.weights, work.rows, frozen=work.frozen, on_batch=none_yet)
 
             probe = self._passed(plan, probed)
-        supply = Supply(plan, weights, frozen, client_state, {**manifest.hyper, **task.hyper}, probe)
-        begun = self._run(supply, "begin", options.threads)
+        supply = Supply(work, {**manifest.hyper, **work.task.hyper}, probe)
+        begun = self._run(supply, "begin")
         state = {name.removeprefix(NEXT): value for name, value in begun.items()}
         # How many rows there are is private where rows are.
-        examples = 1 if manifest.training.private else len(next(iter(rows.values())))
-        weight = min(examples, task.weight_cap)
+        examples = 1 if manifest.training.private else len(next(iter(work.rows.values())))
+        weight = min(examples, work.task.weight_cap)
         return Begun(replace(supply, state=state), weight)
 
-    def finish(
-        self, begun: "Begun", ended: Mapping[str, NDArray[Any]], steps: int, options: TrainOptions
-    ) -> LocalResult:
+    def finish(self, begun: "Begun", ended: Mapping[str, NDArray[Any]], steps: int) -> LocalResult:
         """The result, from the carried inputs as the last step left them."""
         if not steps:
             raise InternalError("A training task ran no step.")
         # What begin made and no step changes is there for finish as well.
         supply = replace(begun.supply, state={**begun.supply.state, **ended})
         counters = {"steps": float(steps), "weight": float(begun.weight)}
-        finished = self._run(replace(supply, counters=counters), "finish", options.threads)
+        finished = self._run(replace(supply, counters=counters), "finish")
         kept = f"{NEXT}client_state/"
         return LocalResult(
-            sections={spec.name: finished[f"upload/{spec.name}"] for spec in supply.plan.manifest.sections},
+            sections={spec.name: finished[f"upload/{spec.name}"] for spec in supply.work.plan.manifest.sections},
             weight=begun.weight,
             steps=steps,
             client_state={name.removeprefix(kept): value for name, value in finished.items() if name.startswith(kept)},
         )
 
-    def evaluate(
-        self, plan: Plan, weights: Tensors, frozen: Tensors, task: LocalTask, rows: Rows, options: TrainOptions
-    ) -> MetricSums:
+    def evaluate(self, work: LocalWork) -> MetricSums:
         """The plan's metric sums over the rows."""
+        plan, threads = work.plan, work.options.threads
 
         def evaluated(provider: Provider) -> MetricSums:
             probe = "probe" in plan.manifest.graphs
             return evaluate(
-                self._executable(plan, "eval", options.threads, provider),
+                self._executable(plan, "eval", threads, provider),
                 plan.manifest,
-                weights,
-                rows,
-                frozen=frozen,
-                probe=self._executable(plan, "probe", options.threads, provider) if probe else None,
-                threads=options.threads,
+                work.weights,
+                work.rows,
+                frozen=work.frozen,
+                probe=self._executable(plan, "probe", threads, provider) if probe else None,
+                threads=threads,
             )
 
         return self._passed(plan, evaluated)
@@ -222,7 +200,7 @@ class PlanTrainer:
         """Where a plan's steps run; None for the CPU. first: the feeds of the first step, by which it is chosen."""
         if self._providers is None or not first:
             return None
-        return self._providers.choose(begun.supply.plan.id, lambda: begun.step(first[0]), threads)
+        return self._providers.choose(begun.supply.work.plan.id, lambda: begun.step(first[0]), threads)
 
     def _passed(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
         """A whole pass over rows on the provider of this plan; on the CPU again from its beginning where that fails."""
@@ -238,11 +216,10 @@ class PlanTrainer:
         if self._providers is not None:
             self._providers.failed(fallback)
 
-    def _run(self, supply: Supply, name: GraphName, threads: int) -> Arrays:
-        graph = supply.plan.manifest.graph(name)
-        return dict(
-            self._executable(supply.plan, name, threads).run({t.name: _FILL[t.source](supply, t) for t in graph.inputs})
-        )
+    def _run(self, supply: Supply, name: GraphName) -> Arrays:
+        plan, threads = supply.work.plan, supply.work.options.threads
+        filled = {t.name: _FILL[t.source](supply, t) for t in plan.manifest.graph(name).inputs}
+        return dict(self._executable(plan, name, threads).run(filled))
 
     def _executable(self, plan: Plan, name: GraphName, threads: int, provider: Provider = ON_CPU) -> Executable:
         key = (plan.manifest.graph(name).sha256, threads, provider.name)
@@ -277,7 +254,7 @@ class PlanTrainer:
     @contextmanager
     def _loop(self, begun: Begun, seat: "Seat | None", threads: int) -> Generator[SteadyLoop | HybridLoop]:
         """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
-        plan, case = begun.supply.plan, begun.step({})
+        plan, case = begun.supply.work.plan, begun.step({})
         provider, trunk = (ON_CPU, False) if seat is None else (seat.provider, seat.trunk)
         # A trunk holds the plan's frozen tensors.
         key = (plan.manifest.graph("train").sha256, threads, f"{provider.name} {plan.id if trunk else ''}")
@@ -298,17 +275,18 @@ class PlanTrainer:
                 del self._loops[next(iter(self._loops))]
 
 
-def step_feeds(plan: Plan, task: LocalTask, rows: Rows, options: TrainOptions) -> Iterator[Arrays]:
-    """What each step of a task is fed: the batch and the numbers drawn for it, by input."""
-    if plan.manifest.training.private is not None:
-        yield from private_feeds(plan, rows, options)
+def step_feeds(work: LocalWork) -> Iterator[Arrays]:
+    """What each step of a training is fed: the batch and the numbers drawn for it, by input."""
+    training, graph = work.plan.manifest.training, work.plan.manifest.graph("train")
+    if training.private is not None:
+        yield from private_feeds(work)
         return
-    training, graph = plan.manifest.training, plan.manifest.graph("train")
-    limit = min((n for n in (training.max_steps, options.max_steps) if n is not None), default=None)
+    seed = work.task.seed
+    limit = min((n for n in (training.max_steps, work.options.max_steps) if n is not None), default=None)
     batch_inputs, random_inputs = graph.from_source("batch"), graph.from_source("random")
     # A stream of its own: the order of rows and the masks of dropout must not be correlated.
-    masks = np.random.Philox(key=np.array([task.seed % 2**64, 1 << 63], np.uint64))
-    batches = Batches(rows, batch_size=training.batch_size, seed=task.seed, epochs=training.epochs)
+    masks = np.random.Philox(key=np.array([seed % 2**64, 1 << 63], np.uint64))
+    batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs)
     for batch in islice(batches, limit):
         feeds: Arrays = {t.name: batch[t.key] for t in batch_inputs}
         yield feeds | {t.name: _uniform(masks, t.shape) for t in random_inputs}

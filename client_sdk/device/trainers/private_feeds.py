@@ -11,23 +11,23 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
-from coterie.client_sdk.device.trainers.base import Arrays, Rows, TrainOptions
+from coterie.client_sdk.device.trainers.base import Arrays, LocalWork, Rows
 from coterie.errors import InputError, InternalError
 from coterie.privacy.dp import poisson
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
 
 
-def private_feeds(plan: Plan, rows: Rows, options: TrainOptions) -> Iterator[Arrays]:
+def private_feeds(work: LocalWork) -> Iterator[Arrays]:
     """For each of the plan's steps, or of fewer where the device asks for that: a Poisson batch, padded to the graph's
     shape with rows of weight 0, and fresh noise. The number of steps depends on no row.
 
     A batch that holds more rows than the graph has room for counts as empty: see `coterie.privacy.dp.poisson`.
     Raises errors.InputError for a device without rows.
     """
-    training, graph = plan.manifest.training, plan.manifest.graph("train")
+    rows, options, manifest = work.rows, work.options, work.plan.manifest
+    training, graph = manifest.training, manifest.graph("train")
     private, steps = training.private, training.max_steps
     if private is None or steps is None:
         raise InternalError("Only plans with example-level privacy draw private batches.")
