@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -59,8 +60,10 @@ def doctor(
     seconds each, a minute on a software GPU. Ends with 0 when the machine is ready, with 1 when something is FAILED.
     """
     output = Output(json)
-    providers = _providers(output, experiment, store)
-    findings = [*_versions(), *providers, _write_access(), _free_port(port), _clock(), *_extras()]
+    versions = list(_versions())
+    usable = all(finding.ok is not False for finding in versions if finding.name == _RUNTIME)
+    providers = _providers(output, experiment, store) if usable else []
+    findings = [*versions, *providers, _write_access(), _free_port(port), _clock(), *_extras()]
     for finding in findings:
         output.event("check", name=finding.name, ok=finding.ok, detail=finding.detail, fix=finding.fix)
     marks = {True: "ok", False: "FAILED", None: "limits"}
@@ -102,6 +105,13 @@ def _runtime() -> Finding:
     told = ", ".join(version(each) + ("" if each == _RUNTIME else f" ({each})") for each in packages)
     if not packages:
         return Finding(_RUNTIME, False, "not installed", "Run: pip install --upgrade coterie")
+    try:
+        whole = hasattr(import_module(_RUNTIME), "InferenceSession")
+    except Exception:  # a damaged package may raise anything
+        whole = False
+    if not whole:
+        # As after the removal of one of two packages that had the same files.
+        return Finding(_RUNTIME, False, f"{told}: damaged", f"Run: pip install --force-reinstall {packages[0]}")
     if len(packages) > 1:
         fix = f"Run: pip uninstall {' '.join(packages)}; then install the one that you want."
         return Finding(_RUNTIME, None, f"{told}: they have the same files, and one hides the other", fix)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import Coterie
 
-from coterie.cli.failures import BAD_INPUT
+from coterie.cli.failures import BAD_INPUT, FAILED
 from coterie.cli.output import Output
 from coterie.client_sdk.device.store import Store
 from coterie.compute.runtime.devices import provider_named
@@ -155,6 +155,17 @@ def test_builds_of_the_runtime_under_other_names_are_the_runtime(coterie: Coteri
     assert done.code == 0 and check["ok"] is None
     assert "1.0 (onnxruntime-openvino)" in check["detail"] and "one hides the other" in check["detail"]
     assert check["fix"].startswith("Run: pip uninstall onnxruntime onnxruntime-openvino;")
+
+
+@pytest.mark.parametrize("source", ["", "raise ImportError('libonnxruntime.so: no such file')"])
+def test_a_damaged_runtime_is_a_finding(coterie: Coterie, tmp_path: Path, source: str) -> None:
+    """What is left when one of two packages with the same files is removed."""
+    package(tmp_path / "site", "onnxruntime", source)
+    done = coterie("doctor", "--json", PYTHONPATH=str(tmp_path / "site"))
+    (check,) = [event for event in done.events if event.get("name") == "onnxruntime"]
+    assert (done.code, check["ok"], done.events[-1]["failed"]) == (FAILED, False, ["onnxruntime"])
+    assert "damaged" in check["detail"] and check["fix"] == "Run: pip install --force-reinstall onnxruntime"
+    assert "Traceback" not in done.err
 
 
 def test_cells_are_text_and_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
