@@ -55,6 +55,8 @@ def report(
         folder = write_run(REPORTS / folder_name(name), name, history)
     else:
         name, history, folder = found
+        if folder.parent == SIMULATIONS and not Path(run).is_file() and folder != Path(run):
+            output.say(f"The run is the simulation in {folder}; an experiment of its name has an id to call it by.")
     path = file_to_write(out or folder / "report.svg")
     ending = path.suffix.lower()
     if ending not in _ENDINGS:

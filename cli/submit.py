@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.joining import joining
-from coterie.cli.output import Json, Output
+from coterie.cli.output import Json, Output, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
 
@@ -34,7 +34,7 @@ def submit(
 ) -> None:
     """Compile, sign and start an experiment on a coordinator, then say how clients join."""
     from coterie.cli.loading import load_experiment, override
-    from coterie.cli.watch import follow_run
+    from coterie.cli.watch import follow_run, running
     from coterie.client_sdk.control.control import Control
     from coterie.client_sdk.control.submission import slug
     from coterie.client_sdk.control.submit import signing_key
@@ -51,7 +51,12 @@ def submit(
         promise(output, experiment)
         output.say("A client joins with (the token is a secret; new ones cost nothing):")
         output.say(f"  {join}")
-        output.say(f"Follow it: coterie watch {quote(run.name)}    stop it: coterie stop {quote(run.name)}")
+        earlier = [view.id for view in running(control, run.name) if view.id != run.id]
+        word = short_id(run.id) if earlier else quote(run.name)
+        output.say(f"Follow it: coterie watch {word}    stop it: coterie stop {word}")
+        if earlier:
+            others = ", ".join(map(short_id, earlier))
+            output.say(f"The name alone means this one, and {others} of the same name is still running.")
         if follow:
             follow_run(output, run)
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,15 @@ from coterie.errors import CoterieError, NotFound, Unreachable
 
 if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control, Run
-    from coterie.protocol.control import Event
+    from coterie.protocol.control import Event, ExperimentView
 
 ROUND_EVENTS = ("round.committed", "round.abandoned")
 FINISHED = "experiment.finished"
 ANSWERED = ("update.accepted", "task.trained")
 ATTEMPT_EVENTS = ("attempt.began", "attempt.phase")
-# How long a coordinator that has answered before may be away: time for its operator to start it again.
-PATIENCE_S = 600.0
+# How long a coordinator that has answered before may be away: time for its operator to start it again. One that never
+# has may be starting, or its address may be wrong.
+PATIENCE_S, FIRST_PATIENCE_S = 600.0, 30.0
 ASK_AGAIN_S = 1.0
 
 
@@ -35,7 +36,45 @@ def watch(
     from coterie.client_sdk.control.control import Control
 
     with Control(url, token=admin_token(token), ca=ca) as control:
-        follow_run(Output(json), chosen(control, run))
+        follow_run(Output(json), once_it_answers(lambda: chosen(control, run)))
+
+
+@dataclass
+class Silence:
+    """The time for which a coordinator has not answered. most_s: how long that may be."""
+
+    most_s: float
+    since: float | None = None
+
+    def broken(self) -> None:
+        """It has answered."""
+        self.since = None
+
+    def borne(self, error: Unreachable) -> None:
+        """Say once that it is waited for, and wait a little. Raises the error when it has been silent for too long."""
+        now = time.monotonic()
+        if self.since is None:
+            self.since = now
+            told = f"The coordinator does not answer; waiting for it, {self.most_s:g} s at most. Ctrl-C leaves."
+            print(told, file=sys.stderr, flush=True)
+        if now - self.since > self.most_s:
+            raise error
+        time.sleep(ASK_AGAIN_S)
+
+
+def once_it_answers(ask: "Callable[[], Run]") -> "Run":
+    """What is asked of a coordinator that may just be starting. Raises Unreachable when it does not come."""
+    silence = Silence(FIRST_PATIENCE_S)
+    while True:
+        try:
+            return ask()
+        except Unreachable as error:
+            silence.borne(error)
+
+
+def running(control: "Control", name: str) -> "list[ExperimentView]":
+    """The running experiments of a name, the newest first."""
+    return [view for view in control.experiments() if view.name == name and view.state == "running"]
 
 
 def chosen(control: "Control", name: str | None) -> "Run":
@@ -55,25 +94,18 @@ def chosen(control: "Control", name: str | None) -> "Run":
 
 
 def patiently(run: "Run") -> "Iterator[Event]":
-    """The experiment's events, also over a restart of the coordinator: once it has answered it is waited for."""
+    """The experiment's events, also over a restart of the coordinator, which is waited for."""
     last: str | None = None
-    silent_since: float | None = None
+    silence = Silence(PATIENCE_S)
     while True:
         try:
             for event in run.watch(after=last):
-                last, silent_since = str(event.id), None
+                last = str(event.id)
+                silence.broken()
                 yield event
             return
-        except Unreachable:
-            now = time.monotonic()
-            if last is None:
-                raise
-            if silent_since is None:
-                silent_since = now
-                print("The coordinator does not answer; waiting for it. Ctrl-C leaves.", file=sys.stderr, flush=True)
-            if now - silent_since > PATIENCE_S:
-                raise
-            time.sleep(ASK_AGAIN_S)
+        except Unreachable as error:
+            silence.borne(error)
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from coterie.cli.failures import BAD_INPUT, REMOTE
+from coterie.cli.output import short_id
 
 Coterie = Callable[..., Any]
 PROGRAM = (sys.executable, "-m", "coterie.cli.main")
@@ -69,6 +70,7 @@ def place(coterie: Coterie, tmp_path: Path, environment: dict[str, str]) -> Gene
         yield Place(folder, ready["url"], {"COTERIE_URL": ready["url"]})
 
 
+@pytest.mark.timeout(900)  # twenty-five commands, each a program that starts
 def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[str, str]) -> None:
     def run(*words: str, code: int = 0) -> list[dict[str, Any]]:
         done = coterie(*words, "--json", cwd=place.folder, **place.settings)
@@ -137,6 +139,25 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
     assert folder["code"] == "file_unusable"
     (no_weights,) = run("submit", "experiment.py", "--initial", "experiment.py", code=BAD_INPUT)
     assert no_weights["message"].startswith("experiment.py holds no weights: ")
+
+
+def test_a_name_of_several_running_experiments_stops_none_of_them(coterie: Coterie, place: Place) -> None:
+    def run(*words: str) -> Any:
+        return coterie(*words, cwd=place.folder, **place.settings)
+
+    (first,) = run("submit", "experiment.py", "--json").events
+    identifier = first["experiment"]
+    second = run("submit", "experiment.py").out
+    assert f"{short_id(identifier)} of the same name is still running" in second
+    assert f"coterie stop {short_id(identifier)}" not in second and "coterie stop exp_" in second
+    several = run("stop", "machines", "--json")
+    (error,) = several.events
+    assert (several.code, error["code"]) == (BAD_INPUT, "experiment_ambiguous")
+    assert short_id(identifier) in error["hint"]
+    (stopped,) = run("stop", "--json").events
+    assert stopped["experiment"] != identifier, "without a name it is the newest"
+    (stopped,) = run("stop", "machines", "--json").events
+    assert stopped["experiment"] == identifier, "the one that is left running, though it is not the newest"
 
 
 def stat_mode(path: Path) -> int:

@@ -33,6 +33,13 @@ def test_a_simulation_is_drawn_by_its_name_its_folder_and_its_lines(coterie: Any
         (folder / "report.svg").unlink()
 
 
+def test_a_name_that_an_experiment_may_have_too_is_said_to_be_the_simulations(coterie: Any, folder: Path) -> None:
+    said = "The run is the simulation in .coterie/simulations/digits"
+    assert coterie("report", "digits").out.startswith(said)
+    for run in (".coterie/simulations/digits", str(folder), str(folder / "rounds.jsonl")):
+        assert said not in coterie("report", run).out
+
+
 def test_the_ending_says_what_to_write(coterie: Any, folder: Path, tmp_path: Path) -> None:
     assert coterie("report", "digits", "--out", "table.csv").code == 0
     assert (tmp_path / "table.csv").read_text() == (folder / "rounds.csv").read_text()

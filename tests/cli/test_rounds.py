@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +13,7 @@ from coterie.aggregation.progress import STALLED_AFTER
 from coterie.cli.output import Output, figure, short_id, size
 from coterie.cli.rounds import COLUMNS, RoundTable, advise, columns_for, draw, in_sight
 from coterie.cli.submit import patience
-from coterie.cli.watch import OpenRound, follow_run, patiently
+from coterie.cli.watch import OpenRound, Silence, follow_run, once_it_answers, patiently
 from coterie.client_sdk.control.control import Run
 from coterie.errors import Unreachable
 from coterie.protocol.control import Event
@@ -114,15 +115,13 @@ class Restarted:
 
     name = id = "run"
 
-    def __init__(self, events: int, *, silent_first: bool = False) -> None:
+    def __init__(self, events: int) -> None:
         self.events = events
-        self.silent_first = silent_first
         self.asked: list[str | None] = []
 
     def watch(self, *, after: str | None = None) -> Iterator[Event]:
         self.asked.append(after)
-        if not self.silent_first:
-            yield Event(id=int(after or 0) + 1, type="round.committed", data=ROWS[0])
+        yield Event(id=int(after or 0) + 1, type="round.committed", data=ROWS[0])
         if int(after or 0) + 1 < self.events:
             raise Unreachable("No answer.")
 
@@ -190,9 +189,42 @@ def test_the_open_round_is_shown_while_devices_train_and_while_they_sum_in_secre
     assert shown == [(2, "train", 1, 10), (2, "summing in secret, on to masked", 9, 10)]
 
 
-def test_a_coordinator_that_never_answered_is_not_waited_for() -> None:
+def test_a_coordinator_that_has_not_answered_yet_is_waited_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("coterie.cli.watch.ASK_AGAIN_S", 0.0)
+    run, asked = cast(Run, Restarted(1)), [0]
+
+    def ask() -> Run:
+        asked[0] += 1
+        if asked[0] < 4:
+            raise Unreachable("No answer.")
+        return run
+
+    assert once_it_answers(ask) is run and asked == [4]
+    assert capsys.readouterr().err.count("waiting for it, 30 s at most") == 1
+    monkeypatch.setattr("coterie.cli.watch.FIRST_PATIENCE_S", -1.0)
+    asked[0] = 0
     with pytest.raises(Unreachable):
-        list(patiently(cast(Run, Restarted(3, silent_first=True))))
+        once_it_answers(ask)
+    assert asked == [1]
+
+
+def test_a_silence_is_over_with_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The patience with a coordinator is for each of its silences, not for all of them."""
+    now, error = [0.0], Unreachable("No answer.")
+    monkeypatch.setattr("coterie.cli.watch.time", SimpleNamespace(monotonic=lambda: now[0], sleep=float))
+    silence = Silence(10.0)
+    for at in (0.0, 9.0):
+        now[0] = at
+        silence.borne(error)
+    silence.broken()
+    for at in (20.0, 29.0):
+        now[0] = at
+        silence.borne(error)
+    now[0] = 31.0
+    with pytest.raises(Unreachable):
+        silence.borne(error)
 
 
 @pytest.mark.parametrize(
