@@ -4,12 +4,15 @@ query = quantiles("age", (0.5, 0.9), low=0, high=120)
 experiment = ask(query, schema, clients=100)         # simulate(experiment, …) or submit(experiment, …)
 query.answer(weights)                                # of the version that the experiment ends with
 
+With ``privacy=UserLevel(...)`` the answer is noised for whole clients, and states its errors.
+
 A coordinator rebuilds rules from here without the compiler, so `ask`, which makes experiments, is loaded when it is
 asked for.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from coterie.aggregation.analytics.bound import Shortened
 from coterie.aggregation.analytics.count import Count, count
 from coterie.aggregation.analytics.heavy_hitters import HeavyHitters, heavy_hitters
 from coterie.aggregation.analytics.histogram import Histogram, histogram
@@ -28,6 +31,7 @@ __all__ = [
     "Quantile",
     "Quantiles",
     "Query",
+    "Shortened",
     "ask",
     "count",
     "heavy_hitters",

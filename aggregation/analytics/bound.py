@@ -57,11 +57,12 @@ class Terms:
     @staticmethod
     def told_in(query: str, told: npt.NDArray[np.float32]) -> Terms:
         """The inverse of `told`. Raises errors.InputError (``query_mismatch``) for what is none."""
-        if told.shape != (3,) or not told[0] > 0 or not told[1] > 0:
+        if told.shape != (3,) or not np.isfinite(told).all() or not (told > 0).all():
             raise errors.InputError(
                 f"What this version says of its noise is not for the query {query}.", code="query_mismatch"
             )
-        return Terms.read(query, *(float(value) for value in (told[1], told[0], told[2])))
+        noise, clip, elements = (float(value) for value in told)
+        return Terms(clip=clip, noise=noise, elements=round(elements))
 
     @property
     def parameters(self) -> dict[str, float]:

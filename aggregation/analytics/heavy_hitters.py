@@ -21,6 +21,7 @@ that occurs c times
     is reported            with probability at most Φ((c − T)/s)
 
 At the threshold itself that is 1 − 2⁻ᴿ and ½: ask for a smaller fraction than what must not be missed (`sure_from`).
+Where more than 1/fraction prefixes pass, those with the smallest counts are dropped: only noise can make them so many.
 Counts of what is reported are those of the last round, which a value near T passes the easier the more noise adds to
 it.
 """

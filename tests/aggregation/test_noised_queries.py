@@ -403,7 +403,7 @@ def test_what_noise_hides_is_not_divided_by() -> None:
 def test_a_version_that_says_nonsense_of_its_noise_is_no_answer() -> None:
     query = count("digit")
     version = {name: value.copy() for name, value in _version(query).items()}
-    for nonsense in (np.zeros(3), np.ones(2), np.array([1.0, -1.0, 1.0]), np.full(3, np.nan)):
+    for nonsense in (np.zeros(3), np.ones(2), np.array([1.0, -1.0, 1.0]), np.full(3, np.nan), np.full(3, np.inf)):
         with pytest.raises(errors.InputError) as caught:
             query.answer({**version, TOLD + "noise": nonsense.astype(np.float32)})
         assert caught.value.reason == "query_mismatch"

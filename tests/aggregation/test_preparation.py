@@ -26,12 +26,14 @@ from coterie.aggregation.preparation.counting import in_bins, of_texts
 from coterie.aggregation.preparation.hashing import COLUMNS, LONGEST, MARK, bits_of, digits_of, matrix, text_of
 from coterie.aggregation.preparation.rule import BINS, SLOTS, STAGE, SurveyRule
 from coterie.aggregation.preparation.tabular import tabular
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.optim import adam
-from coterie.privacy.dp.privacy import AdaptiveClip, UserLevel
+from coterie.privacy.dp.local import deviation
+from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.layout import Layout
 from coterie.protocol.refinement import departure
 from coterie.protocol.rounds import RoundPolicy
@@ -381,12 +383,32 @@ def test_what_noise_hides_is_not_made_up() -> None:
 
 @pytest.mark.parametrize(
     "privacy",
-    [noised(1.0, "blt", min_separation=2), noised(1.0, adaptive=AdaptiveClip())],
+    [
+        noised(1.0, "blt", min_separation=2),
+        noised(1.0, adaptive=AdaptiveClip()),
+        ExampleLevel(clip=1.0, delta=1e-6, epsilon=1.0),
+        LocalLevel(mechanism="sign_ds", epsilon=1.0),
+    ],
 )
-def test_noise_that_a_survey_cannot_judge_is_refused(privacy: UserLevel) -> None:
+def test_noise_that_a_survey_cannot_judge_is_refused(privacy: Any) -> None:
     with pytest.raises(errors.ExperimentError, match="A survey is noised by") as caught:
         Survey(DRAFT).ask(clients=10, privacy=privacy)
     assert caught.value.reason == "query_invalid"
+
+
+@pytest.mark.parametrize("fewest", [18, 10])
+def test_the_stated_noise_is_that_of_a_round_in_which_all_answer(fewest: int) -> None:
+    """Shares are made for the fewest honest survivors; all twenty bring more."""
+
+    def stated(privacy: Any, **more: Any) -> float:
+        asked = Survey(DRAFT, most=2).ask(clients=20, privacy=privacy, min_updates=fewest, **more)
+        return asked.algorithm.parameters["noise"]
+
+    secure = SecureAggregation(corrupt=0.1)
+    shared = UserLevel(clip=100.0, delta=1e-6, noise_multiplier=0.5, mechanism="skellam")
+    assert stated(shared, secure_aggregation=secure) == pytest.approx(50 * (20 / (fewest - 2)) ** 0.5, rel=0.03)
+    own = LocalLevel(mechanism="gaussian", clip=100.0, epsilon=100.0, delta=1e-6)
+    assert stated(own, secure_aggregation=False) == pytest.approx(20**0.5 * deviation(own, 1 << 16), rel=1e-3)
 
 
 def test_a_plan_tells_a_server_no_declared_text() -> None:
