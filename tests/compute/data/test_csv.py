@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from coterie.compute.data.sources.arrays import ArraySource
 from coterie.compute.data.sources.csv import lines
-from coterie.compute.data.sources.csv.decimals import PADDING
+from coterie.compute.data.sources.csv.decimals import PADDING, padded
 from coterie.compute.data.sources.csv.numbers import numbers
 from coterie.compute.data.sources.csv.scaling import scaled
 from coterie.compute.data.sources.csv.source import CsvSource
@@ -36,7 +36,7 @@ def _all(source: CsvSource) -> dict[str, NDArray | Sequence[object]]:
 
 
 def _read(cells: Sequence[str]) -> tuple[NDArray, NDArray]:
-    buffer = np.frombuffer(bytes(PADDING) + ",".join(cells).encode() + b"\n", np.uint8)
+    buffer = padded(",".join(cells).encode() + b"\n")
     ends = PADDING - 1 + np.cumsum([len(cell) + 1 for cell in cells])
     found = numbers(buffer, ends - [len(cell) for cell in cells], ends)
     return found.values, found.bad
@@ -83,10 +83,35 @@ def test_numbers_are_those_of_python(texts: list[str]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text("0123456789.+-eE_ ,:x\x00é", max_size=30).map(lambda text: text.replace(",", "")), max_size=20))
-@example(["1_000", "--5", "1.2.3", ".", "-", "+", "", "e5", "1e", "1e+", "1e1.5", "٣", "0x10", "1 2", "nan", "infinit"])
+@example(
+    [
+        "1_000",
+        "--5",
+        "1.2.3",
+        ".",
+        "-",
+        "+",
+        "",
+        "e5",
+        "1e",
+        "1e+",
+        "1e1.5",
+        "1e5.",
+        "1e.5",
+        "./",
+        "1./",
+        "........",
+        "0.........5",
+        "٣",
+        "0x10",
+        "1 2",
+        "nan",
+        "infinit",
+    ]
+)
 def test_what_is_no_number_is_never_taken_for_one(texts: list[str]) -> None:
     encoded = [text.encode("utf-8").decode("latin-1") for text in texts]
-    buffer = np.frombuffer(bytes(PADDING) + ",".join(encoded).encode("latin-1") + b"\n", np.uint8)
+    buffer = padded(",".join(encoded).encode("latin-1") + b"\n")
     ends = PADDING - 1 + np.cumsum([len(cell) + 1 for cell in encoded], dtype=np.int64)
     found = numbers(buffer, ends - np.array([len(cell) for cell in encoded], np.int64), ends)
     for text, value, bad in zip(texts, found.values.tolist(), found.bad.tolist(), strict=True):
@@ -96,6 +121,54 @@ def test_what_is_no_number_is_never_taken_for_one(texts: list[str]) -> None:
             expected = None
         assert bad == (expected is None), text
         assert expected is None or value == expected or (np.isnan(value) and np.isnan(expected)), text
+
+
+def test_digits_are_read_wherever_they_and_their_point_lie() -> None:
+    digits = "9081726354091827364509"
+    texts = [
+        sign + digits[:count][:point] + "." * (point <= count) + digits[:count][point:]
+        for sign in ("", "-", "+")
+        for count in range(1, len(digits) + 1)
+        for point in range(count + 2)
+    ]
+    # One after another, so that cells begin at every byte of a word.
+    values, bad = _read(texts)
+    assert not bad.any()
+    assert [_bits(value) for value in values] == [_bits(float(text)) for text in texts]
+    # And each among its like, as short cells are loaded as fewer words.
+    for text in texts:
+        values, bad = _read([text] * 3)
+        assert not bad.any() and {_bits(value) for value in values} == {_bits(float(text))}, text
+
+
+@pytest.mark.parametrize("cell", ["12.5", "123456789012", "1234567.12345678901"])
+def test_a_foreign_byte_is_found_wherever_it_is(cell: str) -> None:
+    # float() strips what splits words; a source has taken blanks away before.
+    foreign = [chr(byte) for byte in range(256) if byte != ord(",") and (byte > 127 or not chr(byte).isspace())]
+    texts = [cell[:k] + character + cell[k + 1 :] for k in range(len(cell)) for character in foreign]
+    buffer = padded(",".join(texts).encode("latin-1") + b"\n")
+    ends = PADDING - 1 + np.cumsum([len(text) + 1 for text in texts])
+    found = numbers(buffer, ends - [len(text) for text in texts], ends)
+    for text, value, bad in zip(texts, found.values.tolist(), found.bad.tolist(), strict=True):
+        try:
+            expected = float(text) if text.isascii() and "_" not in text else None
+        except ValueError:
+            expected = None
+        assert bad == (expected is None), text
+        assert expected is None or _bits(value) == _bits(expected), text
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_numbers_do_not_depend_on_where_blocks_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, newline: str
+) -> None:
+    rng = np.random.default_rng(3)
+    cells = [[f"{a:.3f}", repr(b), str(int(1e9 * c)), ""] for a, b, c in rng.standard_normal((12, 3)).tolist()]
+    path = _file(tmp_path, newline.join(["a,b,c,d", *(",".join(row) for row in cells)]))
+    for block in range(1, 120):
+        monkeypatch.setattr(lines.blocks, "__defaults__", (block,))
+        found = np.stack([np.asarray(values) for values in _all(CsvSource(path)).values()], axis=1)
+        np.testing.assert_array_equal(found, [[float(cell or "nan") for cell in row] for row in cells])
 
 
 @settings(max_examples=200, deadline=None)

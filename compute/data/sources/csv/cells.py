@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coterie.compute.data.sources.csv.decimals import PADDING
+from coterie.compute.data.sources.csv.decimals import PADDING, padded
 from coterie.compute.ir import NDArray
 
 NEWLINE, RETURN, QUOTE = ord("\n"), ord("\r"), ord('"')
@@ -26,7 +26,7 @@ class BadText(Exception):
 class Cells:
     """The cells of some lines.
 
-    buffer: uint8, the lines after PADDING other bytes. starts, ends: int64[rows, width] into it, without the quotes
+    buffer: uint8, the lines as `padded`. starts, ends: int64[rows, width] into it, without the quotes
     around quoted cells.
     """
 
@@ -46,7 +46,7 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
     newline is no part of its cell. Raises BadText for a row of another width, a quote out of place, and one that is
     never closed.
     """
-    buffer = np.frombuffer(bytes(PADDING) + text + (b"" if text.endswith(b"\n") else b"\n"), np.uint8)
+    buffer = padded(text if text.endswith(b"\n") else text + b"\n")
     newlines = buffer == NEWLINE
     separators = newlines | (buffer == delimiter)
     quotes = buffer == QUOTE if b'"' in text else None

@@ -8,8 +8,8 @@ import numpy as np
 from coterie.compute.data.sources.csv.cells import NEWLINE, QUOTE, BadText
 from coterie.compute.ir import NDArray
 
-BLOCK_BYTES = 1 << 18
-"""A block's cells fit the second cache of a core as 64-bit words, and are enough for NumPy's loops to be long."""
+BLOCK_BYTES = 1 << 19
+"""Enough cells for NumPy's loops to be long beside what starting them costs, and few enough for a processor's cache."""
 LONGEST_LINE = 1 << 26
 
 

@@ -11,6 +11,7 @@ from coterie.compute.data.sources.csv.scaling import scaled
 from coterie.compute.ir import NDArray
 
 LOWER = 0x20
+POINT = ord(".")
 # What an exponent may take of a cell's end, from "e5" to "e-308".
 EXPONENT_LENGTHS = range(2, 6)
 # Python's float() also takes underscores and digits of other scripts, which no other program writes.
@@ -59,7 +60,7 @@ class Numbers:
 def numbers(buffer: NDArray, starts: NDArray, ends: NDArray) -> Numbers:
     """Read the cells ``buffer[starts[i]:ends[i]]``; the arguments are those of `decimals`."""
     plain = decimals(buffer, starts, ends)
-    values, unsure = scaled(plain.mantissa, -plain.fraction)
+    values, unsure = scaled(plain.mantissa, np.negative(plain.fraction))
     if plain.negative.any():
         # The sign is the highest bit of a float64, also of zero.
         values.view(np.uint64)[...] |= plain.negative.astype(np.uint64) << HIGHEST_BIT
@@ -85,7 +86,8 @@ def _with_exponents(buffer: NDArray, starts: NDArray, ends: NDArray) -> tuple[ND
         exponent = np.where(power.negative, -size, size) - mantissa.fraction
         found, unsure = scaled(mantissa.mantissa, exponent)
         values[chosen] = np.where(mantissa.negative, -found, found)
-        bad[chosen] = mantissa.bad | power.bad | (power.fraction != 0) | (False if unsure is None else unsure)
+        pointed = (power.fraction != 0) | (buffer[ends[chosen] - 1] == POINT)
+        bad[chosen] = mantissa.bad | power.bad | pointed | (False if unsure is None else unsure)
     for cell in np.flatnonzero(bad).tolist():
         text = buffer[starts[cell] : ends[cell]].tobytes()
         if NUMBER.fullmatch(text):

@@ -22,15 +22,17 @@ EXACT_BELOW = np.uint64(2**53)
 EXACT_POWERS = np.array([10.0**power for power in range(MOST_EXACT + 1)])
 # Splits a float64 into two halves of 26 bits (Veltkamp).
 SPLITTER = 134217729.0
-# Far above the error of the product (2^-46 of half a unit in the last place), far below anything that happens often.
-MARGIN = 2.0**-40
+# How far from a float64 a number is still sure to be nearest to it, as a part of the power of two below: half a unit in
+# the last place, less far more than the error of the product (2^-46 of that half) and far less than what happens often.
+NEAREST = 2.0**-53 * (1.0 - 2.0**-40)
+EXPONENT_BITS, ONE = np.uint64(0x7FF0000000000000), np.uint64(1)
 
 
 def scaled(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, NDArray | None]:
     """``mantissa · 10^exponent`` rounded to nearest, ties to even.
 
-    mantissa: uint64, below 10^19. exponent: int64, of a shape that is broadcast to the mantissa's. Returns values
-    float64, and bool where a value is not sure, and means nothing; None where all are sure.
+    mantissa: uint64, below 10^19. exponent: int64, of the same shape. Returns values float64, and bool where a value is
+    not sure, and means nothing; None where all are sure.
     """
     values = mantissa.astype(np.float64)
     lowest, highest = int(exponent.min(initial=0)), int(exponent.max(initial=0))
@@ -38,23 +40,27 @@ def scaled(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, NDArray | Non
         # The conversion itself rounds correctly.
         return values, None
     near = -MOST_EXACT <= lowest and highest <= MOST_EXACT
-    if not near or highest:
-        power = EXACT_POWERS[np.minimum(np.abs(exponent), MOST_EXACT)]
-        values = np.where(exponent < 0, values / power, values * power)
+    if near and not highest:
+        values /= EXACT_POWERS.take(np.negative(exponent))
     else:
-        values /= EXACT_POWERS[-exponent]
+        power = EXACT_POWERS.take(np.minimum(np.abs(exponent), MOST_EXACT))
+        values = np.where(exponent < 0, values / power, values * power)
     if near and int(mantissa.max()) <= EXACT_BELOW:
         return values, None
-    inexact = (mantissa > EXACT_BELOW) | (np.abs(exponent) > MOST_EXACT)
-    exponents = np.broadcast_to(exponent, mantissa.shape)[inexact]
-    values[inexact], inexact[inexact] = _by_double_double(mantissa[inexact], exponents)
+    inexact = mantissa > EXACT_BELOW
+    if not near:
+        inexact |= np.abs(exponent) > MOST_EXACT
+    # To pick numbers out and put them back costs as much as to scale twice as many.
+    chosen = slice(None) if 3 * np.count_nonzero(inexact) > inexact.size else inexact
+    values[chosen], inexact[chosen] = _by_double_double(mantissa[chosen], exponent[chosen])
     return values, inexact
 
 
 def _by_double_double(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, NDArray]:
     high_powers, low_powers = _powers()
-    place = np.clip(exponent, -MOST_SCALED, MOST_SCALED) + MOST_SCALED
-    high_power, low_power = high_powers[place], low_powers[place]
+    within = np.abs(exponent) <= MOST_SCALED
+    place = (exponent if within.all() else np.where(within, exponent, 0)) + MOST_SCALED
+    high_power, low_power = high_powers.take(place), low_powers.take(place)
     high = mantissa.astype(np.float64)
     low = (mantissa - high.astype(np.uint64)).view(np.int64).astype(np.float64)
     product, error = _two_product(high, high_power)
@@ -62,9 +68,9 @@ def _by_double_double(mantissa: NDArray, exponent: NDArray) -> tuple[NDArray, ND
     value = product + tail
     # Exact, since the tail is the smaller of the two.
     missed = tail - (value - product)
-    half = 0.5 * (value - np.nextafter(value, 0.0))
-    sure = (np.abs(missed) < half * (1.0 - MARGIN)) & (np.abs(exponent) <= MOST_SCALED)
-    return value, ~(sure | (mantissa == 0))
+    # The power of two below the value; infinite for a value of zero, which is exact.
+    unit = ((value.view(np.uint64) - ONE) & EXPONENT_BITS).view(np.float64)
+    return value, ~(within & (np.abs(missed) < unit * NEAREST))
 
 
 def _two_product(a: NDArray, b: NDArray) -> tuple[NDArray, NDArray]:

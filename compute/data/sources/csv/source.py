@@ -24,7 +24,8 @@ from coterie.errors import DataError
 
 UTF8_MARK, UTF16_MARKS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 BLOCKS_AHEAD = 4
-"""Blocks in memory for each thread that parses."""
+"""Blocks in memory for each thread that reads numbers."""
+KEPT_BYTES = 24 << 20
 
 
 @final
@@ -35,7 +36,8 @@ class CsvSource(LoadedSource):
     path: the file, in UTF-8. select: what to read: name → a column of the file, or several of them as one vector a row;
     None for every column by its own name. dtypes: by those names, one of int8 to int64, uint8 to uint32, float16 to
     float64, and ``str``. missing: cells that stand for no number, such as "?". header: the names of the file's columns
-    where the file has no line of names. delimiter: one character. threads: that parse.
+    where the file has no line of names. delimiter: one character. threads: one finds cells, the others read numbers in
+    them; a thread alone does both.
 
     A column without a dtype holds numbers if its first cell that is neither empty nor missing is one: int64 if all
     cells are whole numbers, else float64. Otherwise it holds text. Numbers are the nearest float64 (or int64) to what
@@ -74,10 +76,12 @@ class CsvSource(LoadedSource):
 
     def _parsed(self, name: str, file: IO[bytes]) -> ArraySource:
         rows = 0
+        _keep_memory()
         try:
             table, pending = self._begun(name, blocks(file))
             parts: list[list[Part]] = [[] for _ in table.wanted]
-            for block in _in_order(lambda text: self._block(table, text), pending, self.threads):
+            found = (self._cells(text, table.header) for text in pending)
+            for block in _in_order(table.read, found, self.threads - 1):
                 for collected, part in zip(parts, block, strict=True):
                     collected.append(part)
                 rows += len(block[0]) if block else 0
@@ -109,9 +113,6 @@ class CsvSource(LoadedSource):
         sample = self._cells(first, tuple(header))
         return plan(tuple(header), sample, chosen, self.dtypes or {}, self.missing), chain([first], text)
 
-    def _block(self, table: Table, text: bytes) -> list[Part]:
-        return table.read(self._cells(text, table.header))
-
     def _cells(self, text: bytes, header: tuple[str, ...]) -> Cells:
         try:
             return cells(text, ord(self.delimiter), len(header))
@@ -120,6 +121,16 @@ class CsvSource(LoadedSource):
             if not text.endswith(b"\n") and bad.row + 1 == _lines(text):
                 bad.hint = "The file ends within this row: it may have been cut off."
             raise
+
+
+def _keep_memory() -> None:
+    """Let the memory of one block's arrays serve the next block.
+
+    glibc hands freed memory back to the system once it is twice the largest array ever freed, and then each block has
+    every page given to it, and cleared, anew: more work than parsing. So a large array is freed first, of which no page
+    was touched. The process keeps up to twice KEPT_BYTES for its next arrays.
+    """
+    np.empty(KEPT_BYTES, np.uint8)
 
 
 def _check_delimiter(delimiter: str) -> None:
@@ -157,9 +168,9 @@ def _lines(text: bytes) -> int:
     return sum(line.strip(b"\r") != b"" for line in text.split(b"\n"))
 
 
-def _in_order(work: Callable[[bytes], list[Part]], items: Iterator[bytes], threads: int) -> Iterator[list[Part]]:
-    """``map``, by threads, with few items under way."""
-    if threads < 2:
+def _in_order(work: Callable[[Cells], list[Part]], items: Iterator[Cells], threads: int) -> Iterator[list[Part]]:
+    """``map``, by other threads, with few items under way."""
+    if threads < 1:
         yield from map(work, items)
         return
     under_way: deque[Future[list[Part]]] = deque()
