@@ -234,7 +234,7 @@ def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Ge
             yield Coordinator(started["url"], started["token"], process.pid)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def clean_environment(**more: str) -> dict[str, str]:

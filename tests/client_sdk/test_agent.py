@@ -178,7 +178,7 @@ def test_an_unreachable_coordinator_is_waited_out_with_growing_waits(tmp_path: P
             on_event=listen,
         )
         agent = Agent(settings)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             summary = await agent.run()
         await agent.close()
         assert summary.trained == 0
@@ -241,7 +241,7 @@ def test_a_stopped_device_gives_its_task_back_after_the_current_step(tmp_path: P
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
         agent.stop()
-        summary = await asyncio.wait_for(running, 10)
+        summary = await asyncio.wait_for(running, 60)
         assert summary.trained == 0 and summary.failed == 1
         assert agent.store.history()[0].detail.startswith("stopped")
         rounds = await place.control.rounds(view.id)

@@ -26,7 +26,7 @@ def answered(
     for thread in threads:
         thread.start()
     try:
-        assert [run.wait(40).reason for run in runs] == ["completed", "completed"]
+        assert [run.wait(120).reason for run in runs] == ["completed", "completed"]
         return [
             read_file(run.download(folder / f"{run.id}.safetensors", version="latest", form="weights")) for run in runs
         ]
@@ -34,7 +34,7 @@ def answered(
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         for device in devices:
             device.close()
 

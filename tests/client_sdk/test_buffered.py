@@ -76,7 +76,7 @@ def test_a_slow_device_holds_nobody_up_and_still_counts(coordinator: Coordinator
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         path = run.download(tmp_path / "infer.onnx", version="latest")
         states = [[(entry.state, entry.round) for entry in device.history()] for device in devices]
         for device in devices:

@@ -43,7 +43,7 @@ def devices(
         for device in made:
             device.stop()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         for device in made:
             device.close()
 
@@ -105,7 +105,7 @@ def test_a_broken_event_stream_is_taken_up_where_it_broke() -> None:
 
     async def work() -> list[int]:
         client = ControlClient("http://coordinator", token="t", transport=httpx.MockTransport(answer))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             seen = [event.id async for event in client.events("exp")]
         await client.close()
         return seen
@@ -121,7 +121,7 @@ def test_stopping_ends_the_wait(coordinator: Coordinator) -> None:
             run.wait(0.3)
         assert caught.value.reason == "timeout"
         run.stop()
-        history = run.wait(20)
+        history = run.wait(60)
         assert history.reason == "stopped" and history.rounds[0].cause == "stopped"
 
 

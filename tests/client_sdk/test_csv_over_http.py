@@ -93,7 +93,7 @@ def test_hospitals_with_csv_files_train_one_model(coordinator: Coordinator, data
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         for device in devices:
             device.close()
         path = run.download(tmp_path / "infer.onnx", version="latest")
@@ -151,7 +151,7 @@ def devices(coordinator: Coordinator, token: str, paths: Sequence[Path], folder:
         for device in made:
             device.stop()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         for device in made:
             device.close()
 

@@ -44,7 +44,7 @@ async def edge_process(folder: Path, *options: str) -> AsyncGenerator[ControlCli
         finally:
             await control.close()
             process.stdin.close()
-            process.wait(20)
+            process.wait(60)
 
 
 async def joined(edge: ControlClient, population: str) -> None:

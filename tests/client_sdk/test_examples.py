@@ -70,7 +70,7 @@ def test_its_trainer_works_on_a_coordinator(name: str, coordinator: Coordinator,
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         for device in devices:
             device.close()
     assert [(record.state, record.accepted) for record in history.rounds] == [("committed", 2)] * 2

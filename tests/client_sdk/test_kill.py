@@ -98,7 +98,7 @@ def test_the_killed_clients_update_is_the_one_it_would_have_sent(coordinator: Co
 async def _accepted(control: Control, name: str) -> list[dict[str, object]]:
     view = await control.client.experiment(name)
     found: list[dict[str, object]] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for event in control.client.events(view.id):
             if event.type == "update.accepted":
                 found.append(event.data)

@@ -54,7 +54,7 @@ def test_devices_that_are_restarted_make_what_a_simulation_makes(
             finally:
                 for device, thread in zip(made, threads, strict=True):
                     device.stop()
-                    thread.join(20)
+                    thread.join(60)
                     device.close()
         history = run.wait(30)
         found = read_file(run.download(tmp_path / "weights", version="3", form="weights"))

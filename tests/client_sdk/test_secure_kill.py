@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.device.faults import SECURE_POINTS
 from coterie.protocol.rounds import RoundPolicy
+from tests.ports import steady_port
 
 SCRIPT = Path(__file__).parent / "secure_fleet.py"
 # Points that every task has, at which one under secure aggregation has something else on the disk.
@@ -67,9 +67,7 @@ TOGETHER = ("keys_sent", "shares_ready", "shares_sent", "masked_ready", "uploade
 
 
 def test_devices_and_their_coordinator_killed_in_one_attempt_are_all_in_its_sum(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(steady_port())
     begun: Queue[Coordinator] = Queue()
     over = threading.Event()
     ends: list[int] = []

@@ -67,9 +67,9 @@ def trains_only_with_trust(url: str, token: str, certificate: Path, folder: Path
     with Device(url, data=rows(), token=token, folder=folder / "wary", on_event=hears) as wary:
         thread = threading.Thread(target=wary.run)
         thread.start()
-        assert told.wait(20)
+        assert told.wait(60)
         wary.stop()
-        thread.join(20)
+        thread.join(60)
     assert events[0]["code"] == "unreachable" and "--ca" in events[0]["hint"]
     assert "joined" not in {event["event"] for event in events}
     with Device(url, data=rows(), token=token, folder=folder / "device", ca=certificate) as device:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -15,6 +14,8 @@ from typing import Any
 
 import httpx
 from server_kit import Operator, prepare
+
+from tests.ports import steady_port
 
 
 class Zygote:
@@ -37,7 +38,7 @@ class Zygote:
         """End it; its children have ended."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)
         self._process.stdout.close()
 
 
@@ -123,18 +124,11 @@ class Patient(httpx.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @asynccontextmanager
 async def supervised(zygote: Zygote, folder: Path, *faults: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
     """A coordinator that dies at a fault, comes back and dies at the next, and its operator."""
     prepare(folder / "state")
-    supervisor = Supervisor(zygote, folder, free_port(), faults)
+    supervisor = Supervisor(zygote, folder, steady_port(), faults)
     supervisor.start()
     watching = asyncio.create_task(supervisor.watch())
     try:

@@ -179,13 +179,13 @@ def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinat
             await operator.until_round(experiment, 1, "committed")
             partial = settings.folder / "blobs" / "scratch" / slow.id
             assert partial.exists()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await two.send("HEAD", f"/v1/device/tasks/{slow.id}/update")).status_code != 410:
                     await asyncio.sleep(0.1)
             for number in (2, 3):
                 await send(one, await one.task(), 1.0)
                 await operator.until_round(experiment, number, "committed")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while partial.exists():
                     await asyncio.sleep(0.02)
 
@@ -226,6 +226,6 @@ def test_a_stop_drops_what_waits(coordinator: Opener, settings: Settings) -> Non
 
 async def until_no_update_is_left(folder: Path) -> None:
     """The files of updates go when their round has ended."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(path.is_file() for path in (folder / "blobs" / "updates").rglob("*")):
             await asyncio.sleep(0.02)

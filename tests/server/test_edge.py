@@ -105,7 +105,7 @@ def test_a_tree_makes_what_a_flat_round_makes(tell: Callable[[Story], None]) -> 
 
 
 async def no_update_is_left(forest: Forest) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while any(p.is_file() for node in forest.nodes for p in (node.folder / "state/blobs/updates").rglob("*")):
             await asyncio.sleep(0.02)
 

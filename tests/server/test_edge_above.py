@@ -123,7 +123,7 @@ class Above:
 
     async def called(self, act: str, task: str) -> dict[str, Any]:
         """Wait until it was asked this of a task; the body."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 for name, of, body in self.calls:
                     if (name, of) == (act, task):
@@ -133,7 +133,7 @@ class Above:
     async def checked_in(self, more: int = 2) -> None:
         """Wait until the edge aggregator has checked in so often from now on."""
         wanted = len(self.check_ins) + more
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.check_ins) < wanted:
                 await asyncio.sleep(0.01)
 
@@ -174,7 +174,7 @@ def run(coordinator: Opener, story: Callable[[Above, Operator], Awaitable[None]]
 
 async def mirrored(operator: Operator, experiment: str) -> None:
     """Wait until an experiment of above is one here, too."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await operator.call("GET", f"/v1/experiments/{experiment}")).is_success:
             await asyncio.sleep(0.01)
 
@@ -281,7 +281,7 @@ def test_no_second_round_begins_while_one_is_open(coordinator: Opener) -> None:
         assert sorted(found) == [(1, "committed", None), (2, "abandoned", "withdrawn"), (3, "collecting", None)]
         # Only now the first one's verdict comes, while the third is open; it reaches the devices.
         above.settled = {first.id: "counted"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (said := (await fleet[1].check_in([names[1]]))["settled"]):
                 await asyncio.sleep(0.01)
         assert said == {names[1]: "counted"}
@@ -315,7 +315,7 @@ def test_nobody_above_is_waited_for_and_the_answer_is_sent_when_somebody_is(coor
         above.down = False
         await above.called("update", task.id)
         above.settled = {task.id: "rolled_back"}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (said := (await fleet[0].check_in([held[0].id]))["settled"]):
                 await asyncio.sleep(0.01)
         assert said == {held[0].id: "rolled_back"}

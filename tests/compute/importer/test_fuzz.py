@@ -17,7 +17,7 @@ from tests.compute.importer.hostile import attempt, drawn_graph
 
 FILES = ["readings_17", "cnn_20", "gru_17", "sk_logistic_17", "sk_mlp_18"]
 BYTES = [(Path(__file__).parent / "fixtures" / f"{name}.onnx").read_bytes() for name in FILES]
-LIMITED = settings(max_examples=100, deadline=2000, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+LIMITED = settings(max_examples=100, deadline=20_000, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 changes = st.lists(
     st.tuples(st.sampled_from(["flip", "cut", "insert", "repeat"]), st.integers(0, 2**20), st.binary(max_size=8)),

@@ -180,7 +180,7 @@ def test_stacks_are_made_ahead_in_another_thread() -> None:
 
     stacks = Stacks(source(), 2)
     assert next(stacks).tolist() == [[0, 0], [1, 1]]
-    assert third.wait(10), "the next stack is read before it is asked for"
+    assert third.wait(60), "the next stack is read before it is asked for"
     assert [stack.shape for stack in stacks] == [(2, 2), (1, 2)]
     assert all(name.startswith("coterie-stacks") for name in seen)
 
