@@ -16,12 +16,10 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from coterie.compute.data.slots import NO_SLOT, Lender, Room, Slot, Slots, pack, unpack, unpack_copies
+from coterie.compute.data.slots import HELD, NO_SLOT, Lender, Room, Slot, Slots, pack, unpack, unpack_copies
 from coterie.compute.data.workers import Made, Making, Piece, Workers
 from coterie.errors import ArgumentValueError, DataError
 
-# Batches that a consumer may hold on to before it gets copies: the one that it works on, the next, and a few more.
-_HELD = 4
 # The largest size that glibc's allocator learns from (DEFAULT_MMAP_THRESHOLD_MAX, 32 MiB), less its own header.
 _LARGEST = (32 << 20) - (64 << 10)
 _END = b""
@@ -36,7 +34,7 @@ class Processes(Workers):
     """
 
     def __init__(self, making: Making, count: int, ahead: int) -> None:
-        self._lender = Lender(ahead + _HELD)
+        self._lender = Lender(ahead + HELD)
         self._turn = 0
         try:
             self._workers = [_Worker(making, self._lender.slots) for _ in range(count)]

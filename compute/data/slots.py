@@ -23,6 +23,8 @@ import numpy as np
 from coterie.compute.ir import NDArray
 
 SLOT_BYTES = 1 << 30
+# Batches that a consumer may hold at a time in slots: the one that it works on, the next, and a few more.
+HELD = 4
 _LINE = 64  # a line of the processor's cache
 # Shorter arrays are sent as quickly as found.
 _SMALL = 1 << 10

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.compute.data.batching import Batch
 from coterie.compute.data.pending import Pending
+from coterie.compute.data.processes import Processes
 from coterie.compute.data.remaining import PATIENCE, nothing_left
 from coterie.compute.data.stage import Address, Kind, Memory, Spent
 from coterie.compute.data.sync import Signals
@@ -237,10 +238,7 @@ def _workers(batched: Batched) -> Workers:
     if not batched.count:
         return Alone(making)
     if batched.crew == "threads":
-        return Threads(making, batched.count)
-    # Loaded by those who want it alone.
-    from coterie.compute.data.processes import Processes
-
+        return Threads(making, batched.count, batched.pieces_ahead + 1)
     return Processes(making, batched.count, batched.pieces_ahead + 1)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.compute.data.batching import Batch, Batching
 from coterie.compute.data.block import Block, Empty
+from coterie.compute.data.slots import HELD, Lender, Room
 from coterie.compute.data.stage import Job, Kind, Located, Spent, Stage
 
 Crew = Literal["threads", "processes"]
@@ -82,15 +83,19 @@ class Alone(Workers):
 
 
 class Threads(Workers):
-    """``count`` threads."""
+    """``count`` threads. ahead: how many pieces will be begun and not taken at a time; they and a few that a consumer
+    holds take turns in the same memory, for the system hands out new memory slowly, and to one thread at a time.
+    """
 
-    def __init__(self, making: Making, count: int) -> None:
+    def __init__(self, making: Making, count: int, ahead: int) -> None:
         self._making = making
+        self._lender = Lender(ahead + HELD)
         self._pool = ThreadPoolExecutor(count, "coterie-data")
         self._end = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
     def submit(self, piece: Piece) -> Callable[[], Made]:
-        return self._pool.submit(self._making, piece).result
+        room = Room(self._lender.lend().bytes)
+        return self._pool.submit(self._making, piece, room.empty).result
 
     def close(self) -> None:
         if self._end.detach() is not None:

@@ -43,9 +43,12 @@ class DecodeImage(Transform):
             with Image.open(BytesIO(value)) as file:
                 if size is not None:
                     file.draft(self.mode, size)
-                picture = file.convert(self.mode)
+                file.load()
+                # Converting copies, even where there is nothing to convert.
+                picture = file if file.mode == self.mode else file.convert(self.mode)
                 if size is not None:
                     picture = picture.resize(size, Image.Resampling.BILINEAR)
+                pixels = np.array(picture, np.uint8)
         except Exception as error:  # its decoders raise whatever damaged bytes lead them to
             # Pillow names the object in memory of which it knows no format.
             why = "they have no format that Pillow knows" if isinstance(error, UnidentifiedImageError) else str(error)
@@ -54,7 +57,6 @@ class DecodeImage(Transform):
                 hint="Look at the file; leave it out with filter, or mend it.",
                 code="image_undecodable",
             ) from error
-        pixels = np.array(picture, np.uint8)
         return pixels if pixels.ndim == 3 else pixels[..., np.newaxis]
 
 

@@ -87,7 +87,7 @@ def test_a_stream_that_is_left_leaves_no_thread() -> None:
 
 def test_a_worker_process_loads_nothing_but_numpy() -> None:
     program = (
-        "import sys, coterie.compute.data.workers, coterie.compute.data.dataset, coterie.compute.data.transforms;"
+        "import sys, coterie.compute.data.processes, coterie.compute.data.dataset, coterie.compute.data.transforms;"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
