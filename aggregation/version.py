@@ -105,7 +105,7 @@ def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, sta
         return change
 
     # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
-    change = placed.get(DELTA, np.zeros(layout.size))
+    change = placed[DELTA] if DELTA in placed else np.zeros(layout.size)
     told = {**placed, DELTA: _unless(statistics, change, 0.0)}
     aggregates = replace(together, sections=told)
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
