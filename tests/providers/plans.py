@@ -24,12 +24,14 @@ from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.module import Module
 from coterie.compute.nn.zoo import char_gru, char_transformer, mlp, mobilenet, resnet
 from coterie.compute.optim import Optimizer, adam, sgd
+from coterie.privacy.dp.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 CLASSES, BATCH = 3, 4
 IMAGES = Feature(name="x", shape=(1, 8, 8), low=-10, high=10)
 TEXT = Feature(name="x", shape=(5,), dtype="int32", low=0, high=CLASSES - 1)
+PRIVATE = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=10, max_batch=6)
 NUMBERS = Feature(name="x", shape=(4,), low=-10, high=10)
 
 
@@ -42,6 +44,7 @@ class PlanCase:
     feature: Feature = NUMBERS
     algorithm: Callable[[], Algorithm] = FedAvg
     optimizer: Callable[[], Optimizer] = lambda: sgd(0.1)
+    privacy: ExampleLevel | None = None
 
     def compiled(self) -> CompiledPlan:
         """The plan and its first weights."""
@@ -56,7 +59,8 @@ class PlanCase:
                 metrics={"accuracy": accuracy},
                 batch_size=BATCH,
                 algorithm=self.algorithm(),
-                rounds=RoundPolicy(rounds=1, cohort=1, evaluate_every=0),
+                rounds=RoundPolicy(rounds=1, cohort=1, evaluate_every=0, weight_cap=1 if self.privacy else 10_000),
+                privacy=self.privacy,
             )
         )
 
@@ -107,6 +111,9 @@ PLANS: tuple[PlanCase, ...] = (
     PlanCase("batch normalisation", _batch_normalised, IMAGES),
     PlanCase("residual", lambda: resnet(1, CLASSES, (4, 8), groups=2), IMAGES),
     PlanCase("by channel", lambda: mobilenet(1, CLASSES, ((2, 4, 1, 2),), stem=4, last=8, groups=2), IMAGES),
+    PlanCase("dense, rows private", _dense, privacy=PRIVATE),
+    PlanCase("convolutions, rows private", _lenet, IMAGES, privacy=PRIVATE),
+    PlanCase("attention, rows private", lambda: char_transformer(CLASSES, 8, 2, 1, 5), TEXT, privacy=PRIVATE),
     PlanCase("recurrent", lambda: char_gru(CLASSES, 4, 6), TEXT),
     PlanCase("attention", lambda: char_transformer(CLASSES, 8, 2, 1, 5), TEXT),
     *(
@@ -148,7 +155,7 @@ def _value(tensor: GraphInput, compiled: CompiledPlan, feature: Feature) -> NDAr
         return stated
     match tensor.source:
         case "batch" if tensor.key == "sample_weight":
-            return np.array([1, 1, 1, 0], np.float32)[: tensor.shape[0]]
+            return (np.arange(tensor.shape[0]) < 3).astype(np.float32)  # three rows, and padding
         case "batch" if tensor.dtype == "int32":
             return rng.integers(0, CLASSES, tensor.shape).astype(np.int32)
         case "hyper":

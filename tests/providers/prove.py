@@ -11,7 +11,8 @@ import json
 import sys
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from coterie.client_sdk.device.providers import DeviceProviders
-from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute.runtime.conformance import conformance
 from coterie.compute.runtime.coverage import coverage
@@ -32,7 +33,7 @@ from coterie.compute.runtime.verdict import Verdict
 from coterie.errors import CoterieError
 from tests.providers.plans import CLASSES, PLANS, PlanCase, graph_cases
 
-# Whole steps, whose sums are in another order on each side.
+# Whole steps, whose sums are in another order on each side. Private noise is the same for both.
 TOLERANCE = 1e-3
 TASK = LocalTask(experiment="prove", round=1, seed=7)
 
@@ -118,7 +119,10 @@ def _trained(plan: PlanCase, provider: Provider) -> str:
     trusted = Verdict(identity_of(provider), trusted=True)
     desk = DeviceProviders(provider.name, {trusted.identity: trusted}, found=lambda: [provider])
     work = LocalWork(plan=compiled.plan, task=TASK, weights=compiled.initial, frozen=compiled.frozen, rows=rows)
-    results = [PlanTrainer(providers=providers).train(work) for providers in (None, desk)]
+    results = [
+        PlanTrainer(providers=each).train(replace(work, options=TrainOptions(entropy=Random(7).randbytes)))
+        for each in (None, desk)
+    ]
     if failed := [news.reason for news in desk.news() if news.state in ("failed", "absent", "refused")]:
         return f"training of {plan.name!r}: {failed[0]}"
     expected, found = (np.asarray(result.sections["delta"], np.float32) for result in results)
