@@ -61,6 +61,7 @@ HARD = [
     "1.7976931348623159e308", "4.9e-324", "2.4703282292062327e-324", "2.2250738585072011e-308", "0.1", "-0", "-0.0",
     ".5", "5.", "+7", "123456.78", "12345678", "1234567.8", "0.84442185152504812", "1234567890123456.7",
     "9999999999999999999", "18446744073709551616", "000000000000000000000001", "00000000000000000000000001",
+    "1000000000000000000000000", "-20000000000000000000000000.5",
     "72057594037927945", "4503599627370496.5", "4503599627370497.5", "inf", "-Infinity", "1e400", "1e-400", "0e999",
 ]  # fmt: skip
 
@@ -180,6 +181,14 @@ def test_a_product_that_is_sure_is_the_nearest(mantissa: int, exponent: int) -> 
         assert _bits(values[0]) == _bits(float(f"{mantissa}e{exponent}"))
     # Nearly all that occurs is decided without looking at the text.
     assert sure or abs(exponent) > 250 or (exponent != 0 and mantissa > 2**53)
+
+
+def test_a_midpoint_is_not_said_to_be_sure() -> None:
+    # 2^52 + 0.5 and 2^52 + 1.5, and neighbours a tenth away.
+    digits = [45035996273704965, 45035996273704975, 45035996273704964, 45035996273704976]
+    _, unsure = scaled(np.array(digits, np.uint64), np.array([-1] * 4))
+    assert unsure is not None
+    assert unsure.tolist() == [True, True, False, False]
 
 
 CELL = st.text(st.sampled_from('ab1.,"\n\r é'), max_size=6)
