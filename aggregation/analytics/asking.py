@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie import errors
 from coterie.aggregation.analytics.bound import Terms
-from coterie.aggregation.analytics.noise import Noised, checked, deviation
+from coterie.aggregation.analytics.noise import Noised, checked, made
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import LARGEST_EXACT, TALLY, TOLD, Rule, method, most_rows, shapes_of
 from coterie.aggregation.analytics.tally import linear, parameters
@@ -78,7 +78,8 @@ def ask(
     terms = Terms(clip=checked(f"The query {query.rule.name}", privacy).clip, noise=1.0, elements=elements)
     # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
     provisional = query.noised(terms)
-    return asked(query.noised(replace(terms, noise=deviation(asked(provisional), shapes_of(provisional)))))
+    noise = made(asked(provisional), shapes_of(provisional))
+    return asked(query.noised(replace(terms, noise=noise.deviation, clip=noise.clip)))
 
 
 def _check(query: Query[Any], feature: Feature | None, rows: int, most: int) -> None:

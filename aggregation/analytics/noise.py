@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from coterie import errors
@@ -16,6 +17,7 @@ from coterie.privacy.dp import local
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.privacy import DISTRIBUTED, MATRIX, LocalLevel, Privacy, UserLevel
 from coterie.privacy.dp.rounds import round_noise
+from coterie.privacy.secagg.encoding import rounding
 from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol.codecs.grid import EXTENT
 from coterie.protocol.layout import Layout
@@ -57,11 +59,20 @@ def checked(what: str, privacy: Privacy) -> Noised:
     )
 
 
-def deviation(experiment: Experiment, version: Mapping[str, tuple[int, ...]]) -> float:
-    """The largest standard deviation of the noise on a sum in any round: that of a round in which everybody answers
-    who is asked, where devices make the noise; the same for all rounds where the coordinator makes it.
+@dataclass(frozen=True)
+class Made:
+    """deviation: the largest standard deviation of the noise on a sum in any round: that of a round in which everybody
+    answers who is asked, where devices make the noise; the same for all rounds where the coordinator makes it. What
+    rounding adds under secure aggregation is in it. clip: the norm up to which a client's vector is sent as it is.
+    """
 
-    version: the shapes of the experiment's versions. What rounding adds under secure aggregation is in it.
+    deviation: float
+    clip: float
+
+
+def made(experiment: Experiment, version: Mapping[str, tuple[int, ...]]) -> Made:
+    """The noise of an experiment whose versions have these shapes.
+
     Raises errors.ExperimentError (``noise_range``, ``privacy_invalid``, ``secure_range``).
     """
     privacy, policy, secure = experiment.privacy, experiment.rounds, experiment.secure
@@ -70,23 +81,25 @@ def deviation(experiment: Experiment, version: Mapping[str, tuple[int, ...]]) ->
         case UserLevel() if privacy.mechanism in DISTRIBUTED and secure is not None:
             terms = shared_noise(privacy, secure, policy, length=layout.size, round=1)
             # A number that is rounded at random adds at most a quarter of a squared step.
-            return math.sqrt(policy.cohort * (terms.variance + 0.25)) / terms.scale
+            return Made(math.sqrt(policy.cohort * (terms.variance + 0.25)) / terms.scale, privacy.clip)
         case UserLevel():
             rounds = range(1, policy.rounds + 1)
             worst = max(round_noise(privacy, n, policy.rounds, cohort=policy.cohort).updates for n in rounds)
-            made = worst * gaussian.sensitivity(privacy.clip, worst * privacy.clip, layout.size)
-            reach = privacy.clip
+            noise = worst * gaussian.sensitivity(privacy.clip, worst * privacy.clip, layout.size)
+            norm = privacy.clip
         case LocalLevel():
-            made = math.sqrt(policy.cohort) * local.deviation(privacy, layout.size)
-            reach = local.reach(privacy, layout.size)
+            noise = math.sqrt(policy.cohort) * local.deviation(privacy, layout.size)
+            norm = local.reach(privacy, layout.size)
         case _:
             raise errors.InternalError("Only experiments whose sums are noised have noise on them.")
     if secure is None:
-        return made
+        return Made(noise, privacy.clip)
     whole = SectionSpec.over(DELTA, layout)
-    _, grid = ring_sections((whole,), clients=policy.cohort, weight_cap=policy.weight_cap, norm=reach, bits=secure.bits)
-    step = 2 * EXTENT[grid.top.bit_length()] / grid.top * reach / math.sqrt(layout.size)
-    return math.hypot(made, math.sqrt(policy.cohort) * step / 2)
+    _, grid = ring_sections((whole,), clients=policy.cohort, weight_cap=policy.weight_cap, norm=norm, bits=secure.bits)
+    step = 2 * EXTENT[grid.top.bit_length()] / grid.top * norm / math.sqrt(layout.size)
+    # The coordinator's noise is made for vectors that are as long as the clip after rounding.
+    room = 1 + rounding(grid, (whole,)) if isinstance(privacy, UserLevel) else 1.0
+    return Made(math.hypot(noise, math.sqrt(policy.cohort) * step / 2), privacy.clip / room)
 
 
 def above_noise(deviation: float, sums: int) -> float:
