@@ -184,8 +184,8 @@ def test_a_product_that_is_sure_is_the_nearest(mantissa: int, exponent: int) -> 
 
 
 def test_a_midpoint_is_not_said_to_be_sure() -> None:
-    # 2^52 + 0.5 and 2^52 + 1.5, and neighbours a tenth away.
-    digits = [45035996273704965, 45035996273704975, 45035996273704964, 45035996273704976]
+    # 2^52 + 1.5 and 2^52 + 2.5, and neighbours a tenth away.
+    digits = [45035996273704975, 45035996273704985, 45035996273704974, 45035996273704986]
     _, unsure = scaled(np.array(digits, np.uint64), np.array([-1] * 4))
     assert unsure is not None
     assert unsure.tolist() == [True, True, False, False]
