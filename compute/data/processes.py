@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
 from coterie.compute.data.slots import HELD, NO_SLOT, Lender, Room, Slot, Slots, pack, unpack, unpack_copies
 from coterie.compute.data.workers import Made, Making, Piece, Workers
-from coterie.errors import ArgumentValueError, DataError
+from coterie.errors import ArgumentValueError, CoterieError, DataError
 
 # The largest size that glibc's allocator learns from (DEFAULT_MMAP_THRESHOLD_MAX, 32 MiB), less its own header.
 _LARGEST = (32 << 20) - (64 << 10)
-_END = b""
 
 
 class Processes(Workers):
@@ -47,12 +46,12 @@ class Processes(Workers):
         asked = worker.ask(piece, self._lender.lend())
         return lambda: self._result(worker.answer(asked), asked.slot)
 
-    def _result(self, answer: bytes, slot: Slot) -> Made:
-        made: Made | _Raised = (unpack if self._lender.free else unpack_copies)(answer, slot.bytes)
-        if isinstance(made, _Raised):
-            made.error.add_note(made.trace)
-            raise made.error
-        return made
+    def _result(self, answer: Made | _Raised, slot: Slot) -> Made:
+        if isinstance(answer, _Raised):
+            answer.error.add_note(answer.trace)
+            raise answer.error
+        unpacked = unpack if self._lender.free else unpack_copies
+        return _mapped(answer, lambda columns: unpacked(columns, slot.bytes))
 
     def close(self) -> None:
         for worker in self._workers:
@@ -66,7 +65,7 @@ class _Asked:
     """A piece that a process was given. slot: nobody else may have it before the answer is here."""
 
     slot: Slot
-    answer: bytes | None = None
+    answer: Made | _Raised | None = None
 
 
 class _Worker:
@@ -83,21 +82,19 @@ class _Worker:
     def ask(self, piece: Piece, slot: Slot) -> _Asked:
         """Give a piece to the process. Raises ArgumentValueError for one that cannot be sent."""
         try:
-            message = pickle.dumps((piece, slot.number))
-        except Exception as error:  # whatever the values of sync points raise
-            raise _unsent(error) from error
-        try:
-            self._connection.send_bytes(message)
+            self._connection.send((piece, slot.number))
         except OSError as error:
             raise _lost() from error
+        except Exception as error:  # whatever the values of sync points raise
+            raise _unsent(error) from error
         self._asked.append(_Asked(slot))
         return self._asked[-1]
 
-    def answer(self, asked: _Asked) -> bytes:
+    def answer(self, asked: _Asked) -> Made | _Raised:
         """Wait for the answer. Raises DataError where the process has ended."""
         while asked.answer is None:
             try:
-                self._asked[0].answer = self._connection.recv_bytes()
+                self._asked[0].answer = self._connection.recv()
             except (EOFError, OSError) as error:
                 raise _lost() from error
             self._asked.popleft()
@@ -106,7 +103,7 @@ class _Worker:
     def tell_to_end(self) -> None:
         """Let it finish the piece that it is at, and no other."""
         try:
-            self._connection.send_bytes(_END)
+            self._connection.send(None)
         except OSError:  # it has ended already
             pass
 
@@ -129,39 +126,42 @@ class _Raised:
 
     @staticmethod
     def of(error: Exception) -> _Raised:
-        """Of what is being raised; in words, if it cannot be sent."""
-        trace = traceback.format_exc()
-        try:
-            return pickle.loads(pickle.dumps(_Raised(error, trace)))
-        except Exception:  # an exception's own code may do anything
-            return _Raised(DataError(f"{type(error).__name__}: {error}", code="data_step"), trace)
+        """Of what is being raised: itself if it can be sent for certain, else in words."""
+        known = isinstance(error, CoterieError) or type(error).__module__ == "builtins"
+        told = error if known else DataError(f"{type(error).__name__}: {error}", code="data_step")
+        return _Raised(told, traceback.format_exc())
+
+
+def _mapped(made: Made, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Made:
+    block = replace(made.block, columns=change(made.block.columns or {}))
+    return replace(made, block=block, batch=None if made.batch is None else change(made.batch))
 
 
 def _work(connection: Connection, making: Making, slots: Slots | None) -> None:
     """What a process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent hears it, too, and decides
     _keep_memory()
-    asked: SimpleQueue[bytes] = SimpleQueue()
+    asked: SimpleQueue[tuple[Piece, int | None] | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, asked), daemon=True).start()
     while message := asked.get():
-        piece, number = pickle.loads(message)
+        piece, number = message
         room = Room(NO_SLOT.bytes if slots is None or number is None else slots.bytes(number))
         try:
-            answer = pack(making(piece, room.empty), room)
+            made = making(piece, room.empty)
+            connection.send(_mapped(made, lambda columns, room=room: pack(columns, room)))
         except Exception as error:  # the parent raises it
-            answer = pack(_Raised.of(error), room)
-        connection.send_bytes(answer)
+            connection.send(_Raised.of(error))
 
 
-def _listen(connection: Connection, asked: SimpleQueue[bytes]) -> None:
+def _listen(connection: Connection, asked: SimpleQueue[tuple[Piece, int | None] | None]) -> None:
     """Take what comes at once, so that a parent never waits for a busy process; and see the parent's end."""
     try:
-        while message := connection.recv_bytes():
+        while message := connection.recv():
             asked.put(message)
         while not asked.empty():
             asked.get()
-        asked.put(_END)
-        connection.recv_bytes()
+        asked.put(None)
+        connection.recv()
     except (EOFError, OSError):
         os._exit(1)
 

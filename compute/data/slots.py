@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
-import pickle
 import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from math import prod
 from multiprocessing import reduction
 from typing import Any, cast
@@ -29,8 +27,19 @@ _LINE = 64  # a line of the processor's cache
 # Shorter arrays are sent as quickly as found.
 _SMALL = 1 << 10
 
-Place = tuple[int, str, tuple[int, ...]]
-"""Where in a slot an array begins, its dtype and its shape."""
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a slot an array begins, its dtype and its shape."""
+
+    start: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    def view(self, slot: NDArray) -> NDArray:
+        """The array, in the slot."""
+        dtype = np.dtype(self.dtype)
+        return slot[self.start : self.start + prod(self.shape) * dtype.itemsize].view(dtype).reshape(self.shape)
 
 
 class Slots:
@@ -121,52 +130,30 @@ class Room:
             if not 0 <= start < self._used:
                 return None
             made[...] = array
-        return start, array.dtype.str, array.shape
+        return Place(start, array.dtype.str, array.shape)
 
 
-def pack(value: object, room: Room) -> bytes:
-    """A value to be sent to another process: pickled, but for its arrays, which are left in the room's slot."""
-    file = BytesIO()
-    _Packer(file, room).dump(value)
-    return file.getvalue()
+def pack(columns: Mapping[str, Any], room: Room) -> dict[str, Any]:
+    """Columns to be sent to another process: arrays are left in the room's slot, and their places are sent."""
+    return {name: _packed(values, room) for name, values in columns.items()}
 
 
-def unpack(packed: bytes, slot: NDArray) -> Any:
-    """The value. Its arrays are views of the slot, which nobody may write to before all of them are gone."""
-    return _Unpacker(packed, slot).load()
+def _packed(values: object, room: Room) -> object:
+    if type(values) is not np.ndarray:
+        return values
+    array = cast(NDArray, values)
+    place = room.place(array) if array.nbytes >= _SMALL and array.dtype.kind in "biufc" else None
+    return values if place is None else place
 
 
-def unpack_copies(packed: bytes, slot: NDArray) -> Any:
-    """The value, with arrays of their own."""
-    return _Copier(packed, slot).load()
+def unpack(columns: Mapping[str, Any], slot: NDArray) -> dict[str, Any]:
+    """The columns. Arrays are views of the slot, which nobody may write to before all of them are gone."""
+    return {name: values.view(slot) if isinstance(values, Place) else values for name, values in columns.items()}
 
 
-class _Packer(pickle.Pickler):
-    def __init__(self, file: BytesIO, room: Room) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._room = room
-
-    def persistent_id(self, obj: object) -> Place | None:
-        if type(obj) is not np.ndarray:
-            return None
-        array = cast(NDArray, obj)
-        return self._room.place(array) if array.nbytes >= _SMALL and array.dtype.kind in "biufc" else None
-
-
-class _Unpacker(pickle.Unpickler):
-    def __init__(self, packed: bytes, slot: NDArray) -> None:
-        super().__init__(BytesIO(packed))
-        self._slot = slot
-
-    def persistent_load(self, pid: Place) -> NDArray:
-        start, name, shape = pid
-        dtype = np.dtype(name)
-        return self._slot[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-
-
-class _Copier(_Unpacker):
-    def persistent_load(self, pid: Place) -> NDArray:
-        return super().persistent_load(pid).copy()
+def unpack_copies(columns: Mapping[str, Any], slot: NDArray) -> dict[str, Any]:
+    """The columns, with arrays of their own."""
+    return {name: values.view(slot).copy() if isinstance(values, Place) else values for name, values in columns.items()}
 
 
 def _address(array: NDArray) -> int:

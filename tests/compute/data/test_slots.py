@@ -65,23 +65,21 @@ def test_a_value_comes_out_as_it_went_in(size: int, unpacked: Any) -> None:
     made = room.empty((32, 8), np.dtype(np.float32))
     made[...] = 7
     value: dict[str, Any] = {**ARRAYS, "made": made, "part": made[8:16], "rows": ["a", b"b", None, ARRAYS["float32"]]}
-    packed = pack(value, room)
-    found = unpacked(packed, slot)
+    found = unpacked(pack(value, room), slot)
     assert found.keys() == value.keys() and found["rows"][:3] == ["a", b"b", None]
     pairs = [(value[name], found[name]) for name in (*ARRAYS, "made", "part")]
     for there, here in [*pairs, (ARRAYS["float32"], found["rows"][3])]:
         assert (here.dtype, here.shape) == (there.dtype, there.shape)
-        assert here.tolist() == there.tolist() and here.flags.writeable
-    assert (len(packed) < 100_000) == (size == 1 << 20)
+        assert here.tolist() == there.tolist() and (here.flags.writeable or here is there)
 
 
 def test_what_was_made_in_the_slot_is_not_copied() -> None:
     slot = np.zeros(1 << 16, np.uint8)
     room = Room(slot)
     made = room.empty((100, 100), np.dtype(np.int32))
-    found = unpack(pack([made], room), slot)[0]
+    found = unpack(pack({"x": made}, room), slot)["x"]
     assert np.shares_memory(found, made) and np.shares_memory(found, slot)
-    assert not np.shares_memory(unpack_copies(pack([made], room), slot)[0], slot)
+    assert not np.shares_memory(unpack_copies(pack({"x": made}, room), slot)["x"], slot)
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["u1", "f4", "f8", "i2"])), max_size=30))
