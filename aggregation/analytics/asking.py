@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie import errors
 from coterie.aggregation.analytics.bound import Terms
-from coterie.aggregation.analytics.noise import Noised, checked, made
+from coterie.aggregation.analytics.noise import Noised, check_ring, checked, deviation, with_room
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import LARGEST_EXACT, TALLY, TOLD, Rule, method, most_rows, shapes_of
 from coterie.aggregation.analytics.tally import linear, parameters
@@ -39,9 +39,10 @@ def ask(
     batch_size: rows that a device adds up at a time; when None 256, or as many as keep whole sums exact.
     secure_aggregation: as in `Experiment`; whole sums stay exact in it for up to 255 clients. privacy: hides every
     client as a whole, in the population's ledger; its ``clip`` is in rows: see `coterie.aggregation.analytics.bound`.
-    policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises
-    errors.ExperimentError (``query_invalid``) for a column that the schema does not have or the query cannot be asked
-    of, for a batch that is too large, and for privacy that sums cannot have.
+    Where the coordinator noises secret sums, the experiment's is wider by what rounding them needs. policy: further
+    fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError
+    (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, for a batch that is
+    too large, for privacy that sums cannot have, and for so many noised sums that a secure ring has no room for them.
     """
     columns = {feature.name: feature for feature in schema.features}
     if query.column not in (*columns, schema.label.name):
@@ -53,7 +54,7 @@ def ask(
     feature = columns.get(query.column)
     elements = 1 if feature is None else feature.size
 
-    def asked(rule: Rule) -> Experiment:
+    def asked(rule: Rule, privacy: Noised | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
         model = _Asked(rule, feature, len(columns) == 1)
@@ -74,12 +75,16 @@ def ask(
         )
 
     if privacy is None:
-        return asked(query.rule)
-    terms = Terms(clip=checked(f"The query {query.rule.name}", privacy).clip, noise=1.0, elements=elements)
+        return asked(query.rule, None)
+    what = f"The query {query.rule.name}"
+    terms = Terms(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
     # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
     provisional = query.noised(terms)
-    noise = made(asked(provisional), shapes_of(provisional))
-    return asked(query.noised(replace(terms, noise=noise.deviation, clip=noise.clip)))
+    shapes = shapes_of(provisional)
+    wider = with_room(asked(provisional, privacy), shapes)
+    check_ring(what, asked(provisional, wider), shapes, provisional.size)
+    noise = deviation(asked(provisional, wider), shapes)
+    return asked(query.noised(replace(terms, noise=noise)), wider)
 
 
 def _check(query: Query[Any], feature: Feature | None, rows: int, most: int) -> None:

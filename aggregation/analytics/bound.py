@@ -57,12 +57,17 @@ class Terms:
     @staticmethod
     def told_in(query: str, told: npt.NDArray[np.float32]) -> Terms:
         """The inverse of `told`. Raises errors.InputError (``query_mismatch``) for what is none."""
-        if told.shape != (3,) or not np.isfinite(told).all() or not (told > 0).all():
-            raise errors.InputError(
-                f"What this version says of its noise is not for the query {query}.", code="query_mismatch"
-            )
-        noise, clip, elements = (float(value) for value in told)
-        return Terms(clip=clip, noise=noise, elements=round(elements))
+        if told.shape == (3,) and (told > 0).all():
+            noise, clip, elements = (float(value) for value in told)
+            try:
+                return Terms.read(query, clip, noise, elements)
+            except errors.ExperimentError:
+                pass
+        raise errors.InputError(
+            f"What this version says of its noise is not what a version of the query {query} says.",
+            hint="Read the version of the experiment that was made from this very query, as its coordinator keeps it.",
+            code="query_mismatch",
+        )
 
     @property
     def parameters(self) -> dict[str, float]:

@@ -12,10 +12,10 @@ at most exp(−2m (p − fraction)²) (Hoeffding), and a value of frequency p < 
 exp(−2m (fraction − p)²). Growing prefixes by rounds follows Zhu, Kairouz, McMahan, Sun and Li: "Federated Heavy Hitters
 Discovery with Differential Privacy" (2020), whose votes of single clients are here sums over rows.
 
-Under differential privacy a prefix is followed from the threshold T on: the fraction of all n values, or where that is
-more, what noise alone reaches anywhere in a round with a chance of `noise.FALSE`. Let s be the deviation of the noise
-on a count less the threshold, R the rounds, and Φ the normal distribution. Rounds have noise of their own, so a value
-that occurs c times
+Under differential privacy a prefix is followed from a threshold on: the fraction of all n values, or where that is
+more, what noise alone reaches anywhere in a round with a chance of `noise.FALSE`. That is the more, the more prefixes a
+round follows; T is the largest threshold of all rounds. Let s be the deviation of the noise on a count less the
+threshold, R the rounds, and Φ the normal distribution. Rounds have noise of their own, so a value that occurs c times
 
     is missed              with probability at most 1 − Φ((c − T)/s)ᴿ
     is reported            with probability at most Φ((c − T)/s)
@@ -46,7 +46,8 @@ from coterie.aggregation.reducers import Vector
 MOST_BITS, MOST_STEP = 24, 8
 """float32 holds every whole number up to 2**24, so that is the largest domain."""
 LEAST_FRACTION = 1e-4
-FOUND, HIGH, LOW, THRESHOLD = "found", "times/high", "times/low", "threshold"
+FOUND, HIGH, LOW, FLOOR = "found", "times/high", "times/low", "floor"
+"""Told of noised ones alone: the floor, which is the most that noise alone was taken to reach in any round so far."""
 NOTHING = np.float32(-1)
 ENOUGH = 1 - 1e-12
 """A fraction such as 0.07 is not what it says in binary: 7 of 100 must be enough."""
@@ -56,8 +57,8 @@ OF_VALUES = 0.25
 
 @dataclass(frozen=True)
 class HeavyHitters:
-    """values: how many there are in all. threshold: the count that a value must reach. found: value → count, the most
-    frequent first. Numbers are whole without noise. rounds: how many it took.
+    """values: how many there are in all. threshold: the count that a value must reach in every round. found: value →
+    count, the most frequent first. Numbers are whole without noise. rounds: how many it took.
 
     values_error, error: the standard errors of the number of values and of every count. margin: that of a count less
     the threshold. shortened: the clients of whose rows not all count in full; None without noise.
@@ -107,18 +108,18 @@ def heavy_hitters_rule(
     edges[0] = _cut(0, length, stride)
     bound = terms.bound(_weights(slots << stride, terms.elements))
 
-    def counted(total: Vector, told: Told) -> tuple[Vector, float]:
-        """The count in each bin ``[slots, bins]``, and what it must reach."""
+    def counted(total: Vector, told: Told) -> tuple[Vector, float, float]:
+        """The count in each bin ``[slots, bins]``, what it must reach, and what noise alone may."""
         if bound is None:
             values, _, found = counts(total, told[EDGES])
-            return found, share * values * ENOUGH
+            return found, share * values * ENOUGH, 0.0
         used = np.diff(told[EDGES], axis=1) > 0
-        noise_alone = above_noise(float(bound.deviations()[1]), int(used.sum()))
-        return np.where(used, total[1:-1].reshape(used.shape), 0.0), max(share * float(total[0]), noise_alone)
+        alone = above_noise(float(bound.deviations()[1]), int(used.sum()))
+        return np.where(used, total[1:-1].reshape(used.shape), 0.0), max(share * float(total[0]), alone), alone
 
     def advance(total: Vector, told: Told, round: int) -> Told:
         left = length - round * stride  # bits that are still open after this round
-        found, least = counted(total, told)
+        found, least, alone = counted(total, told)
         starts = told[EDGES][:, :-1]
         frequent = (found >= least) & (found > 0)
         # The most frequent first, and of equals the smallest.
@@ -128,7 +129,7 @@ def heavy_hitters_rule(
         if left > 0:
             for slot, start in enumerate(prefixes.tolist()):
                 after[slot] = _cut(int(start), left, stride)
-        said = {} if bound is None else {**terms.told, THRESHOLD: np.array([least], np.float32)}
+        said = {} if bound is None else {**terms.told, FLOOR: np.maximum(told[FLOOR], np.float32(alone))}
         return {EDGES: after, **_listed(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
 
     return Rule(
@@ -139,7 +140,7 @@ def heavy_hitters_rule(
         told={
             EDGES: edges,
             **_listed(slots, np.zeros(0, np.float32), np.zeros(0)),
-            **({} if bound is None else {**terms.told, THRESHOLD: np.zeros(1, np.float32)}),
+            **({} if bound is None else {**terms.told, FLOOR: np.zeros(1, np.float32)}),
         },
         advance=advance,
         rounds=rounds,
@@ -170,7 +171,7 @@ def _read(rule: Rule, total: Vector, told: Told) -> HeavyHitters:
     of_values, of_counts = (float(s) for s in rule.bound.deviations()[:2])
     return HeavyHitters(
         values=float(total[0]),
-        threshold=float(told[THRESHOLD][0]),
+        threshold=max(share * float(total[0]), float(told[FLOOR][0])),
         found=dict(zip(values, found.tolist(), strict=True)),
         rounds=rule.rounds,
         values_error=of_values,

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.analytics.bound import Bound
+from coterie.aggregation.analytics.places import places
 from coterie.aggregation.horizontal.algorithm import (
     Aggregates,
     Algorithm,
@@ -35,7 +36,6 @@ from coterie.aggregation.horizontal.algorithm import (
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
-from coterie.privacy.dp.spread import stride
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -140,6 +140,7 @@ def method(rule: Sums) -> Algorithm:
     """The sums as an algorithm: devices add up, the server adds up, nothing is trained."""
     section = DELTA if rule.clipped else TALLY
     version = shapes_of(rule)
+    length = sum(map(math.prod, version.values()))
 
     def initial(draw: Callable[[int], Tensors]) -> Tensors:
         return {TOLD + name: value for name, value in rule.told.items()}
@@ -164,22 +165,29 @@ def method(rule: Sums) -> Algorithm:
     def finish(context: Finish) -> Finished:
         from coterie.compute import numpy as xp
 
-        zeros = {name: xp.zeros(shape) for name, shape in version.items()}
         sums = context.optimizer[SUM]
+        if not rule.clipped:
+            zeros = {name: xp.zeros(shape) for name, shape in version.items()}
+            return Finished(sections={section: {**zeros, HIGH: sums}}, client_state={})
         sent = sums if rule.bound is None else rule.bound.sent(sums)
-        sent = xp.take(sent, xp.asarray(_dealt(rule.size)), axis=0) if rule.clipped else sent
-        return Finished(sections={section: {**zeros, HIGH: sent}}, client_state={})
+        source = np.full(length, rule.size, np.int32)  # everywhere the zero behind the sums
+        source[places(rule.size, length)] = np.arange(rule.size)
+        laid = xp.take(xp.concat([sent, xp.zeros((1,))]), xp.asarray(source), axis=0)
+        change: dict[str, Array] = {}
+        at = 0
+        for name, shape in version.items():
+            change[name] = xp.reshape(laid[at : at + math.prod(shape)], shape)
+            at += math.prod(shape)
+        return Finished(sections={section: change}, client_state={})
 
     def init(layout: Layout) -> State:
         return {"version": _flat(rule, np.zeros(rule.size), rule.told), "round": np.zeros(1)}
 
     def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
         number = int(state["round"][0]) + 1
-        total = aggregates.sections[section][: rule.size]
-        if rule.clipped:
-            # The mean of what a public number of clients sent.
-            total = np.empty_like(total)
-            total[_dealt(rule.size)] = aggregates.sections[section][: rule.size] * aggregates.clients
+        total = aggregates.sections[section]
+        # Clipped ones are the mean of what a public number of clients sent.
+        total = total[places(rule.size, length)] * aggregates.clients if rule.clipped else total[: rule.size]
         total = total if rule.bound is None else rule.bound.received(total)
         told = rule.advance(total, _told(rule, state["version"]), number)
         after = _flat(rule, total, told)
@@ -249,13 +257,6 @@ def most_rows(rule: Rule, elements: int) -> int:
     while exact < room and (exact + 1) * (exact + 4) * elements < LARGEST_EXACT // 2:
         exact += 1
     return exact
-
-
-def _dealt(size: int) -> npt.NDArray[np.int32]:
-    """The order in which clipped sums are sent. What one client's rows add lies in few places near to each other, and
-    rings of secure aggregation are made for vectors whose length lies in all blocks alike.
-    """
-    return (np.arange(size, dtype=np.int64) * stride(size) % size).astype(np.int32)
 
 
 def _flat(rule: Sums, total: Vector, told: Told) -> Vector:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.checks import whole
-from coterie.aggregation.analytics.noise import NOISE, Noised, checked, made
+from coterie.aggregation.analytics.noise import NOISE, Noised, check_ring, checked, deviation
 from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD, largest_of, shapes_of
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
@@ -131,7 +131,10 @@ class Survey:
         checked("A survey", privacy)
         # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
         noised = _Terms(noise=1.0, clipped=True)
-        return asked(replace(noised, noise=made(asked(noised), shapes_of(self.rule(noised))).deviation))
+        provisional, rule = asked(noised), self.rule(noised)
+        # What a row adds to more than the number of rows, lies in many places.
+        check_ring("A survey", provisional, shapes_of(rule), rule.size, peak=1.0)
+        return asked(replace(noised, noise=deviation(provisional, shapes_of(rule))))
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Prepared:
         """What a finished survey's model version says.

@@ -84,7 +84,7 @@ class ClippedSum:
         self._terms = terms
         self._state = state
         self._bound = clip_of(terms, state)
-        self._step = gaussian.grid(_deviation(terms, self._bound, length))
+        self._step = gaussian.grid(deviation_of(terms, self._bound, length))
         self._steps: Vector = np.zeros(length, np.float64)
         self._bits = 0.0
 
@@ -117,7 +117,7 @@ def noised_sum(total: Vector, bits: float, terms: CentralNoise, state: State) ->
     """
     privacy, bound, length = terms.privacy, clip_of(terms, state), total.size
     plan = round_noise(privacy, terms.round, terms.rounds, cohort=terms.expected)
-    deviation, source = _deviation(terms, bound, length), Source(terms.seed)
+    deviation, source = deviation_of(terms, bound, length), Source(terms.seed)
     kept: dict[str, npt.NDArray[Any]] = {}
     if privacy.mechanism in MATRIX:
         step = gaussian.grid(deviation)
@@ -150,7 +150,7 @@ def clip_of(terms: CentralNoise, state: State) -> float:
     return float(state[CLIP][0]) if CLIP in state else terms.privacy.clip
 
 
-def _deviation(terms: CentralNoise, bound: float, length: int) -> float:
+def deviation_of(terms: CentralNoise, bound: float, length: int) -> float:
     """The deviation that is the round's multiplier times the sensitivity which vectors on its own grid have."""
     plan = round_noise(terms.privacy, terms.round, terms.rounds, cohort=terms.expected)
     factors = factorisation(terms.privacy, terms.rounds) if terms.privacy.mechanism in MATRIX else None

@@ -258,7 +258,7 @@ def _factors(value: object) -> bool:
     )
 
 
-_CLIP = (_positive(1e9), "a number above 0")
+_CLIP = (_positive(1e9), "a number above 0 and at most 1e9")
 _DELTA = (
     _positive(LARGEST_DELTA),
     f"above 0 and at most {LARGEST_DELTA}; below 1 / (number of devices), for example 1e-5",

@@ -29,14 +29,14 @@ def padded(length: int) -> int:
 def spread(vector: Vector, shared: bytes) -> Vector:
     """The spread vector, float64[padded(length)]. shared: the public seed, 32 bytes."""
     dealt = np.zeros(padded(vector.size))
-    dealt[: vector.size] = vector[_order(vector.size)]
+    dealt[: vector.size] = vector[dealing(vector.size)]
     return _transformed(dealt, vector.size, before=_signs(shared), after=_ONES)
 
 
 def gather(turned: Vector, length: int, shared: bytes) -> Vector:
     """The vector of `length` from the spread one, or the sum of vectors from the sum of spread ones."""
     vector = np.empty(length)
-    vector[_order(length)] = _transformed(turned, length, before=_ONES, after=_signs(shared))[:length]
+    vector[dealing(length)] = _transformed(turned, length, before=_ONES, after=_signs(shared))[:length]
     return vector
 
 
@@ -62,7 +62,8 @@ def _transformed(values: Vector, length: int, *, before: Vector, after: Vector) 
 
 
 @lru_cache(maxsize=8)
-def _order(length: int) -> npt.NDArray[np.int64]:
+def dealing(length: int) -> npt.NDArray[np.int64]:
+    """Which coordinate each place of the dealt vector holds, ``[length]``."""
     order = np.arange(length, dtype=np.int64) * stride(length) % length
     order.setflags(write=False)
     return order

@@ -19,6 +19,7 @@ from coterie.aggregation.analytics import Query, ask, count, heavy_hitters, hist
 from coterie.aggregation.analytics.bound import SAID, Terms
 from coterie.aggregation.analytics.bracket import WRONG, bracket, sureness
 from coterie.aggregation.analytics.noise import FALSE
+from coterie.aggregation.analytics.places import places, smallest_block
 from coterie.aggregation.analytics.rule import SUM, TOLD, Rule, method, shapes_of
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import Aggregates, Finish
@@ -112,7 +113,7 @@ def answered(query: Query[Any], asked: Experiment, values: Sequence[NDArray[Any]
         version = layout.unflatten(state["version"].astype(np.float32))
         told = {name: version[TOLD + name] for name in rule.told}
         terms = CentralNoise(
-            privacy=PRIVACY,
+            privacy=asked.privacy,  # pyright: ignore[reportArgumentType]
             round=number,
             rounds=rule.rounds,
             expected=policy.cohort,
@@ -124,8 +125,10 @@ def answered(query: Query[Any], asked: Experiment, values: Sequence[NDArray[Any]
     return query.answer(layout.unflatten(state["version"].astype(np.float32)))
 
 
-def repeated(query: Query[Any], column: str, times: int, parts: Sequence[Rows] = PARTS) -> list[Any]:
-    asked = ask(query, SCHEMA, clients=len(parts), privacy=PRIVACY)
+def repeated(
+    query: Query[Any], column: str, times: int, parts: Sequence[Rows] = PARTS, privacy: UserLevel = PRIVACY
+) -> list[Any]:
+    asked = ask(query, SCHEMA, clients=len(parts), privacy=privacy)
     return [answered(query, asked, [part[column] for part in parts], seed) for seed in range(times)]
 
 
@@ -326,6 +329,25 @@ def test_heavy_hitters_are_missed_and_made_up_as_seldom_as_stated() -> None:
     within([off / answers[0].error for off in first])
 
 
+def test_what_is_stated_of_a_value_counts_the_highest_threshold_of_all_rounds() -> None:
+    """Noise alone reaches farther in a round that follows many prefixes than in the last, which has few bins left."""
+    draw = np.random.Generator(np.random.PCG64(6))
+    times = {3: 130, 19: 110, 35: 95, 51: 85}
+    values = draw.permutation(np.repeat(list(times), list(times.values())))
+    parts = [{"code": part.astype(np.int32)} for part in np.array_split(values, CLIENTS)]
+    privacy = replace(PRIVACY, noise_multiplier=0.1)
+    query = heavy_hitters("code", bits=6, fraction=0.01, step=5)
+    answers = repeated(query, "code", 400, parts, privacy)
+    margin = answers[0].margin
+    for value, count_of in times.items():
+        seen = np.mean([value in found.found for found in answers])
+        slack = 3.5 * math.sqrt(0.25 / len(answers))
+        assert 1 - seen <= np.mean([found.missed(count_of) for found in answers]) + slack
+        assert seen <= np.mean([found.reported(count_of) for found in answers]) + slack
+    # 32 bins in the first round; of the few prefixes that are left, two bins each in the last.
+    assert min(found.threshold for found in answers) >= margin * math.sqrt(2 * math.log(32 / FALSE)) * 0.99
+
+
 def test_an_exact_answer_states_no_error() -> None:
     answers: dict[str, Any] = {}
     for name, (query, _) in QUERIES.items():
@@ -364,17 +386,47 @@ def test_a_coarse_ring_is_part_of_the_error() -> None:
     assert noise(16) == pytest.approx(7.5, rel=1e-3) and noise(2) > 10 * noise(16)
 
 
-def test_the_room_that_rounding_needs_shortens_no_client_unsaid() -> None:
-    """Eight clients of as many rows as the clip: on a coarse grid they count for a little less, and the answer says
-    for how much.
-    """
+def test_the_room_that_rounding_needs_shortens_no_client() -> None:
+    """Eight clients of as many rows as the clip count with all of them on a coarse grid too, for more noise."""
     query = count("digit")
     parts = [{name: np.resize(value, (150, *value.shape[1:])) for name, value in part.items()} for part in PARTS]
     asked = ask(query, SCHEMA, clients=CLIENTS, privacy=PRIVACY, secure_aggregation=SecureAggregation(bits=6))
     found = query.answer(simulate_full(asked, parts).weights)
-    assert found.shortened is not None and 110 < found.shortened.clip < 120
-    assert abs(found.rows - CLIENTS * found.shortened.clip) < 4 * found.error
-    assert abs(found.shortened.clients - CLIENTS) < 4 * found.shortened.error
+    assert found.shortened is not None and found.shortened.clip == 150
+    assert abs(found.rows - CLIENTS * 150) < 4 * found.error and 9 < found.error < 20
+    assert abs(found.shortened.clients) < 4 * found.shortened.error < CLIENTS
+    assert isinstance(asked.privacy, UserLevel) and 1.2 < asked.privacy.clip / 150 < 1.4
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "discrete_gaussian"])
+@pytest.mark.parametrize("value", [0, 7542, 8018])
+def test_clients_whose_rows_are_all_in_one_bin_count_in_full_in_a_ring(mechanism: Any, value: int) -> None:
+    """Wherever the bin lies: what a ring has no room for, no answer would tell. 24 069 numbers end in a block of 64."""
+    schema = DataSchema(features=(Feature(name="number", low=0, high=1e6),), label=Label(name="digit", low=0, high=9))
+    parts = [{"number": np.full(80, value + 0.5, np.float32), "digit": np.zeros(80, np.int32)} for _ in range(CLIENTS)]
+    query = histogram("number", low=0, high=8019, bins=8019)
+    asked = ask(query, schema, clients=CLIENTS, privacy=replace(PRIVACY, mechanism=mechanism), secure_aggregation=True)
+    found = query.answer(simulate_full(asked, parts).weights)
+    assert abs(found.counts[value] - 80 * CLIENTS) < 5 * found.error < 60
+
+
+@pytest.mark.parametrize(("mechanism", "fraction"), [("gaussian", 0.005), ("skellam", 0.001)])
+def test_sums_that_a_ring_has_no_room_for_are_refused(mechanism: Any, fraction: float) -> None:
+    query = heavy_hitters("code", bits=16, fraction=fraction, step=8)
+    privacy = replace(PRIVACY, mechanism=mechanism)
+    with pytest.raises(errors.ExperimentError, match="too many for secure aggregation with this noise") as caught:
+        ask(query, SCHEMA, clients=20, privacy=privacy)
+    assert caught.value.reason == "query_invalid"
+    ask(query, SCHEMA, clients=20, privacy=PRIVACY, secure_aggregation=False)
+
+
+@given(sums=st.integers(1, 3000), more=st.integers(3, 5000))
+def test_sums_lie_in_places_of_their_own_in_large_blocks(sums: int, more: int) -> None:
+    length = 2 * sums + more
+    found = places(sums, length)
+    assert len(set(found.tolist())) == sums and 0 <= found.min() and found.max() < length
+    # A number alone in the smallest of these blocks is less than the 5.83 deviations that a grid of 16 bits holds.
+    assert math.sqrt(2 * length / smallest_block(sums, length)) < 5.83
 
 
 # What cannot be.
@@ -385,6 +437,7 @@ REFUSED: Mapping[str, tuple[Any, str]] = {
     "adaptive": (replace(PRIVACY, adaptive=AdaptiveClip()), "adaptive: the clip says how many rows"),
     "signs": (LocalLevel(mechanism="sign_ds", epsilon=8.0), "mechanism='sign_ds': it sends signs"),
     "one sign": (LocalLevel(mechanism="randomised_response", epsilon=8.0), "mechanism='randomised_response'"),
+    "no level": ("user", "'user', which is no level of privacy"),
 }
 
 
@@ -416,7 +469,9 @@ def test_what_noise_hides_is_not_divided_by() -> None:
 def test_a_version_that_says_nonsense_of_its_noise_is_no_answer() -> None:
     query = count("digit")
     version = {name: value.copy() for name, value in _version(query).items()}
-    for nonsense in (np.zeros(3), np.ones(2), np.array([1.0, -1.0, 1.0]), np.full(3, np.nan), np.full(3, np.inf)):
+    three = ((0, 0, 0), (1, -1, 1), (1, 1, 0.3), (1, 1, 2.5), (1, 1, 1e30), (1e35, 1, 1), (1, 1e30, 1))
+    odd = (np.ones(2), np.ones((3, 1)), np.full(3, np.nan), np.full(3, np.inf))
+    for nonsense in (*map(np.array, three), *odd):
         with pytest.raises(errors.InputError) as caught:
             query.answer({**version, TOLD + "noise": nonsense.astype(np.float32)})
         assert caught.value.reason == "query_mismatch"
