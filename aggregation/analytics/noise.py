@@ -142,7 +142,7 @@ def check_ring(what: str, experiment: Experiment, version: Shapes, sums: int, pe
             f"{what} makes {sums} sums, too many for secure aggregation with this noise: a client whose rows all add "
             "to the same few would not count in full, and no answer would tell.",
             hint="Ask for fewer sums at once (a smaller step or a larger fraction, fewer bins or levels, a smaller "
-            "`most`), give SecureAggregation more bits or leave them out, or set secure_aggregation=False.",
+            "`most`), let devices make the noise (mechanism='discrete_gaussian'), or set secure_aggregation=False.",
             code="query_invalid",
         )
 

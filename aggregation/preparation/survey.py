@@ -132,8 +132,8 @@ class Survey:
         # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
         noised = _Terms(noise=1.0, clipped=True)
         provisional, rule = asked(noised), self.rule(noised)
-        # What a row adds to more than the number of rows, lies in many places.
-        check_ring("A survey", provisional, shapes_of(rule), rule.size, peak=1.0)
+        # A row adds one to the number of rows and to a bin of each number, which seldom share a block.
+        check_ring("A survey", provisional, shapes_of(rule), rule.size, peak=(1 + rule.numbers) ** -0.5)
         return asked(replace(noised, noise=deviation(provisional, shapes_of(rule))))
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Prepared:
