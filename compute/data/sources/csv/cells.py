@@ -27,12 +27,13 @@ class Cells:
     """The cells of some lines.
 
     buffer: uint8, the lines as `padded`. starts, ends: int64[rows, width] into it, without the quotes
-    around quoted cells.
+    around quoted cells. blank: whether there is a space or a tab anywhere.
     """
 
     buffer: NDArray
     starts: NDArray
     ends: NDArray
+    blank: bool
 
     def at(self, row: int, column: int) -> bytes:
         """One cell, as it stands in the file but for the quotes around it."""
@@ -73,7 +74,7 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
         starts += quoted
         ends -= quoted
     shape = (last.size, int(last[0]) + 1 if last.size else width or 0)
-    return Cells(buffer, starts.reshape(shape), ends.reshape(shape))
+    return Cells(buffer, starts.reshape(shape), ends.reshape(shape), b" " in text or b"\t" in text)
 
 
 def _full_lines(

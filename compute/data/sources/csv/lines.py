@@ -8,7 +8,7 @@ import numpy as np
 from coterie.compute.data.sources.csv.cells import NEWLINE, QUOTE, BadText
 from coterie.compute.ir import NDArray
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 3 << 18
 """Enough cells for NumPy's loops to be long beside what starting them costs, and few enough for a processor's cache."""
 LONGEST_LINE = 1 << 26
 

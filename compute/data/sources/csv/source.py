@@ -24,7 +24,7 @@ from coterie.errors import DataError
 
 UTF8_MARK, UTF16_MARKS = b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 BLOCKS_AHEAD = 4
-"""Blocks in memory for each thread that reads numbers."""
+"""Blocks in memory for each thread that reads them."""
 KEPT_BYTES = 24 << 20
 
 
@@ -36,8 +36,8 @@ class CsvSource(LoadedSource):
     path: the file, in UTF-8. select: what to read: name → a column of the file, or several of them as one vector a row;
     None for every column by its own name. dtypes: by those names, one of int8 to int64, uint8 to uint32, float16 to
     float64, and ``str``. missing: cells that stand for no number, such as "?". header: the names of the file's columns
-    where the file has no line of names. delimiter: one character. threads: one finds cells, the others read numbers in
-    them; a thread alone does both.
+    where the file has no line of names. delimiter: one character. threads: how many read blocks of lines, beside the
+    one that reads the file; one does all of it by itself.
 
     A column without a dtype holds numbers if its first cell that is neither empty nor missing is one: int64 if all
     cells are whole numbers, else float64. Otherwise it holds text. Numbers are the nearest float64 (or int64) to what
@@ -80,8 +80,7 @@ class CsvSource(LoadedSource):
         try:
             table, pending = self._begun(name, blocks(file))
             parts: list[list[Part]] = [[] for _ in table.wanted]
-            found = (self._cells(text, table.header) for text in pending)
-            for block in _in_order(table.read, found, self.threads - 1):
+            for block in _in_order(lambda text: table.read(self._cells(text, table.header)), pending, self.threads):
                 for collected, part in zip(parts, block, strict=True):
                     collected.append(part)
                 rows += len(block[0]) if block else 0
@@ -168,9 +167,9 @@ def _lines(text: bytes) -> int:
     return sum(line.strip(b"\r") != b"" for line in text.split(b"\n"))
 
 
-def _in_order(work: Callable[[Cells], list[Part]], items: Iterator[Cells], threads: int) -> Iterator[list[Part]]:
+def _in_order(work: Callable[[bytes], list[Part]], items: Iterator[bytes], threads: int) -> Iterator[list[Part]]:
     """``map``, by other threads, with few items under way."""
-    if threads < 1:
+    if threads < 2:
         yield from map(work, items)
         return
     under_way: deque[Future[list[Part]]] = deque()

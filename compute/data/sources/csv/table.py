@@ -64,7 +64,10 @@ class Table:
 
     def _numbers(self, cells: Cells) -> Numbers:
         places = _consecutive(self.numeric)
-        read = numbers(cells.buffer, *_trimmed(cells.buffer, cells.starts[:, places], cells.ends[:, places]))
+        starts, ends = cells.starts[:, places], cells.ends[:, places]
+        if cells.blank:
+            starts, ends = _trimmed(cells.buffer, starts, ends)
+        read = numbers(cells.buffer, starts, ends)
         if read.bad.any():
             self._require_missing(cells, read.bad)
         return read
@@ -136,8 +139,6 @@ def _texts(cells: Cells, text: bytes, wanted: Text) -> list[str]:
 def _trimmed(buffer: NDArray, starts: NDArray, ends: NDArray) -> tuple[NDArray, NDArray]:
     """The cells without blanks around them."""
     for blank in BLANKS:
-        if not np.any(buffer == blank):
-            continue
         while (leading := (buffer[starts] == blank) & (starts < ends)).any():
             starts = starts + leading
         while (trailing := (buffer[ends - 1] == blank) & (starts < ends)).any():
