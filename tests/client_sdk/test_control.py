@@ -147,7 +147,8 @@ def test_what_the_coordinator_refuses_comes_with_its_code(coordinator: Coordinat
         with pytest.raises(RemoteError) as caught:
             control.run("no such experiment")
         assert caught.value.details["http_status"] == 404
-        token = control.enrolment_token("fixed", uses=3, ttl_s=60)
+        control.ensure_population("refused", SCHEMA)
+        token = control.enrolment_token("refused", uses=3, ttl_s=60)
         assert token.token.startswith("coterie_enrol_") and token.token not in repr(token)
     with Control("http://127.0.0.1:9", token="t") as control, pytest.raises(Unreachable):
         control.populations()
