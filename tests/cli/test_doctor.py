@@ -1,9 +1,10 @@
 """`coterie doctor` on execution providers: a table, a plan's graphs on each, and what a device remembers."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Coterie
 
 from coterie.cli.failures import BAD_INPUT, FAILED
 from coterie.cli.output import Output
@@ -13,6 +14,7 @@ from coterie.compute.runtime.quarantine import failure
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.verdict import Identity, Verdict
 
+Coterie = Callable[..., Any]
 EXPERIMENT = """
 from dataclasses import replace
 from coterie import Experiment, RoundPolicy, ExternalModel
