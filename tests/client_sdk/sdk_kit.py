@@ -167,7 +167,7 @@ class Recorder:
         await self.app(scope, listen, send)
 
 
-async def two_noised_rounds(place: Lab, wanted: Experiment, clients: int, policy: DevicePolicy) -> History:
+async def assert_two_noised_rounds(place: Lab, wanted: Experiment, clients: int, policy: DevicePolicy) -> History:
     """Two rounds in which every device counts for one: versions are committed, and nothing of one device is known but
     that it took part.
     """

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sdk_kit import Lab, experiment, run, two_noised_rounds
+from sdk_kit import Lab, assert_two_noised_rounds, experiment, run
 
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_noise
@@ -27,7 +27,7 @@ def test_rounds_of_noised_updates(tmp_path: Path, secure: bool) -> None:
         policy = RoundPolicy(rounds=2, cohort=CLIENTS, weight_cap=1, evaluate_every=0)
         wanted = experiment("own", rounds=policy, privacy=LEVEL, secure_aggregation=secure)
         taken = DevicePolicy(max_epsilon=50.0, max_delta=1e-4, trusts=frozenset({"device"}))
-        await two_noised_rounds(place, wanted, CLIENTS, taken)
+        await assert_two_noised_rounds(place, wanted, CLIENTS, taken)
 
     run(work, tmp_path)
 

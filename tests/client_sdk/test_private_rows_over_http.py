@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sdk_kit import Lab, experiment, run, two_noised_rounds
+from sdk_kit import Lab, assert_two_noised_rounds, experiment, run
 
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.privacy.dp.privacy import ExampleLevel
@@ -17,7 +17,7 @@ def test_rounds_of_private_steps_spend_what_they_claim(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         policy = RoundPolicy(rounds=2, cohort=CLIENTS, weight_cap=1, evaluate_every=0)
         wanted = experiment("own", rounds=policy, privacy=LEVEL, max_steps=5)
-        history = await two_noised_rounds(place, wanted, CLIENTS, TAKEN)
+        history = await assert_two_noised_rounds(place, wanted, CLIENTS, TAKEN)
         first, second = (record.epsilon for record in history.rounds)
         assert first is not None and second is not None and 0 < first < second
 

@@ -197,7 +197,7 @@ def test_a_stream_that_is_dropped_leaves_no_process() -> None:
     processes = multiprocessing.active_children()
     del stream
     gc.collect()
-    require_ended(processes)
+    assert_ended(processes)
 
 
 @pytest.mark.usefixtures("_nothing_mapped")
@@ -211,7 +211,7 @@ def test_what_a_process_raised_says_where_or_is_told_in_words() -> None:
     assert any("in rows" in note for note in caught.value.__notes__)
 
 
-def require_ended(processes: list[BaseProcess]) -> None:
+def assert_ended(processes: list[BaseProcess]) -> None:
     """Wait until all of them have ended, not longer than is sensible."""
     assert processes
     until = time.monotonic() + 20
@@ -230,4 +230,4 @@ def test_a_killed_worker_is_named_and_takes_the_others_with_it() -> None:
     with pytest.raises(DataError, match="A worker process ended") as caught:
         list(stream)
     assert caught.value.reason == "data_worker_lost"
-    require_ended(processes)
+    assert_ended(processes)
