@@ -1,13 +1,15 @@
 """How every reducer fares under every attack: test accuracy on handwritten digits, split by Dirichlet 0.1 and 1.0.
 
-    python benchmarks/robust.py [--data DIR] [--seeds 1] [--only krum(4) ...] [--json] [--quick]
+    python benchmarks/robust.py [--data DIR] [--seeds 1] [--only krum(4) ...] [--attacks opt_alie ...]
+                                [--alpha 0.1 1.0] [--json] [--quick]
 
-DIR holds mnist.npz; COTERIE_DATA serves when --data is not given. 20 clients, of which 4 lie and all take part in every
-round; 20 rounds of 5 steps of SGD, an MLP 784-32-10, batch 32. All clients of a round train in one graph (`vmap` over
-clients), which many small runs need. The attackers see the honest updates of the round. As on a coordinator, updates
-that are not finite are left out before the rule sees the others; where it then has too few, it says ``refused``. Under
-the backdoor, the share of marked test rows that are taken for its target follows the accuracy. fltrust gets a trusted
-update from 100 rows that no client has.
+DIR holds mnist.npz; COTERIE_DATA serves when --data is not given. 20 clients, of which 4 lie and all take part in
+every round; 20 rounds of 5 steps of SGD, an MLP 784-32-10, batch 32. All clients of a round train in one graph (`vmap`
+over clients), which many small runs need. The attackers see the honest updates of the round; those of ``opt_ipm`` and
+``opt_alie`` know the rule as well, and fltrust's trusted update, and look for the strength that moves it farthest. As
+on a coordinator, updates that are not finite are left out before the rule sees the others; where it then has too few,
+it says ``refused``. Under the backdoor, the share of marked test rows that are taken for its target follows the
+accuracy. fltrust gets a trusted update from 100 rows that no client has.
 """
 
 import argparse
@@ -22,9 +24,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.attacks import ATTACKS, Attack
+from coterie.aggregation.attacks import ATTACKS, OPTIMISED, attack
 from coterie.aggregation.attacks.poisoned import TARGET, with_trigger
-from coterie.aggregation.reducers import aggregate
+from coterie.aggregation.reducers import Vector, aggregate
 from coterie.compute import grad, jit, ops, vmap
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -81,27 +83,35 @@ def first(seed: int) -> Rows:
 
 
 def run(
-    rule: str, attack: Attack, parts: Sequence[Rows], data: Mapping[str, Rows], rounds: int, seed: int
+    rule: str, name: str, parts: Sequence[Rows], data: Mapping[str, Rows], rounds: int, seed: int
 ) -> dict[str, Any]:
     """One run: accuracy, the backdoor's success, rounds that the rule refused. parts: the rows of each client, the
     trusted ones last; the first LYING clients lie.
     """
     generator, vector = np.random.default_rng(seed), first(seed)
-    refused = 0
+    refused, trusted = 0, np.zeros(0, np.float32)
+
+    def judge(sent: npt.NDArray[np.float32]) -> Vector:
+        return aggregate(rule, sent, reference=trusted if "fltrust" in rule else None)
+
+    lie = attack(name, judge)
     for _ in range(rounds):
         x, y = np.empty((len(parts), STEPS, BATCH, 784), np.float32), np.empty((len(parts), STEPS, BATCH), np.int32)
         for place, part in enumerate(parts):
             chosen = generator.choice(part, STEPS * BATCH)
             features, labels = data["x_train"][chosen], data["y_train"][chosen]
             if place < LYING:
-                features, labels = attack.poison(features, labels, CLASSES)
+                features, labels = lie.poison(features, labels, CLASSES)
             x[place], y[place] = features.reshape(STEPS, BATCH, -1), labels.reshape(STEPS, BATCH)
         made = np.asarray(train(vector, x, y).numpy(), np.float32)
         honest, trusted = made[LYING:-1], made[-1]
-        sent = np.concatenate([attack.forge(honest, made[:LYING], generator), honest])
+        sent = np.concatenate([lie.forge(honest, made[:LYING], generator), honest])
         usable = sent[np.isfinite(sent).all(axis=1)]
         try:
-            change = aggregate(rule, usable, reference=trusted if "fltrust" in rule else None)
+            # A model that an attack has driven to infinity leaves its clients nothing finite to send.
+            if not len(usable):
+                raise UpdateRefused("No update is finite.", code="nothing_usable")
+            change = judge(usable)
         except UpdateRefused:
             refused += 1
             continue
@@ -144,13 +154,16 @@ def main() -> None:
     parser.add_argument("--data", default=os.environ.get("COTERIE_DATA", "."), help="folder with mnist.npz")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each cell; the mean is shown")
     parser.add_argument("--only", nargs="+", metavar="REDUCER", help="these instead of all")
+    parser.add_argument("--attacks", nargs="+", metavar="ATTACK", help="these instead of all")
+    parser.add_argument("--alpha", nargs="+", type=float, default=[0.1, 1.0], help="concentrations of Dirichlet")
     parser.add_argument("--json", action="store_true", help="one JSON object a cell")
     parser.add_argument("--quick", action="store_true", help="four rules, four attacks, 10 rounds")
     options = parser.parse_args()
     data, begun = digits(Path(options.data)), time.monotonic()
     rules = options.only or (("mean", "median", "krum(4)", REDUCERS[-1]) if options.quick else REDUCERS)
-    attacks = ("none", "sign_flip", "alie", "nan") if options.quick else tuple(ATTACKS)
-    for alpha in (0.1, 1.0):
+    every = ("none", "sign_flip", "alie", "nan") if options.quick else (*ATTACKS, *OPTIMISED)
+    attacks: tuple[str, ...] = tuple(options.attacks or every)
+    for alpha in options.alpha:
         split = [clients(data, alpha, seed) for seed in range(options.seeds)]
         if not options.json:
             print(f"\nDirichlet {alpha}\n{'':38}" + "".join(f"{name:>14}" for name in attacks))
@@ -158,7 +171,7 @@ def main() -> None:
             cells: list[str] = []
             for name in attacks:
                 rounds = 10 if options.quick else 20
-                found = [run(rule, ATTACKS[name], parts, data, rounds, seed) for seed, parts in enumerate(split)]
+                found = [run(rule, name, parts, data, rounds, seed) for seed, parts in enumerate(split)]
                 cell = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
                 if options.json:
                     print(json.dumps({"reducer": rule, "attack": name, "alpha": alpha, **cell}), flush=True)

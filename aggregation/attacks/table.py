@@ -1,11 +1,12 @@
 """The attacks by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from coterie import errors
 from coterie.aggregation.attacks import forged, poisoned
 from coterie.aggregation.attacks.attack import Attack
+from coterie.aggregation.attacks.optimised import Family, Judge, optimised
 
 ATTACKS: Mapping[str, Attack] = MappingProxyType(
     {
@@ -30,10 +31,37 @@ ATTACKS: Mapping[str, Attack] = MappingProxyType(
 )
 
 
-def attack(name: str) -> Attack:
-    """The attack of that name. Raises errors.InputError (``unknown_attack``)."""
-    if name not in ATTACKS:
+def _against(name: str, family: Family) -> Callable[[Judge], Attack]:
+    return lambda judge: Attack(name, optimised(family, judge))
+
+
+OPTIMISED: Mapping[str, Callable[[Judge], Attack]] = MappingProxyType(
+    {
+        "opt_ipm": _against("opt_ipm", forged.inner_product),
+        "opt_alie": _against("opt_alie", forged.little_is_enough),
+    }
+)
+"""Attacks that are made for a rule: given what aggregates, the attack."""
+
+
+def attack(name: str, judge: Judge | None = None) -> Attack:
+    """The attack of that name. judge: the rule that an attack of ``OPTIMISED`` is up against, as a function of all
+    updates; the others do not ask.
+
+    Raises errors.InputError: ``unknown_attack``, ``attack_needs_rule``.
+    """
+    if name in ATTACKS:
+        return ATTACKS[name]
+    if name not in OPTIMISED:
         raise errors.InputError(
-            f"There is no attack {name[:64]!r}.", hint=f"Choose one of {', '.join(ATTACKS)}.", code="unknown_attack"
+            f"There is no attack {name[:64]!r}.",
+            hint=f"Choose one of {', '.join((*ATTACKS, *OPTIMISED))}.",
+            code="unknown_attack",
         )
-    return ATTACKS[name]
+    if judge is None:
+        raise errors.InputError(
+            f"The attack {name} looks for its strength against a rule, and none was given.",
+            hint=f"attack({name!r}, lambda updates: aggregate('median', updates))",
+            code="attack_needs_rule",
+        )
+    return OPTIMISED[name](judge)
