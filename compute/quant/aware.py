@@ -24,6 +24,7 @@ from coterie.compute.quant.affine import highest, lowest
 from coterie.compute.quant.fake import fake_quantise
 from coterie.compute.quant.histogram import Range
 from coterie.compute.quant.settings import Form, QuantSettings
+from coterie.compute.quant.shared_zero import shared_zero
 from coterie.errors import InputError
 
 LOW, HIGH, SEEN = "input_low", "input_high", "input_seen"
@@ -117,7 +118,8 @@ class QuantAware(Module):
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         # Levels are made of float32, also in a model that computes in another precision.
         given, dtype = require(params, "weight", self), x.dtype
-        weight = xp.astype(_levels_of_weight(xp.astype(given, xp.float32), self.settings), given.dtype)
+        weight = _levels_of_weight(self.layer, xp.astype(given, xp.float32), self.settings)
+        weight = xp.astype(weight, given.dtype)
         x = (
             x
             if self.settings.activations is None
@@ -155,12 +157,16 @@ def _moved(x: Array, weight: Array | None, low: Array, high: Array, seen: Array)
     return low + step * (least - low), high + step * (most - high), seen + step * (1.0 - seen)
 
 
-def _levels_of_weight(weight: Array, settings: QuantSettings) -> Array:
-    """The weight as it is after quantisation; outputs are the first axis."""
+def _levels_of_weight(layer: Linear | Conv2d, weight: Array, settings: QuantSettings) -> Array:
+    """The weight of a layer as it is after quantisation; outputs are the first axis."""
     held, form, bits = ops.stop_gradient(weight), settings.weights, settings.weight_bits
     axes = tuple(range(1 if settings.per_channel else 0, weight.ndim))
     low, high = xp.min(held, axis=axes, keepdims=True), xp.max(held, axis=axes, keepdims=True)
-    scale, zero = _line(xp.minimum(low, 0.0), xp.maximum(high, 0.0), bits, form)
+    low, high = xp.minimum(low, 0.0), xp.maximum(high, 0.0)
+    if isinstance(layer, Conv2d) and form == "asymmetric" and settings.per_channel:
+        scale, zero = shared_zero(low, high, highest(bits, form))
+    else:
+        scale, zero = _line(low, high, bits, form)
     return fake_quantise(weight, scale, zero, low=lowest(bits, form), high=highest(bits, form))
 
 

@@ -21,13 +21,15 @@ from coterie.compute.quant.reading import attribute
 class Site:
     """One operator that is quantised. node: its index. activations: its inputs that are computed from data. weight: the
     input that is a weight, or None; channels: the weight's axis of output channels, None where kernels take one scale
-    alone. bias: the input that is added to sums of products, as int32, or None.
+    alone; one_zero: whether kernels take one zero alone for all channels. bias: the input that is added to sums of
+    products, as int32, or None.
     """
 
     node: int
     activations: tuple[int, ...]
     weight: int | None = None
     channels: int | None = None
+    one_zero: bool = False
     bias: int | None = None
 
 
@@ -79,7 +81,7 @@ def _site(index: int, node: Any, constants: Mapping[str, Any]) -> Site | None:
 def _conv(index: int, node: Any, constants: Mapping[str, Any]) -> Site | None:
     if node.input[1] not in constants or node.input[0] in constants:
         return None
-    return Site(node=index, activations=(0,), weight=1, channels=0, bias=_bias(node, constants))
+    return Site(node=index, activations=(0,), weight=1, channels=0, one_zero=True, bias=_bias(node, constants))
 
 
 def _gemm(index: int, node: Any, constants: Mapping[str, Any]) -> Site | None:

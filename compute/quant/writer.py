@@ -14,6 +14,7 @@ from coterie.compute.quant.passing import above
 from coterie.compute.quant.placement import Site, results, weight_of
 from coterie.compute.quant.reading import fresh
 from coterie.compute.quant.settings import QuantSettings
+from coterie.compute.quant.shared_zero import affine_of_channels
 from coterie.errors import InputError
 
 
@@ -110,7 +111,10 @@ class Writer:
         value = weight_of(self.proto, tensor)
         axis = site.channels if self.settings.per_channel else None
         low, high = extremes(value, axis)
-        levels = affine(low, high, bits=self.settings.weight_bits, form=self.settings.weights, axis=axis)
+        if axis is not None and site.one_zero and self.settings.weights == "asymmetric":
+            levels = affine_of_channels(low, high, bits=self.settings.weight_bits, axis=axis)
+        else:
+            levels = affine(low, high, bits=self.settings.weight_bits, form=self.settings.weights, axis=axis)
         if bias is not None:
             levels = _with_room(levels, bias, scale, (low == 0) & (high == 0))
         # Always int8, which kernels take beside activations of either form.

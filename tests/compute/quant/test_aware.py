@@ -53,6 +53,7 @@ def test_training_that_knows_of_few_bits_is_better_than_quantising_afterwards(bi
 SETTINGS = {
     "8 bits": QuantSettings(),
     "4 bits": QuantSettings(weight_bits=4, activation_bits=4),
+    "asymmetric": QuantSettings(weights="asymmetric"),
     "one scale": QuantSettings(per_channel=False, weights="asymmetric"),
     "symmetric": QuantSettings(activations="symmetric"),
     "weights alone": QuantSettings(activations=None),

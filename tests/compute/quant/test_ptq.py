@@ -99,6 +99,10 @@ def test_an_int8_lenet_is_small_and_loses_little_on_real_digits(data_dir: Path) 
     assert told.before.score > 0.9
     assert told.size_ratio <= 0.3 and told.score_loss <= 0.005 and told.agreement >= 0.99
     assert (told.after.integer, told.after.float) == (5, 0)
+    asymmetric = quantise(model, [{"x": train["x"][:300]}], QuantSettings(weights="asymmetric"))
+    shared = report(model, asymmetric, {"x": test["x"]}, test["y"], calls=1)
+    assert shared.size_ratio <= 0.3 and shared.score_loss <= 0.005 and shared.agreement >= 0.99
+    assert (shared.after.integer, shared.after.float) == (5, 0)
 
 
 def stays(proto: ModelProto, tensor: str, quantised: set[int]) -> tuple[int, ...]:
