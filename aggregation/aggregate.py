@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.accumulator import EITHER, counted_weight, joined, take
+from coterie.aggregation.going_on import going_on, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.private.central import CentralNoise, State, noised_mean
 from coterie.aggregation.reducers import Reducer, Vector, reducer
@@ -106,12 +107,11 @@ def aggregate_updates(
         raise nothing_usable(len(updates), [entry.message for entry in rejected])
     weights = layout.flatten(read_file(base, _limits(manifest)))
     before: State = {} if server_state is None else read_file(server_state)
-    secret: State = {}
     if central is None:
-        sections = _reduce(manifest, usable, chosen)
+        sections, beside = _reduce(manifest, usable, going_on(chosen, before))
         whole, clients = sum(entry.weight for entry in usable), sum(entry.clients for entry in usable if entry.weight)
     else:
-        sections, secret = _noised(manifest, usable, central, before)
+        sections, beside = _noised(manifest, usable, central, before)
         whole, clients = float(central.expected), central.expected
     after = next_version(
         manifest,
@@ -124,7 +124,7 @@ def aggregate_updates(
         freshness=sum(entry.effective for entry in usable) / whole if whole and central is None else 1.0,
         drift=_drift(manifest, usable, weights, lags) if central is None else None,
     )
-    state = {**after.state, **secret}
+    state = {**after.state, **beside}
     make_folder(out)
     write_file(out / WEIGHTS_FILE, layout.unflatten(after.weights))
     if state:
@@ -191,8 +191,10 @@ def _check(
     return tuple(usable[task] for task in sorted(usable)), tuple(rejected)
 
 
-def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> Mapping[str, Vector]:
-    """The aggregate of every section: the means as one vector by the rule, and the sums."""
+def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> tuple[Mapping[str, Vector], State]:
+    """The aggregate of every section, the means as one vector by the rule, and the sums; what the next round's rule
+    needs of it.
+    """
     means, sums = means_of(manifest.sections), sums_of(manifest.sections)
     counted = [entry for entry in usable if entry.weight]
     plain = reducer("sum")
@@ -207,7 +209,7 @@ def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> Map
         mean = rule.result(together) if means else together.total
     else:
         mean = rule.over(UpdateFiles(tuple(entry.path for entry in counted), manifest.sections, means))
-    return split(means, mean) | split(sums, plain.result(total))
+    return split(means, mean) | split(sums, plain.result(total)), to_go_on(rule, mean)
 
 
 def _noised(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.aggregate import STATE_FILE, WEIGHTS_FILE
+from coterie.aggregation.going_on import going_on, to_go_on
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CLIP, CentralNoise, State, noised_groups, noised_sum
 from coterie.aggregation.private.secure_aggregation import SecureAggregation, fewest_of_group
@@ -57,7 +58,7 @@ class Opened:
     """What the sums of a round say. sections: the aggregate of each section of the plan. clients, weight: how many it
     is of, and the sum of their weights. metrics: the training sums, empty where they are not released. clipped, held:
     how many clients were shortened to the public norm, or had a sum held to its public range; None where that is not
-    released. state: what the noise of later rounds needs.
+    released. state: what the noise and the rule of later rounds need.
     """
 
     sections: Mapping[str, Vector] = field(repr=False)
@@ -146,8 +147,8 @@ def opened(
     """What the sums of a round's groups say together; of one group without groups.
 
     base: SHA-256 of the version trained from. expected: the public number of clients that noised sums are divided by.
-    state: the server's, of which the coordinator's noise reads its part. rule: the text of the reducer of the groups'
-    means, which count alike; a group without weight is left out, unless its sum is noised.
+    state: the server's, of which the coordinator's noise and the rule read their parts. rule: the text of the reducer
+    of the groups' means, which count alike; a group without weight is left out, unless its sum is noised.
     Raises errors.UpdateRefused: ``nothing_usable`` without sums, ``zero_weight``, what the rule raises, and what
     `decode` raises for a sum that honest clients cannot have.
     """
@@ -179,7 +180,7 @@ def opened(
             whole /= expected
         elif central.groups > 1:
             each = noised_groups([join(means, group.sections) for group in found], central, state)
-            whole = _ruled(rule, length_of(means), each)
+            whole, kept = _ruled(rule, length_of(means), each, state)
         else:
             noised = noised_sum(whole, bits, central, state)
             whole, kept = noised.mean, noised.state
@@ -192,14 +193,15 @@ def opened(
             held=None,
             state=kept,
         )
+    mean, kept = _mean(found, means, rule, state)
     return Opened(
-        sections=split(means, _mean(found, means, rule)) | totals,
+        sections=split(means, mean) | totals,
         clients=clients,
         weight=weight,
         metrics=metrics,
         clipped=sum(group.clipped for group in found),
         held=sum(group.held for group in found),
-        state={},
+        state=kept,
     )
 
 
@@ -335,22 +337,25 @@ def _sections(
     ), None
 
 
-def _mean(found: Sequence[Decoded], means: Sequence[SectionSpec], rule: str) -> Vector:
-    """One group's mean, or the rule over the means of several."""
+def _mean(found: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, state: State) -> tuple[Vector, State]:
+    """One group's mean, or the rule over the means of several; what the next round's rule needs of it."""
     weighing = [group for group in found if group.weight]
     if not weighing:
         raise errors.UpdateRefused("The updates carry no weight, so they have no mean.", code="zero_weight")
     vectors = [join(means, group.sections) / group.weight for group in weighing]
-    return vectors[0] if len(vectors) == 1 and rule == "mean" else _ruled(rule, length_of(means), vectors)
+    if len(vectors) == 1 and rule == "mean":
+        return vectors[0], {}
+    return _ruled(rule, length_of(means), vectors, state)
 
 
-def _ruled(rule: str, length: int, vectors: Sequence[Vector]) -> Vector:
-    """The rule over vectors that count alike."""
-    chosen = reducer(rule)
+def _ruled(rule: str, length: int, vectors: Sequence[Vector], state: State) -> tuple[Vector, State]:
+    """The rule over vectors that count alike; what the next round's rule needs of it. state: the server's."""
+    chosen = going_on(reducer(rule), state)
     together = chosen.init(length)
     for vector in vectors:
         together = chosen.add(together, [(0, vector)], 1.0)
-    return chosen.result(together)
+    whole = chosen.result(together)
+    return whole, to_go_on(chosen, whole)
 
 
 def _metrics(manifest: Manifest, vector: Vector, examples: int) -> Mapping[str, float]:

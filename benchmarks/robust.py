@@ -9,7 +9,8 @@ over clients), which many small runs need. The attackers see the honest updates 
 ``opt_alie`` know the rule as well, and fltrust's trusted update, and look for the strength that moves it farthest. As
 on a coordinator, updates that are not finite are left out before the rule sees the others; where it then has too few,
 it says ``refused``. Under the backdoor, the share of marked test rows that are taken for its target follows the
-accuracy. fltrust gets a trusted update from 100 rows that no client has.
+accuracy. fltrust gets a trusted update from 100 rows that no client has, and
+centered_clipping the aggregate of the round before.
 """
 
 import argparse
@@ -89,10 +90,10 @@ def run(
     trusted ones last; the first LYING clients lie.
     """
     generator, vector = np.random.default_rng(seed), first(seed)
-    refused, trusted = 0, np.zeros(0, np.float32)
+    refused, trusted, last = 0, np.zeros(0, np.float32), np.zeros(len(vector))
 
     def judge(sent: npt.NDArray[np.float32]) -> Vector:
-        return aggregate(rule, sent, reference=trusted if "fltrust" in rule else None)
+        return aggregate(rule, sent, reference=trusted if "fltrust" in rule else last)
 
     lie = attack(name, judge)
     for _ in range(rounds):
@@ -111,7 +112,7 @@ def run(
             # A model that an attack has driven to infinity leaves its clients nothing finite to send.
             if not len(usable):
                 raise UpdateRefused("No update is finite.", code="nothing_usable")
-            change = judge(usable)
+            change = last = judge(usable)
         except UpdateRefused:
             refused += 1
             continue

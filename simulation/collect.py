@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie import errors
+from coterie.aggregation.going_on import going_on, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
@@ -134,8 +135,11 @@ class Collector:
             name: self._rules[name].result(Accumulator(total, self._weight, self._clients))
             for name, total in self._sums.items()
         }
+        beside: State = {}
         if not self._folds:
-            sections |= split(self._means, self._rule.result(self._together))
+            mean = going_on(self._rule, state).result(self._together)
+            sections |= split(self._means, mean)
+            beside = to_go_on(self._rule, mean)
         after = next_version(
             manifest,
             base=versions.vector(self._base),
@@ -149,7 +153,7 @@ class Collector:
         )
         return Aggregate(
             version=versions.add(after.weights),
-            state=after.state,
+            state={**after.state, **beside},
             metrics=MetricSums.from_vector(manifest.metrics, sections[METRICS]).sums,
             rejected=len(self._refused),
         )

@@ -25,7 +25,8 @@ def aggregate(
 
     rule: a reducer, or its text. updates: float32 vectors (others are converted), not copied when they are one matrix.
     weights: one for each update, 1 when None; rules that need every single update ignore all but whether it is zero.
-    reference: the trusted update that fltrust needs.
+    reference: the trusted update that fltrust needs, or the aggregate of the round before, where centered_clipping
+    goes on (from zero when None). Other rules see no reference.
     Guarantees: the order of the updates does not matter.
     Raises errors.ExperimentError as `reducer` does; errors.InputError (``updates_shape``, ``reference_missing``);
     errors.UpdateRefused: ``not_finite``, ``too_few_updates`` (2f ≥ n), ``bad_weight``, ``zero_weight``.
@@ -35,9 +36,11 @@ def aggregate(
     claims = [1.0] * len(rows) if weights is None else _claims(weights)
     if len(claims) != len(rows):
         raise errors.InputError(f"{len(rows)} updates have {len(claims)} weights.", code="updates_shape")
+    if reference is not None and chosen.beside is not None:
+        chosen = chosen.beside(stacked([np.asarray(reference, np.float32)])[0])
     if chosen.over is None or not all(claim == 1.0 for claim in claims):
-        return _one_by_one(chosen, rows, claims) if not chosen.reference else _judged(chosen, rows, claims, reference)
-    return _judged(chosen, rows, claims, reference)
+        return _one_by_one(chosen, rows, claims)
+    return chosen.over(InMemory(rows, canonical(rows)))
 
 
 def _claims(weights: Sequence[float]) -> list[float]:
@@ -61,27 +64,3 @@ def _one_by_one(rule: Reducer, rows: npt.NDArray[np.float32], claims: Sequence[f
     if not np.isfinite(total).all():
         check_finite(rows)
     return total
-
-
-def _judged(
-    rule: Reducer, rows: npt.NDArray[np.float32], claims: Sequence[float], reference: npt.ArrayLike | None
-) -> Vector:
-    if rule.over is None:
-        raise errors.InternalError(f"{rule.name} reads no blocks.")
-    order = canonical(rows)
-    if rule.reference:
-        if reference is None:
-            raise errors.InputError(
-                f"{rule.name} judges updates by one that is trusted, and none was given.",
-                hint="aggregate('fltrust', updates, reference=update): train it on clean rows of your own.",
-                code="reference_missing",
-            )
-        used = [place for place, claim in enumerate(claims) if claim]
-        trusted = stacked([np.asarray(reference, np.float32)])
-        if trusted.shape[1] != rows.shape[1]:
-            raise errors.InputError(
-                f"The reference has {trusted.shape[1]} elements, the updates {rows.shape[1]}.", code="updates_shape"
-            )
-        order = np.append(canonical(rows[used]), len(used))
-        rows = np.concatenate([rows[used], trusted])
-    return rule.over(InMemory(rows, order))

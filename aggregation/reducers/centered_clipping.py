@@ -1,7 +1,8 @@
 """Centred clipping: move by the mean of the updates' differences from where one is, each clipped.
 
 Karimireddy, He, Jaggi: "Learning from History for Byzantine Robust Optimization" (2021), algorithm 2:
-v ← v + mean of (x_i − v) min(1, tau / ‖x_i − v‖), from v = 0. v stays a combination of the updates.
+v ← v + mean of (x_i − v) min(1, tau / ‖x_i − v‖), from the aggregate of the round before, zero at first. v stays a
+combination of that one and the updates.
 """
 
 import numpy as np
@@ -17,13 +18,16 @@ def centered_clipping(tau: float = 100.0, iterations: int = 1) -> Combination:
     """
 
     def weights(products: Matrix) -> Vector:
-        count, squares = products.shape[0], np.diagonal(products)
-        at = np.zeros(count)
+        squares = np.diagonal(products)
+        at = np.zeros(squares.size)
+        at[-1] = 1.0
         for _ in range(iterations):
             inner = products @ at
             apart = np.sqrt(np.maximum(squares - 2 * inner + at @ inner, 0.0))
-            share = tau / np.maximum(apart, tau) / count
+            share = tau / np.maximum(apart, tau) / (squares.size - 1)
+            # The last is where the round began, and no update.
+            share[-1] = 0.0
             at = at * (1.0 - share.sum()) + share
         return at
 
-    return Combination(weights)
+    return Combination(weights, reference="previous")

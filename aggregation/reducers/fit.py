@@ -20,7 +20,7 @@ def check_reducer(text: str, min_updates: int, algorithm: str) -> None:
     `reducer` raises, ``reducer_updates`` (such as 2f ≥ n), ``reducer_reference`` or ``reducer_method``.
     """
     rule = reducer(text)
-    if rule.reference:
+    if rule.reference == "trusted":
         raise errors.ExperimentError(
             f"The reducer {rule.name} judges updates by one that was trained on rows which the coordinator trusts, and "
             "no coordinator trains.",

@@ -17,7 +17,7 @@ def fltrust() -> Combination:
     """Needs the trusted update as ``aggregate(..., reference=...)``. Raises errors.UpdateRefused (``zero_weight``) when
     no update points its way at all.
     """
-    return Combination(_weights, fewest=1, reference=True)
+    return Combination(_weights, fewest=1, reference="trusted")
 
 
 def _weights(products: Matrix) -> Vector:

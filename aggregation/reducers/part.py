@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.reducers.reducer import Vector
+from coterie.aggregation.reducers.reducer import Reference, Vector
 from coterie.aggregation.reducers.source import Matrix
 
 Lanes = npt.NDArray[np.float32]
@@ -35,13 +35,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Combination:
-    """A rule that combines: ``weights(G)`` is w. With ``reference`` the last row and column of G are those of a vector
-    that the caller trusts.
+    """A rule that combines: ``weights(G)`` is w. With ``reference`` the last row and column of G, and the last weight,
+    are those of the reference.
     """
 
     weights: Callable[[Matrix], Vector]
     fewest: int = 1
-    reference: bool = False
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,18 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.reducers.part import ByCoordinate, Rule, Step
-from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Block, Matrix, Source, check_finite, combine, generator, gram
+from coterie.aggregation.reducers.part import ByCoordinate, Combination, Rule, Step
+from coterie.aggregation.reducers.reducer import Reference, Vector
+from coterie.aggregation.reducers.source import (
+    Beside,
+    Block,
+    Matrix,
+    Source,
+    check_finite,
+    combine,
+    generator,
+    gram,
+)
 
 # Elements of a block of lanes: sorted where they lie in cache.
 LANES = 1 << 18
@@ -17,7 +26,7 @@ LANES = 1 << 18
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps, then a rule. name: its text.
+    """Steps, then a rule. name: its text. vector: the rule's reference, ``[length]`` float32, where there is one.
 
     Guarantees: the result depends on the updates alone, not on where they come from or in what blocks they are read;
     what an update holds cannot reach the result but by the rule.
@@ -26,6 +35,7 @@ class Pipeline:
     name: str
     steps: tuple[Step, ...]
     rule: Rule
+    vector: Block | None = None
 
     @property
     def fewest(self) -> int:
@@ -36,18 +46,28 @@ class Pipeline:
         return least
 
     def run(self, source: Source) -> Vector:
-        """The aggregate, float64. With a rule that needs a reference, the last update is the reference.
+        """The aggregate, float64.
 
-        Raises errors.UpdateRefused: ``too_few_updates`` (such as 2f ≥ n), ``not_finite``, or what the rule raises.
+        Raises errors.UpdateRefused: ``too_few_updates`` (such as 2f ≥ n), ``not_finite``, or what the rule raises;
+        errors.InputError (``reference_missing``, ``updates_shape``) for a reference that is not there or does not fit.
         """
-        check_count(self.name, source.count - self.references, self.fewest)
+        check_count(self.name, source.count, self.fewest)
+        if self.vector is not None:
+            check_reference(self.vector, source.length)
+            source = Beside(source, self.vector)
+        elif self.reference == "trusted":
+            raise errors.InputError(
+                f"{self.name} judges updates by one that is trusted, and none was given.",
+                hint="aggregate('fltrust', updates, reference=update): train it on clean rows of your own.",
+                code="reference_missing",
+            )
         mixed, products = self._mixed(source)
         # From here on in the order in which the source holds its updates.
         place = np.arange(source.count, dtype=np.intp) if source.order is None else source.order
         if mixed is not None:
             mixed = mixed[:, np.argsort(place)]
         if not isinstance(self.rule, ByCoordinate):
-            weights = self.rule.weights(_known(products))
+            weights = self._weights(self.rule, _known(products))
             return combine(source, weights[np.argsort(place)] if mixed is None else weights @ mixed)
         chosen = None if self.rule.choose is None else self.rule.choose(_known(products))
         if mixed is not None:
@@ -67,15 +87,21 @@ class Pipeline:
         if source.order is not None:
             products = products[np.ix_(source.order, source.order)]
         for step in self.steps:
-            clients = products.shape[0] - self.references
-            part = self._with_references(step.mix(products[:clients, :clients], lambda: generator(source)))
+            clients = products.shape[0] - (self.vector is not None)
+            part = self._with_reference(step.mix(products[:clients, :clients], lambda: generator(source)))
             mixed = part if mixed is None else part @ mixed
             products = part @ products @ part.T
         return mixed, products
 
-    def _with_references(self, part: Matrix) -> Matrix:
+    def _weights(self, rule: Combination, products: Matrix) -> Vector:
+        if rule.reference is None or self.vector is not None:
+            return rule.weights(products)
+        # Before the first round there was none: the reference is zero, and need not be read.
+        return rule.weights(np.pad(products, (0, 1)))[:-1]
+
+    def _with_reference(self, part: Matrix) -> Matrix:
         """A step's matrix over the updates and, unchanged after them, the reference."""
-        if not self.references:
+        if self.vector is None:
             return part
         whole = np.zeros((part.shape[0] + 1, part.shape[1] + 1))
         whole[:-1, :-1], whole[-1, -1] = part, 1.0
@@ -87,9 +113,17 @@ class Pipeline:
         return bool(self.steps) or not isinstance(self.rule, ByCoordinate) or self.rule.choose is not None
 
     @property
-    def references(self) -> int:
-        """How many of the updates are trusted ones, at the end."""
-        return 0 if isinstance(self.rule, ByCoordinate) or not self.rule.reference else 1
+    def reference(self) -> Reference | None:
+        """What the rule sees beside the updates."""
+        return None if isinstance(self.rule, ByCoordinate) else self.rule.reference
+
+
+def check_reference(vector: Block, length: int) -> None:
+    """Raise errors.InputError (``updates_shape``) unless a reference is as long as an update."""
+    if vector.size != length:
+        raise errors.InputError(
+            f"The reference has {vector.size} elements, the updates {length}.", code="updates_shape"
+        )
 
 
 def check_count(name: str, count: int, fewest: int) -> None:

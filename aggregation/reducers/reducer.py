@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 Vector = npt.NDArray[np.float64]
 Needs = Literal["sums", "updates"]
 """What a rule must see: sums over updates, which a tree of aggregators can form, or every single update."""
+Reference = Literal["trusted", "previous"]
+"""One more vector that a rule sees: an update that the caller trusts, without which the rule says nothing, or the
+aggregate of the round before, which is zero at first.
+"""
 Chunks = Iterable[tuple[int, npt.NDArray[np.float32] | npt.NDArray[np.float64]]]
 
 
@@ -40,8 +44,9 @@ class Reducer:
     come. merge(a, b) joins two accumulators, consuming ``a``. result(acc) is the aggregate, float64.
     needs: ``sums`` when an accumulator is made of sums, which a tree of aggregators can form; ``updates`` when it must
     keep every update. fewest: the least number of updates that give a result. over(source): the result over updates
-    that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once. reference: whether
-    the last of its updates must be one that the caller trusts. measures: whether it reads lengths of whole updates or
+    that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once. reference: what it
+    sees beside the updates, if anything; beside(vector ``[length]``): the same rule with that reference, float32, and
+    no other difference. measures: whether it reads lengths of whole updates or
     distances between them, and not each coordinate alone.
 
     Guarantees: any grouping and order of the same updates gives the same result to 1 ulp of float32; the neutral
@@ -56,7 +61,8 @@ class Reducer:
     needs: Needs = "sums"
     fewest: int = 1
     over: "Callable[[Source], Vector] | None" = None
-    reference: bool = False
+    reference: Reference | None = None
+    beside: "Callable[[npt.NDArray[np.float32]], Reducer] | None" = None
     measures: bool = False
 
 

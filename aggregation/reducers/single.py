@@ -1,8 +1,10 @@
 """Reducers that must see every single update: an accumulator that keeps them, and a pipeline for its result."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.reducers.pipeline import Pipeline
@@ -42,6 +44,9 @@ def single(pipeline: Pipeline) -> Reducer:
         rows = np.stack(acc.rows)
         return pipeline.run(InMemory(rows, canonical(rows)))
 
+    def beside(vector: npt.NDArray[np.float32]) -> Reducer:
+        return single(replace(pipeline, vector=np.ascontiguousarray(vector, np.float32).reshape(-1)))
+
     return Reducer(
         name=pipeline.name,
         init=lambda length: Accumulator(np.broadcast_to(np.float64(0), (length,))),
@@ -51,7 +56,8 @@ def single(pipeline: Pipeline) -> Reducer:
         needs="updates",
         fewest=pipeline.fewest,
         over=pipeline.run,
-        reference=pipeline.references > 0,
+        reference=pipeline.reference,
+        beside=beside if pipeline.reference else None,
         measures=pipeline.measures,
     )
 

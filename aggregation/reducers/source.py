@@ -77,6 +77,38 @@ class InMemory:
         yield 0, self.rows
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Updates, and after them the vector ``[length]`` that a rule takes as its reference."""
+
+    source: Source
+    vector: Block
+
+    @property
+    def count(self) -> int:
+        """n + 1."""
+        return self.source.count + 1
+
+    @property
+    def length(self) -> int:
+        """Elements of one."""
+        return self.source.length
+
+    @property
+    def order(self) -> npt.NDArray[np.intp] | None:
+        """That of the updates, then the reference."""
+        order = self.source.order
+        return None if order is None else np.append(order, self.source.count)
+
+    def blocks(self) -> Iterator[tuple[int, Block]]:
+        """Strips of the source's blocks, since each is copied."""
+        for start, block in self.source.blocks():
+            for low in range(0, block.shape[1], STRIP):
+                strip = block[:, low : low + STRIP]
+                at = start + low
+                yield at, np.concatenate([strip, self.vector[None, at : at + strip.shape[1]]])
+
+
 def gram(source: Source) -> Matrix:
     """All inner products, ``[n, n]`` float64: products of strips in float32, added in float64.
 

@@ -295,6 +295,25 @@ def test_a_rule_sees_the_means_of_all_sections_as_one_vector_and_keeps_sums(tmp_
     assert result.metrics == {"examples": 5.0, "loss": 10.0}
 
 
+@pytest.mark.parametrize("text", ["centered_clipping(3,2)", "nnm(1)+centered_clipping(3)"])
+def test_centered_clipping_goes_on_from_round_to_round_by_the_state_file(job: Job, text: str) -> None:
+    generator = np.random.default_rng(4)
+    state, last = None, None
+    for number in range(3):
+        job.updates.clear()
+        sent = 5 + number + generator.normal(size=(5, LAYOUT.size)).astype(np.float32)
+        for vector in sent:
+            job.add(vector)
+        result = job.run(rule=text, state=state, out=f"out-{number}")
+        last = aggregate(text, sent, reference=last)
+        np.testing.assert_allclose(job.vector(result), job.weights + last, rtol=1e-5)
+        assert np.linalg.norm(last) > 3 * number + 2
+        # A repeated job, as after a restart, reads the state of the round before, not its own.
+        assert job.run(rule=text, state=state, out="again").version == result.version
+        state = Path(result.state or "")
+    assert job.run(rule="median", state=state, out="other").state is None
+
+
 def test_too_many_attackers_and_no_weight_are_named_failures(job: Job) -> None:
     job.add(1.0)
     job.add(2.0)

@@ -12,7 +12,7 @@ from coterie.aggregation import secure
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import METRICS
-from coterie.aggregation.private.central import CentralNoise, noised_groups
+from coterie.aggregation.private.central import CentralNoise, State, noised_groups
 from coterie.aggregation.private.claims import claim_of
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.nn.losses import softmax_cross_entropy
@@ -60,9 +60,9 @@ def test_one_device_moves_one_group_by_no_more_than_its_noise_is_made_for(monkey
     )
     seen: list[Vector] = []
 
-    def rule(_: str, length: int, vectors: Sequence[Vector]) -> Vector:
+    def rule(_: str, length: int, vectors: Sequence[Vector], state: State) -> tuple[Vector, State]:
         seen.extend(vectors)
-        return np.zeros(length)
+        return np.zeros(length), {}
 
     def silence(*_: object) -> npt.NDArray[np.int64]:
         return np.zeros(manifest.layout.size, np.int64)

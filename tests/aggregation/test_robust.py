@@ -83,8 +83,8 @@ def _weiszfeld(x: Matrix, nu: float, iterations: int) -> Matrix:
     return z
 
 
-def _clipping(x: Matrix, tau: float, iterations: int) -> Matrix:
-    v = np.zeros(x.shape[1])
+def _clipping(x: Matrix, tau: float, iterations: int, start: Matrix | None = None) -> Matrix:
+    v = np.zeros(x.shape[1]) if start is None else start.astype(np.float64)
     for _ in range(iterations):
         apart = x - v
         v = v + (apart * np.minimum(1, tau / np.linalg.norm(apart, axis=1))[:, None]).mean(axis=0)
@@ -222,6 +222,39 @@ def test_fltrust_believes_as_far_as_an_update_points_where_the_trusted_one_does(
     with pytest.raises(errors.UpdateRefused, match="is believed"):
         aggregate("fltrust", -np.abs(x), reference=trusted)
     np.testing.assert_allclose(aggregate("norm_bound(1)+fltrust", x, reference=trusted), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("tau", [0.5, 5.0, 1e6], ids=str)
+@pytest.mark.parametrize("width", [40, 20_000])
+def test_centered_clipping_goes_on_from_the_last_aggregate(tau: float, width: int) -> None:
+    x, last = 1 + updates(9, width) / 10, updates(1, width, seed=3)[0]
+    text = f"centered_clipping({tau},3)"
+    expected = _clipping(x.astype(np.float64), tau, 3, last)
+    np.testing.assert_allclose(aggregate(text, x, reference=last), expected, rtol=1e-5, atol=1e-5)
+    order = np.random.default_rng(1).permutation(9)
+    np.testing.assert_allclose(aggregate(text, x[order], [2, 1] * 4 + [3], reference=last), expected, atol=1e-5)
+    mixed = _clipping(_nnm(x.astype(np.float64), 2), tau, 3, last)
+    np.testing.assert_allclose(aggregate(f"nnm(2)+{text}", x, reference=last), mixed, rtol=1e-5, atol=1e-5)
+    from_zero = aggregate(text, x)
+    np.testing.assert_allclose(from_zero, _clipping(x.astype(np.float64), tau, 3), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(aggregate(text, x, reference=np.zeros(width)), from_zero, rtol=1e-5, atol=1e-6)
+
+
+def test_an_attacker_moves_centered_clipping_by_its_share_of_tau_from_where_it_was() -> None:
+    last = updates(1, 500)[0]
+    honest = np.tile(last, (8, 1))
+    sent = np.concatenate([honest, np.full((2, 500), 1e6, np.float32)])
+    moved = aggregate("centered_clipping(0.5)", sent, reference=last) - last
+    assert np.linalg.norm(moved) == pytest.approx(2 / 10 * 0.5, rel=1e-4)
+
+
+def test_a_reference_is_one_vector_of_the_length_of_updates() -> None:
+    for text in ("fltrust", "centered_clipping"):
+        with pytest.raises(errors.InputError, match="reference has 3 elements, the updates 5") as caught:
+            aggregate(text, updates(4, 5), reference=[1, 2, 3])
+        assert caught.value.reason == "updates_shape"
+    x = updates(4, 5)
+    np.testing.assert_array_equal(aggregate("median", x, reference=[1, 2, 3]), aggregate("median", x))
 
 
 @settings(max_examples=6, deadline=None)

@@ -1,8 +1,9 @@
 """kill -9 in the second round of a method that the server keeps state for: nothing of that state is lost, and nothing
 of it moves twice.
 
-SCAFFOLD keeps its variate in the version and runs here with momentum on the server, FedDyn its h beside it. After
-the third round the version is what the formulas give that never heard of a restart.
+SCAFFOLD keeps its variate in the version and runs here with momentum on the server, FedDyn its h beside it, and centred
+clipping the aggregate that it goes on from. After the third round the version is what the formulas give that never
+heard of a restart.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.protocol.update import encode_update
 
-ROUNDS, CLIENTS, ALPHA, MOMENTUM = 3, 4, 0.5, 0.5
+ROUNDS, CLIENTS, ALPHA, MOMENTUM, TAU = 3, 4, 0.5, 0.5, 1.5
 WEIGHTS = (10, 30)
 SHARE = len(WEIGHTS) / CLIENTS
 
@@ -42,36 +43,57 @@ def manifests() -> Mapping[str, Manifest]:
     dyn, scaffold = FedDyn(CLIENTS, ALPHA), Scaffold(CLIENTS)
     return {
         "feddyn": replace(plain, algorithm=Named(dyn.name, dyn.parameters)),
+        "clipping": plain,
         "scaffold": replace(
             plain, layout=layout, sections=(*sections, metrics), algorithm=Named(scaffold.name, scaffold.parameters)
         ),
     }
 
 
-Means = list[tuple[float, float]]
-"""Of each round: the weighted means of what the devices sent as delta and as change of the variate."""
+Sent = list[list[tuple[float, float]]]
+"""Of each round: what each device sent as delta and as change of the variate."""
 
 
-def feddyn(means: Means) -> npt.NDArray[np.float64]:
+def means(sent: Sent) -> list[tuple[float, float]]:
+    """The weighted means of each round."""
+    found = [np.average(each, axis=0, weights=WEIGHTS) for each in sent]
+    return [(float(delta), float(change)) for delta, change in found]
+
+
+def clipping(sent: Sent) -> npt.NDArray[np.float64]:
+    x = v = np.zeros(4)
+    for each in sent:
+        apart = [np.full(4, delta) - v for delta, _ in each]
+        v = v + np.mean([one * min(1, TAU / np.linalg.norm(one)) for one in apart], axis=0)
+        x = x + v
+    return x
+
+
+def feddyn(sent: Sent) -> npt.NDArray[np.float64]:
     x = h = 0.0
-    for mean, _ in means:
+    for mean, _ in means(sent):
         h -= ALPHA * SHARE * mean
         x += mean - h / ALPHA
     return np.full(4, x)
 
 
-def scaffold(means: Means) -> npt.NDArray[np.float64]:
+def scaffold(sent: Sent) -> npt.NDArray[np.float64]:
     x = c = velocity = 0.0
-    for mean, change in means:
+    for mean, change in means(sent):
         velocity = MOMENTUM * velocity + mean
         x, c = x + velocity, c + SHARE * change
     return np.repeat([x, c], 4)
 
 
-FORMULAS: Mapping[str, Callable[[Means], npt.NDArray[np.float64]]] = {"feddyn": feddyn, "scaffold": scaffold}
+FORMULAS: Mapping[str, Callable[[Sent], npt.NDArray[np.float64]]] = {
+    "feddyn": feddyn,
+    "scaffold": scaffold,
+    "clipping": clipping,
+}
 # FedDyn says itself where the model goes, so its server optimizer must be plain.
 SERVERS = {
     "feddyn": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.0}),
+    "clipping": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.0}),
     "scaffold": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": MOMENTUM}),
 }
 STRIKES = (
@@ -79,6 +101,8 @@ STRIKES = (
     ("scaffold", "aggregated.before_commit:2"),
     ("feddyn", "result_blob.after_sync:4"),
     ("feddyn", "commit.before_commit:2"),
+    ("clipping", "aggregated.before_commit:2"),
+    ("clipping", "commit.before_commit:2"),
 )
 
 
@@ -95,21 +119,21 @@ async def live(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
     async with supervised(zygote, folder, strike) as (supervisor, operator):
         token = await operator.population()
         request = await operator.request(recipe=Recipe(manifest, {}, first), rounds=ROUNDS)
-        body = request.model_copy(update={"server": SERVERS[method]}).model_dump(mode="json")
+        rule = f"centered_clipping({TAU})" if method == "clipping" else "mean"
+        body = request.model_copy(update={"server": SERVERS[method], "reducer": rule}).model_dump(mode="json")
         experiment = (await operator.ok("POST", "/v1/experiments", json=body, headers=once()))["id"]
         devices = await fleet(operator, token, len(WEIGHTS))
-        means: Means = []
+        delivered: Sent = []
         for number in range(ROUNDS):
             sent = [(1.0 + number + place, 0.25 * number - place) for place in range(len(WEIGHTS))]
             held = [await device.task() for device in devices]
             for device, task, values, weight in zip(devices, held, sent, WEIGHTS, strict=True):
                 await deliver(device, task, manifest, values, weight)
-            delta, change = np.average(sent, axis=0, weights=WEIGHTS)
-            means.append((float(delta), float(change)))
+            delivered.append(sent)
         view = await operator.finished(experiment)
         await until_all_have_struck(supervisor)
         assert view["state"] == "finished"
-        await check(operator, experiment, manifest, FORMULAS[method](means))
+        await check(operator, experiment, manifest, FORMULAS[method](delivered))
         await until_no_update_is_left(folder)
     assert supervisor.statuses == [-signal.SIGKILL, 0]
 

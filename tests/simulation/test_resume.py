@@ -32,9 +32,11 @@ class Interrupted(Exception):
     """Stands for whatever ends a run between two rounds."""
 
 
+@pytest.mark.parametrize("reducer", ["mean", "centered_clipping(0.1,2)"])
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_run_that_ends_after_any_round_continues_bit_for_bit(after: int, tmp_path: Path) -> None:
-    whole = simulate_full(STATEFUL, CLIENTS)
+def test_a_run_that_ends_after_any_round_continues_bit_for_bit(after: int, reducer: str, tmp_path: Path) -> None:
+    wanted = replace(STATEFUL, reducer=reducer)
+    whole = simulate_full(wanted, CLIENTS)
 
     def stop(event: object) -> None:
         nonlocal left
@@ -44,8 +46,8 @@ def test_a_run_that_ends_after_any_round_continues_bit_for_bit(after: int, tmp_p
 
     left = after
     with pytest.raises(Interrupted):
-        simulate_full(STATEFUL, CLIENTS, folder=tmp_path, on_event=stop)
-    resumed = simulate_full(STATEFUL, CLIENTS, folder=tmp_path, resume=True)
+        simulate_full(wanted, CLIENTS, folder=tmp_path, on_event=stop)
+    resumed = simulate_full(wanted, CLIENTS, folder=tmp_path, resume=True)
     assert same(whole.weights, resumed.weights) and same(whole.best, resumed.best)
     for one, other in zip(whole.history, resumed.history, strict=True):
         assert replace(one, seconds=None) == replace(other, seconds=None)

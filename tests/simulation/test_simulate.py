@@ -16,6 +16,7 @@ from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
@@ -212,6 +213,26 @@ def test_server_state_lives_from_round_to_round() -> None:
     )
     result = simulate_full(wanted, CLIENTS, trainer=ExternalTrainer(fit))
     assert result.weights["w"].tolist() == [1 + 1.5 + 1.75]
+
+
+@pytest.mark.parametrize("secret", [False, True], ids=["open", "groups"])
+def test_centered_clipping_goes_on_from_the_last_aggregate(secret: bool) -> None:
+    change = np.array([3, 4], np.float32)
+
+    def fit(params: Params, task: FitTask) -> FitResult:
+        return {"w": params["w"] + change}, 1, 1, {}
+
+    wanted = Experiment(
+        name="own",
+        model=ExternalModel({"w": (2,)}),
+        schema=SCHEMA,
+        rounds=RoundPolicy(rounds=3, cohort=12, min_updates=12, weight_cap=1, evaluate_every=0),
+        reducer="centered_clipping(1)",
+        secure_aggregation=SecureAggregation(groups=3) if secret else False,
+    )
+    result = simulate_full(wanted, CLIENTS * 2, trainer=ExternalTrainer(fit))
+    # One step of length 1, one of length 2, one of length 3; from zero each would be of length 1.
+    np.testing.assert_allclose(result.weights["w"], (1 + 2 + 3) / 5 * change, rtol=1e-3)
 
 
 def test_a_round_that_diverges_is_abandoned_with_its_cause_and_changes_nothing() -> None:
