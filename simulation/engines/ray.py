@@ -1,27 +1,26 @@
 """Clients on a Ray cluster: ``ray:local`` starts one on this machine and ends it, ``ray://host:10001`` joins one.
 
 Only names, JSON text and tensor files as bytes are handed to Ray; how it moves them is its own business. Machines of a
-cluster need coterie, and whatever module a trainer or a source is named in.
+cluster need coterie and the module that a trainer is named in; rows are read where the run was started and sent along.
 """
 
 import json
-import os
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.errors import ConfigurationError, RemoteError
+from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
 from coterie.simulation.engines.naming import required_name
+from coterie.simulation.engines.ray_joining import join
 from coterie.simulation.engines.remote import Remote
 from coterie.simulation.population import Client
 from coterie.simulation.work import Assignment, Measured, Trained
@@ -29,7 +28,9 @@ from coterie.simulation.work import Assignment, Measured, Trained
 Result = TypeVar("Result")
 Kind = Literal["train", "evaluate"]
 
-LOCAL = "ray:local"
+PATIENCE_S = 120.0
+"""How long workers may take to start, where a cluster is busy or grows."""
+
 # Jobs that an actor has at most: one that it works at, one that already lies there.
 _AHEAD = 2
 
@@ -38,20 +39,21 @@ class RayCluster:
     """``workers`` actors of one CPU each. An actor that dies is started again once by Ray, and its jobs done again.
 
     Raises ConfigurationError: ``extra_missing`` without Ray, ``trainer_not_named`` for a trainer that is a value of
-    this process; RemoteError: ``ray_unreachable``, ``worker_lost``.
+    this process; RemoteError: ``ray_unreachable``, ``ray_busy``, ``worker_failed``, ``worker_lost``.
     """
 
     def __init__(self, setting: Setting) -> None:
         trainer = required_name(setting.trainer, setting.name)
-        self._ray = _ray()
-        self._begun = False
-        self._connect(setting)
-        plan = {name: bytes(data) for name, data in setting.plan.graphs.items()}
-        arguments = (setting.plan.manifest.data, plan, encode_tensors(setting.frozen), trainer)
-        options = {"num_cpus": 1, "max_restarts": 1, "max_task_retries": 1}
-        actor = self._ray.remote(Remote).options(**options)
-        self._actors: list[_Actor] = [_Actor(actor.remote(*arguments)) for _ in range(setting.workers)]
+        self._name = setting.name
+        self._actors: list[_Actor] = []
         self._weights: tuple[str, Any] = ("", None)
+        self._cluster = join(setting.name, setting.workers)
+        self._ray = self._cluster.ray
+        try:
+            self._start(setting, trainer)
+        except BaseException:
+            self.close()
+            raise
 
     def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
         """See `Engine`."""
@@ -64,34 +66,54 @@ class RayCluster:
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""
         for actor in self._actors:
-            self._ray.kill(actor.handle)
-        self._actors = []
-        if self._begun:
-            self._ray.shutdown()
-            self._begun = False
+            # A connection that broke has nothing to end: Ray does so where the actors are.
+            with suppress(*self._broken()):
+                self._cluster.require()
+                self._ray.kill(actor.handle)
+        self._actors, self._weights = [], ("", None)
+        self._cluster.close()
 
-    def _connect(self, setting: Setting) -> None:
-        if self._ray.is_initialized():
-            return
-        # Workers find the modules which this process finds; nothing is reported to anybody.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        local: dict[str, Any] = {
-            "address": "local",
-            "num_cpus": setting.workers,
-            "include_dashboard": False,
-            "runtime_env": {"env_vars": {"PYTHONPATH": path}},
-        }
-        given = local if setting.name == LOCAL else {"address": setting.name}
+    def _start(self, setting: Setting, trainer: str) -> None:
+        plan = {name: bytes(data) for name, data in setting.plan.graphs.items()}
+        arguments = (setting.plan.manifest.data, plan, encode_tensors(setting.frozen), trainer)
         try:
-            self._ray.init(**given, logging_level="error", log_to_driver=False)
-        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            actor = self._ray.remote(Remote).options(num_cpus=1, max_restarts=1, max_task_retries=1)
+            self._actors = [_Actor(actor.remote(*arguments)) for _ in range(setting.workers)]
+            asked = [actor.handle.ready.remote() for actor in self._actors]
+            ready, late = self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)
+            if late:
+                raise self._busy(len(ready), len(asked))
+            answers = cast(list[str], self._ray.get(ready))
+        except self._broken() as error:
             raise RemoteError(
-                f"There is no Ray cluster at {setting.name!r}: {error}",
-                hint="Start one with `ray start --head`, or use engine='ray:local'.",
-                code="ray_unreachable",
+                f"No worker could be started on the Ray cluster {self._name!r}: {error}",
+                hint="Its machines need coterie, of the same version as here.",
+                code="worker_lost",
             ) from error
-        self._begun = True
+        for answer in answers:
+            try:
+                raise_told(json.loads(answer))
+            except CoterieError as error:
+                raise RemoteError(
+                    f"A worker of the Ray cluster {self._name!r} cannot work: {error.message}",
+                    hint="Its machines need coterie and the module of the trainer where import finds them.",
+                    code="worker_failed",
+                ) from error
+
+    def _busy(self, ready: int, wanted: int) -> RemoteError:
+        total, free = (
+            resources.get("CPU", 0) for resources in (self._ray.cluster_resources(), self._ray.available_resources())
+        )
+        return RemoteError(
+            f"The Ray cluster {self._name!r} started {ready} of {wanted} workers in {PATIENCE_S:.0f} seconds. "
+            f"It has {total:.0f} CPUs, {free:.0f} of them free.",
+            hint="Each worker takes one CPU: ask for fewer workers, or wait until the cluster has less to do.",
+            code="ray_busy",
+        )
+
+    def _broken(self) -> tuple[type[Exception], ...]:
+        """What Ray raises when an actor or the cluster is gone."""
+        return (self._ray.exceptions.RayError, ConnectionError)
 
     def _each(
         self,
@@ -103,42 +125,56 @@ class RayCluster:
     ) -> Iterator[Result]:
         if self._weights[0] != assignment.base:
             # Once for all actors: Ray hands each of them a view of shared memory, or one copy on another machine.
-            self._weights = (assignment.base, self._ray.put(np.frombuffer(encode_tensors(weights), np.uint8)))
+            with self._naming(f"the weights of round {assignment.round}"):
+                self._weights = (assignment.base, self._ray.put(np.frombuffer(encode_tensors(weights), np.uint8)))
         waiting: deque[tuple[_Actor, Any, int]] = deque()
 
         def take() -> Result:
             actor, reference, number = waiting.popleft()
-            try:
+            actor.jobs -= 1
+            with self._naming(f"client {number} of round {assignment.round}"):
                 answer, data = cast(tuple[str, bytes], self._ray.get(reference))
-            except self._ray.exceptions.RayError as error:
-                raise RemoteError(
-                    f"The Ray cluster lost client {number} of round {assignment.round}: {error}",
-                    hint="Often memory was short: take fewer workers, or larger machines.",
-                    code="worker_lost",
-                ) from error
-            finally:
-                actor.jobs -= 1
             told = cast(Json, json.loads(answer))
             raise_told(told)
             return read(told, decode_tensors(data))
 
-        for client in clients:
-            actor = min(self._actors, key=lambda one: one.jobs)
-            waiting.append((actor, self._asked(actor, kind, client, assignment), client.number))
-            actor.jobs += 1
-            if len(waiting) >= _AHEAD * len(self._actors):
+        try:
+            for client in clients:
+                actor = min(self._actors, key=lambda one: one.jobs)
+                with self._naming(f"client {client.number} of round {assignment.round}"):
+                    waiting.append((actor, self._asked(actor, kind, client, assignment), client.number))
+                actor.jobs += 1
+                if len(waiting) >= _AHEAD * len(self._actors):
+                    yield take()
+            while waiting:
                 yield take()
-        while waiting:
-            yield take()
+        finally:
+            for actor, _, _ in waiting:
+                actor.jobs -= 1
+
+    @contextmanager
+    def _naming(self, lost: str) -> Generator[None]:
+        """Say by name what Ray could not do, and what was lost with it."""
+        try:
+            self._cluster.require()
+            yield
+        except self._broken() as error:
+            hint = "Often memory was short: take fewer workers, or larger machines."
+            if isinstance(error, ConnectionError):
+                hint = "The connection broke. A run with a folder goes on from its last round: resume=True."
+            raise RemoteError(
+                f"The Ray cluster {self._name!r} lost {lost}: {error}",
+                hint=hint,
+                code="worker_lost",
+            ) from error
 
     def _asked(self, actor: "_Actor", kind: Kind, client: Client, assignment: Assignment) -> Any:
         rows: dict[str, NDArray[Any]] = {}
-        if client.source is None:
+        source = client.source if self._cluster.here else None
+        if source is None:
             shard = client.shard()
             rows = dict(shard.train if kind == "train" else shard.held_out)
-        job = json.dumps(
-            {"kind": kind, "number": client.number, "source": client.source, "assignment": assignment.to_json()}
-        )
+        job = json.dumps({"kind": kind, "number": client.number, "source": source, "assignment": assignment.to_json()})
         return actor.handle.perform.remote(job, self._weights[1], encode_tensors(rows), encode_tensors(client.state))
 
 
@@ -148,14 +184,3 @@ class _Actor:
 
     handle: Any
     jobs: int = 0
-
-
-def _ray() -> Any:
-    try:
-        return import_module("ray")
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            "The engine 'ray' needs Ray, which is not installed.",
-            hint="pip install 'coterie[ray]'",
-            code="extra_missing",
-        ) from error

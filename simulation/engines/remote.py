@@ -21,8 +21,17 @@ class Remote:
 
     def __init__(self, manifest: bytes, graphs: Mapping[str, bytes], frozen: bytes, trainer: str) -> None:
         plan = Plan(Manifest.from_bytes(manifest), graphs)
-        self._workplace = Workplace(plan, decode_tensors(frozen), resolve_trainer(trainer))
+        # An error here is told by `ready`: where an object is made, its place would wrap it into errors of its own.
+        self._problem: CoterieError | None = None
+        try:
+            self._workplace = Workplace(plan, decode_tensors(frozen), resolve_trainer(trainer))
+        except CoterieError as error:
+            self._problem = error
         self._weights: tuple[str, Tensors] = ("", {})
+
+    def ready(self) -> str:
+        """Whether it can work, as JSON: empty, or the error (see `raise_told`)."""
+        return json.dumps({} if self._problem is None else error_answer(self._problem))
 
     def perform(self, job: str, weights: NDArray[np.uint8], rows: bytes, state: bytes) -> tuple[str, bytes]:
         """Do one job. job: JSON; weights, rows, state: tensor files. The answer as JSON, and a tensor file."""

@@ -1,6 +1,11 @@
 """A real Ray cluster of two workers on this machine gives what threads give."""
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +14,19 @@ from simulation_kit import CLIENTS, experiment, rows, same
 
 from coterie.aggregation.horizontal import Scaffold
 from coterie.aggregation.plan.compile import compile_plan
-from coterie.errors import DataError, RemoteError
+from coterie.errors import DataError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import encode_tensors
-from coterie.simulation import simulate, simulate_full
+from coterie.simulation import simulate_full
 from coterie.simulation.engines.job import raise_told
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.remote import Remote
 from coterie.simulation.work import Assignment
 
-pytest.importorskip("ray", reason="Ray is in an extra of its own")
-# Ray itself leaves sockets and processes to the collector.
+# Not imported here: the engine imports Ray itself, and says then where it may listen.
 pytestmark = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is in an extra of its own"),
+    # Ray itself leaves sockets and processes to the collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -41,6 +47,25 @@ def test_two_workers_of_a_cluster_give_the_weights_of_one_thread_bit_for_bit(tmp
     assert [record.bytes_up for record in expected.history] == [record.bytes_up for record in found.history]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_cluster_of_this_machine_listens_to_nobody_else_and_leaves_nothing_behind() -> None:
+    """In a process of its own, since Ray decides where to listen when it is first imported."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", _LISTENERS, str(Path(__file__).parent)],
+            env={**os.environ, "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert told["folder"] is True
+        assert told["loopback"] and all(told["loopback"])
+        # ONNX Runtime keeps a file of its own among the temporary ones.
+        assert [left.name for left in Path(folder).iterdir() if left.name != ".ses"] == []
+
+
 def test_a_worker_answers_with_the_error_that_a_device_has(tmp_path: Path) -> None:
     """Without a cluster: the same object that an actor holds."""
     bad = rows()
@@ -56,7 +81,57 @@ def test_a_worker_answers_with_the_error_that_a_device_has(tmp_path: Path) -> No
         raise_told(json.loads(answer))
 
 
-def test_a_cluster_that_is_not_there_is_named() -> None:
-    with pytest.raises(RemoteError, match="no Ray cluster at 'ray://127.0.0.1:9'") as told:
-        simulate(experiment(), CLIENTS, engine="ray://127.0.0.1:9")
-    assert told.value.reason == "ray_unreachable"
+# What the processes below this one listen at while a round is done, as /proc tells it, and whether Ray wrote where it
+# was told to.
+_LISTENERS = """
+import ipaddress, json, os, socket, struct, sys, tempfile
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from simulation_kit import CLIENTS, experiment
+from coterie.protocol.rounds import RoundPolicy
+from coterie.simulation import simulate
+
+
+def family():
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(status.parent.name)] = int(words[1])
+    found = {os.getpid()}
+    while grown := {child for child, parent in parents.items() if parent in found} - found:
+        found |= grown
+    return found
+
+
+def sockets(process):
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            yield os.readlink(link)
+        except OSError:
+            continue
+
+
+def is_loopback(text):
+    words = [struct.pack("=I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8)]
+    address = ipaddress.ip_address(b"".join(words))
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def look(event):
+    ours = {name for process in family() for name in sockets(process)}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in ours:
+                told["loopback"].append(is_loopback(words[1].partition(":")[0]))
+    told["folder"] = told["folder"] or any(Path(tempfile.gettempdir()).glob("coterie-ray-*/session_*"))
+
+
+told = {"loopback": [], "folder": False}
+simulate(experiment(rounds=RoundPolicy(rounds=1, cohort=2)), CLIENTS, engine="ray:local", on_event=look)
+print(json.dumps(told))
+"""
