@@ -31,6 +31,10 @@ Target: TypeAlias = Literal[
 ]
 
 
+# Operators that ONNX Runtime's CPU provider has no kernel of float64 for, in version 1.24 as in 1.32.
+_NOT_IN_FLOAT64 = frozenset({"Conv", "ConvTranspose", "AveragePool", "Resize"})
+
+
 class _Writer:
     """Collects ONNX nodes and initialisers; the Emitter of the lowerings."""
 
@@ -44,6 +48,7 @@ class _Writer:
         self._taken = taken
         self._count = 0
         self._sources = sources
+        self._dtype = ""
         self.source = ""
         self.line = ""
 
@@ -65,6 +70,12 @@ class _Writer:
         return output
 
     def _check(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any]) -> None:
+        if operator in _NOT_IN_FLOAT64 and self.few_kernels(self._dtype):
+            raise InputError(
+                f"{self.line or 'a node of the graph'}: {operator} of float64 cannot be written: the CPU provider "
+                "has it in single precision alone.",
+                hint='Convert with astype(x, "float32") first.',
+            )
         if self._row is None:
             return
         fixed = {index for index, tensor in enumerate(inputs) if tensor in self._fixed}
@@ -86,6 +97,9 @@ class _Writer:
 
     def fixed(self, name: str) -> bool:
         return name in self._fixed
+
+    def few_kernels(self, dtype: str) -> bool:
+        return dtype == "float64" and self._provider in (None, "wasm")
 
     def scalar(self, value: float, dtype: str) -> str:
         return self.constant(np.full((1,), value, dtype))
@@ -109,6 +123,7 @@ class _Writer:
         for node in graph.nodes:
             # Without the folders: a file must not carry the layout of the researcher's disk.
             self.line = node.source
+            self._dtype = node.outputs[0].type.dtype if node.outputs else ""
             self.source = node.source.replace("\\", "/").rpartition("/")[2] if self._sources else ""
             names.update(zip(node.outputs, _lower(self, node, [names[value] for value in node.inputs]), strict=True))
 
@@ -141,7 +156,8 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
     whose bytes must not change when a comment is added above the model.
 
     Raises TraceError for a bad graph and for a loop that the target lacks, GraphRefused for an operator that the target
-    lacks, InputError for an unknown target, for clashing input and output names and for empty tensors.
+    lacks, InputError for an unknown target, for clashing input and output names, for empty tensors, and for what no CPU
+    provider computes in float64 where the target is one.
     """
     require_graph("to_onnx", graph)
     provider = None if target in ("portable", "cpu") else target

@@ -22,6 +22,16 @@ def _sigmoid(x: NDArray) -> NDArray:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
+def _sigmoid_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    x, dtype = names[0], node.output.type.dtype
+    if not emit.few_kernels(dtype):
+        return emit.op("Sigmoid", x)
+    # ONNX Runtime 1.24 joins x · Sigmoid(x) into one operator, for which it has no kernel of float64.
+    e, one = emit.op("Exp", emit.op("Neg", emit.op("Abs", x))), emit.scalar(1.0, dtype)
+    above = emit.op("GreaterOrEqual", x, emit.scalar(0.0, dtype))
+    return emit.op("Div", emit.op("Where", above, one, e), emit.op("Add", one, e))
+
+
 def _relu(x: NDArray) -> NDArray:
     return np.maximum(x, np.zeros((), x.dtype))
 
@@ -76,7 +86,7 @@ ROWS = (
     _row("log", np.log, operator("Log"), lambda call, g: g / call.inputs[0]),
     _row("sqrt", np.sqrt, operator("Sqrt"), lambda call, g: 0.5 * g / call.output),
     _row("tanh", np.tanh, operator("Tanh"), lambda call, g: g * (1.0 - call.output * call.output)),
-    _row("sigmoid", _sigmoid, operator("Sigmoid"), lambda call, g: g * (call.output * (1.0 - call.output))),
+    _row("sigmoid", _sigmoid, _sigmoid_lower, lambda call, g: g * (call.output * (1.0 - call.output))),
     _row("relu", _relu, operator("Relu"), _relu_gradient),
     # A primitive and not a composition, because its derivatives at 0 (1/2, 1/4, ...) do not follow from max and |x|.
     _row("softplus", _softplus, _softplus_lower, lambda call, g: g * bind("sigmoid", call.inputs[0])),

@@ -56,8 +56,9 @@ def _transpose_gradient(call: Call, g: Array) -> Array:
 
 
 def _transpose_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    permutation = node.attributes["permutation"]
-    return emit.op("Transpose", names[0], perm=list(permutation)) if permutation else names[0]
+    # One that moves nothing is not written: ONNX Runtime 1.24 takes it for a real one where it stands behind a Gemm.
+    permutation = list(node.attributes["permutation"])
+    return names[0] if permutation == sorted(permutation) else emit.op("Transpose", names[0], perm=permutation)
 
 
 def _transpose_batch(call: Batched) -> Array:
