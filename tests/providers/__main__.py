@@ -70,7 +70,7 @@ def _proof(environment: Environment) -> tuple[Mapping[str, Any] | None, str]:
         variables = environment.made()
     except NotHere as error:
         return None, str(error)
-    arguments = [environment.provider, "--graphs", *environment.graphs]
+    arguments = [environment.provider, "--graphs", *environment.graphs, "--files", *environment.files]
     command = [str(environment.python), "-m", "tests.providers.prove", *arguments]
     try:
         done = subprocess.run(

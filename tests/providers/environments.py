@@ -16,6 +16,8 @@ FOLDER = ROOT / ".coterie" / "providers"
 EVERY_GRAPH = ("probe", "begin", "train", "finish", "eval", "infer")
 # What a device runs on another provider than the CPU: graphs that are stepped over rows.
 STEPPED = ("probe", "train", "eval")
+# What is written beside plans: a CPU runs it in every version.
+EVERY_FILE = ("exports", "control flow", "float64")
 
 
 class NotHere(Exception):
@@ -25,13 +27,15 @@ class NotHere(Exception):
 @dataclass(frozen=True)
 class Environment:
     """packages: what brings the provider, ONNX Runtime among it. graphs: of plans, that the provider has to run.
-    vulkan: whether it needs a Vulkan driver, which may be a software one.
+    files: the kinds of files beside plans that it has to run. vulkan: whether it needs a Vulkan driver, which may be a
+    software one.
     """
 
     name: str
     packages: tuple[str, ...]
     provider: str
     graphs: tuple[str, ...] = EVERY_GRAPH
+    files: tuple[str, ...] = ()
     vulkan: bool = False
 
     @property
@@ -64,8 +68,8 @@ class Environment:
 
 
 ENVIRONMENTS: tuple[Environment, ...] = (
-    Environment("cpu", ("onnxruntime",), "CPUExecutionProvider"),
-    Environment("onnxruntime-1.24", ("onnxruntime==1.24.4",), "CPUExecutionProvider"),
+    Environment("cpu", ("onnxruntime",), "CPUExecutionProvider", files=EVERY_FILE),
+    Environment("onnxruntime-1.24", ("onnxruntime==1.24.4",), "CPUExecutionProvider", files=EVERY_FILE),
     Environment("openvino", ("onnxruntime-openvino==1.24.1",), "OpenVINOExecutionProvider"),
     Environment("webgpu", ("onnxruntime", "onnxruntime-ep-webgpu"), "WebGpuExecutionProvider", STEPPED, vulkan=True),
 )

@@ -1,18 +1,20 @@
 """Prove one execution provider on this machine, in this interpreter.
 
-    python -m tests.providers.prove WebGpuExecutionProvider [--graphs train eval]
+    python -m tests.providers.prove WebGpuExecutionProvider [--graphs train eval] [--files exports]
 
-Runs every recipe without help from the CPU, every graph of the plans of ``plans.py``, and a training of each plan on
-the provider against the same training on the CPU. The last line that is printed is one JSON object (``Proof``).
+Runs every recipe without help from the CPU, every graph of the plans of ``plans.py``, a training of each plan on the
+provider against the same training on the CPU, and the files that are written beside plans. The last line that is
+printed is one JSON object (``Proof``).
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,10 +33,17 @@ from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
 from coterie.compute.runtime.verdict import Verdict
 from coterie.errors import CoterieError
+from tests.providers.controlled import controlled_cases
+from tests.providers.doubles import double_cases
+from tests.providers.emitted import EmittedCase
+from tests.providers.exported import exported_cases
 from tests.providers.plans import CLASSES, PLANS, PlanCase, graph_cases
 
 # Whole steps, whose sums are in another order on each side. Private noise is the same for both.
 TOLERANCE = 1e-3
+FILES: Mapping[str, Callable[[], Iterator[EmittedCase]]] = MappingProxyType(
+    {"exports": exported_cases, "control flow": controlled_cases, "float64": double_cases}
+)
 TASK = LocalTask(experiment="prove", round=1, seed=7)
 
 
@@ -44,7 +53,8 @@ class Proof:
 
     agrees: recipes computed by the provider alone. declined: recipes that need the CPU's help. wrong: what differs or
     fails, each with what was said. graphs: of plans that computed what onnx's evaluator computes; whole: how many of
-    them ran without the CPU. trainings: of plans that ended as on the CPU. outlived: where a graph ended that some
+    them ran without the CPU. trainings: of plans that ended as on the CPU. files: beside plans, that computed what they
+    should, by their kind. outlived: where a graph ended that some
     providers take and then fail on: "there", or on the "cpu" with the state kept. seconds: of the recipes; all of it.
     """
 
@@ -57,6 +67,7 @@ class Proof:
     graphs: int
     whole: int
     trainings: int
+    files: Mapping[str, int]
     outlived: str
     seconds: Mapping[str, float]
 
@@ -66,8 +77,10 @@ class Proof:
         return not self.wrong and self.agrees > 0
 
 
-def prove(provider: Provider, *, graphs: Collection[str]) -> Proof:
-    """Try everything. graphs: the names of those graphs of plans that the provider would have to run."""
+def prove(provider: Provider, *, graphs: Collection[str], files: Collection[str] = ()) -> Proof:
+    """Try everything. graphs: the names of those graphs of plans that the provider would have to run; files: the kinds
+    of those beside plans.
+    """
     begun = time.perf_counter()
     report = conformance(provider)
     recipes = time.perf_counter() - begun
@@ -91,6 +104,7 @@ def prove(provider: Provider, *, graphs: Collection[str]) -> Proof:
         said = _trained(plan, provider)
         trainings += not said
         wrong += [said] if said else []
+    right = {kind: _right(provider, kind, wrong) for kind in files}
     outlived = _outlived(provider)
     wrong += [] if outlived in ("there", "cpu") else [outlived]
     return Proof(
@@ -103,9 +117,33 @@ def prove(provider: Provider, *, graphs: Collection[str]) -> Proof:
         graphs=count,
         whole=whole,
         trainings=trainings,
+        files=right,
         outlived=outlived,
         seconds={"recipes": round(recipes, 1), "all": round(time.perf_counter() - begun, 1)},
     )
+
+
+def _right(provider: Provider, kind: str, wrong: list[str]) -> int:
+    """How many files of a kind compute what they should; of the others, adds what is wrong."""
+    count = 0
+    try:
+        for case in FILES[kind]():
+            said = _computed(case, provider)
+            count += not said
+            wrong += [f"{kind}: {said}"] if said else []
+    except CoterieError as error:
+        # What makes a file may run it too, as an export does before it delivers.
+        wrong.append(f"{kind}: after {count} files one cannot be made: {error.message}")
+    return count
+
+
+def _computed(case: EmittedCase, provider: Provider) -> str:
+    """What is wrong with a file on the provider; "" when it computes what it should."""
+    try:
+        apart = case.apart(provider.executable(case.data).run(case.feeds))
+    except CoterieError as error:
+        return f"{case.name}: {error.message}"
+    return "" if apart <= case.most else f"{case.name} differs by {apart:.2g}"
 
 
 def _trained(plan: PlanCase, provider: Provider) -> str:
@@ -170,11 +208,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("provider")
     parser.add_argument("--graphs", nargs="+", default=["probe", "begin", "train", "finish", "eval", "infer"])
+    parser.add_argument("--files", nargs="*", default=list(FILES), choices=list(FILES))
     asked = parser.parse_args()
     provider = next((each for each in discover() if each.name == asked.provider), None)
     if provider is None:
         sys.exit(f"{asked.provider} is not on this machine: {', '.join(each.name for each in discover())} are.")
-    proof = prove(provider, graphs=asked.graphs)
+    proof = prove(provider, graphs=asked.graphs, files=asked.files)
     print(json.dumps({**asdict(proof), "proved": proof.proved, "cpu": provider.name == CPU}))
 
 

@@ -19,6 +19,7 @@ FOUND: dict[str, Any] = {
     "graphs": 90,
     "whole": 80,
     "trainings": 18,
+    "files": {"exports": 40, "float64": 9},
     "seconds": {"recipes": 1.0, "all": 2.0},
     "proved": True,
 }
@@ -33,6 +34,10 @@ CASES: list[tuple[Any, Any, str, str]] = [
     (FOUND, FOUND | {"whole": 79}, "regressed", "whole was 80, is 79"),
     (FOUND, FOUND | {"agrees": 59}, "regressed", "agrees was 60, is 59"),
     (FOUND, FOUND | {"trainings": 17}, "regressed", "trainings was 18"),
+    (FOUND, FOUND | {"files": {"exports": 40, "float64": 8}}, "regressed", "float64 was 9, is 8"),
+    (FOUND, FOUND | {"files": {"exports": 41}}, "regressed", "float64 was 9, is 0"),
+    ({name: FOUND[name] for name in FOUND if name != "files"}, FOUND, "proved", "40 of exports, 9 of float64"),
+    (FOUND | {"files": {}}, FOUND | {"files": {}}, "proved", "none tried"),
     (FOUND, FOUND | {"declined": ["pad", "slice"]}, "regressed", "'slice' needs the CPU's help now"),
     (FOUND, FOUND | {"declined": [], "whole": 90}, "proved", "0 with the CPU's help"),
 ]
@@ -50,3 +55,5 @@ def test_the_list_of_proven_environments_is_of_environments_that_exist() -> None
     assert set(listed) <= set(made)
     for name, proof in listed.items():
         assert proof["provider"] == made[name].provider and proof["agrees"] > 50 and proof["trainings"] > 10
+        # Of environments that run what is written beside plans, the list has every kind.
+        assert all(proof["files"][kind] > 50 for kind in made[name].files)

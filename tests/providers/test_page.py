@@ -17,6 +17,8 @@ from tests.providers.environments import ENVIRONMENTS
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
 PROVEN = json.loads(Path(__file__).with_name("proven.json").read_text(encoding="utf-8"))
+# What the page calls files of a kind.
+_FILES = {"exports": "exported files", "control flow": "files with loops or choices", "float64": "of float64"}
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda environment: environment.name)
@@ -29,6 +31,8 @@ def test_the_page_says_what_was_proved(environment: object) -> None:
         return
     told = f"{proof['agrees']} recipes, {proof['graphs']} graphs of plans, {proof['trainings']} trainings"
     assert told in row and (f"{proof['whole']} of the graphs without the CPU" in row)
+    for kind, count in proof.get("files", {}).items():
+        assert f"{count} {_FILES[kind]}" in row
     for recipe in proof["declined"]:
         assert f"*{recipe}*" in row
     assert proof["agrees"] + len(proof["declined"]) == len(ALL_RECIPES)
