@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.accumulator import EITHER, counted_weight, joined, take
-from coterie.aggregation.going_on import going_on, to_go_on
+from coterie.aggregation.going_on import going_on, judging, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.private.central import CentralNoise, State, noised_mean
 from coterie.aggregation.reducers import Reducer, Vector, reducer
@@ -35,6 +35,7 @@ from coterie.aggregation.update_sections import (
 from coterie.aggregation.version import next_version
 from coterie.protocol.files import make_folder, storage_error
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
 from coterie.protocol.update import read_update
 
@@ -81,6 +82,7 @@ def aggregate_updates(
     server_state: Path | None,
     out: Path,
     rule: str = "mean",
+    trusted: str | None = None,
     weight_cap: int | None = None,
     lags: Lags = NO_LAG,
     central: CentralNoise | None = None,
@@ -91,15 +93,17 @@ def aggregate_updates(
     first.
     rule: the text of the reducer of all sections that are means, which it sees as one vector; sections that are sums
     are always summed. A rule that needs every single update cannot use an accumulator, and counts updates alike
-    whatever their weight or lag. weight_cap: the most that one update may weigh; a larger claim counts as the cap.
+    whatever their weight or lag. trusted: the task of the update that fltrust judges the others by, and which is none
+    of them. weight_cap: the most that one update may weigh; a larger claim counts as the cap.
     lags: of the updates that were trained on an older version.
     central: the noise that makes the result differentially private; all updates then count alike, the training sums are
     not released, and no usable update is as good as any number of them (see `private.central`).
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
     a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
     by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
-    Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow), or
-    what the rule raises (``too_few_updates``: 2f ≥ n); errors.ExperimentError as `reducer` does; errors.StorageError.
+    Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow),
+    ``trusted_missing``, or what the rule raises (``too_few_updates``: 2f ≥ n); errors.ExperimentError as `reducer`
+    does; errors.StorageError.
     """
     layout, chosen = manifest.layout, reducer(rule)
     usable, rejected = _check(manifest, base, updates, weight_cap, lags, chosen, one_by_one=central is not None)
@@ -108,7 +112,7 @@ def aggregate_updates(
     weights = layout.flatten(read_file(base, _limits(manifest)))
     before: State = {} if server_state is None else read_file(server_state)
     if central is None:
-        sections, beside = _reduce(manifest, usable, going_on(chosen, before))
+        sections, beside = _reduce(manifest, usable, going_on(chosen, before), trusted)
         whole, clients = sum(entry.weight for entry in usable), sum(entry.clients for entry in usable if entry.weight)
     else:
         sections, beside = _noised(manifest, usable, central, before)
@@ -191,18 +195,24 @@ def _check(
     return tuple(usable[task] for task in sorted(usable)), tuple(rejected)
 
 
-def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> tuple[Mapping[str, Vector], State]:
+def _reduce(
+    manifest: Manifest, usable: Sequence[_Usable], rule: Reducer, trusted: str | None
+) -> tuple[Mapping[str, Vector], State]:
     """The aggregate of every section, the means as one vector by the rule, and the sums; what the next round's rule
     needs of it.
     """
     means, sums = means_of(manifest.sections), sums_of(manifest.sections)
     counted = [entry for entry in usable if entry.weight]
+    root = next((entry for entry in counted if entry.task == trusted), None)
+    if rule.reference == "trusted":
+        rule = judging(rule, None if root is None else _vector(manifest, root, means))
+        counted = [entry for entry in counted if entry is not root]
     plain = reducer("sum")
     together, total = rule.init(length_of(means)), plain.init(length_of(sums))
     for entry in usable:
         update = read_update(entry.path, manifest.sections, limits=EITHER)
         total = take(plain, total, update, sums, entry.weight)
-        if rule.over is None or not counted:
+        if entry is not root and (rule.over is None or not counted):
             freshness = entry.effective / entry.weight if entry.weight else 1.0
             together = take(rule, together, update, means, entry.weight, freshness)
     if rule.over is None or not counted or not means:
@@ -210,6 +220,14 @@ def _reduce(manifest: Manifest, usable: Sequence[_Usable], rule: Reducer) -> tup
     else:
         mean = rule.over(UpdateFiles(tuple(entry.path for entry in counted), manifest.sections, means))
     return split(means, mean) | split(sums, plain.result(total)), to_go_on(rule, mean)
+
+
+def _vector(manifest: Manifest, entry: _Usable, means: Sequence[SectionSpec]) -> Vector:
+    """The means' sections of an update as one vector."""
+    vector = np.zeros(length_of(means), np.float64)
+    for start, values in joined(read_update(entry.path, manifest.sections, limits=EITHER), means):
+        vector[start : start + values.size] = values
+    return vector
 
 
 def _noised(
@@ -221,10 +239,7 @@ def _noised(
 
     def vectors() -> Iterator[Vector]:
         for entry in usable:
-            vector = np.zeros(length, np.float64)
-            for start, values in joined(read_update(entry.path, manifest.sections, limits=EITHER), means):
-                vector[start : start + values.size] = values
-            yield vector
+            yield _vector(manifest, entry, means)
 
     found = noised_mean(vectors(), length, central, state)
     sums = {spec.name: np.zeros(spec.length) for spec in sums_of(manifest.sections)}

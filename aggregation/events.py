@@ -56,9 +56,10 @@ class AggregateReady:
 
 @dataclass(frozen=True)
 class AggregateFailed:
-    """No new version can be made of the accepted updates."""
+    """No new version can be made of the accepted updates. reason: the code of the error that says why."""
 
     detail: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Cause(StrEnum):
     TOO_FEW_UPDATES = "too_few_updates"
     DEADLINE = "deadline"
     AGGREGATE_FAILED = "aggregate_failed"
+    TRUSTED_MISSING = "trusted_missing"
     STOPPED = "stopped"
     WITHDRAWN = "withdrawn"
 
@@ -48,6 +49,7 @@ _SENTENCES = {
     Cause.TOO_FEW_UPDATES: "Fewer usable updates arrived than the round needs.",
     Cause.DEADLINE: "The deadline passed before any update was accepted.",
     Cause.AGGREGATE_FAILED: "The accepted updates could not be turned into a new model version.",
+    Cause.TRUSTED_MISSING: "The trusted client, by whose update the others are judged, did not bring a usable one.",
     Cause.STOPPED: "Somebody asked to stop.",
     Cause.WITHDRAWN: "The coordinator above an edge aggregator took its task back.",
 }

@@ -149,7 +149,10 @@ def ready(round: Round, event: Event) -> tuple[Round, Effects]:
 
 
 def aggregate_failed(round: Round, event: Event) -> tuple[Round, Effects]:
-    return _abandon(round, Cause.AGGREGATE_FAILED, event.detail if isinstance(event, AggregateFailed) else None)
+    if not isinstance(event, AggregateFailed):
+        raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateFailed.")
+    missing = event.reason == Cause.TRUSTED_MISSING.value
+    return _abandon(round, Cause.TRUSTED_MISSING if missing else Cause.AGGREGATE_FAILED, event.detail)
 
 
 def evaluated(round: Round, event: Event) -> tuple[Round, Effects]:

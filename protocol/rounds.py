@@ -8,6 +8,7 @@ from coterie.protocol.over_selection import selection_for, smallest_selection
 from coterie.protocol.wire import Number, Request, Seconds, Token, message_error
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+ClientName = Annotated[str, Field(pattern=r"^[0-9A-Za-z_]{1,64}$")]
 
 
 class ByHand(Request):
@@ -60,6 +61,8 @@ class RoundPolicy(ByHand):
     selection: who gets a round's tasks, e.g. ``uniform`` or ``power_of_choice(20)`` (see aggregation.selection).
     min_examples, labels: only devices that say they hold so many rows, and rows of each of these classes. rest_rounds,
     rest_s: so many rounds and seconds pass between two contributions of one device.
+    trusted: the client by whose update the reducer fltrust judges the others: its device's id, in a simulation its
+    number. One task of every round is its own, and a round without its update is abandoned.
 
     evaluate_every: rounds between federated evaluations, 0 for never.
     evaluation_cohort: devices that evaluate, the cohort when None. evaluation_deadline_s: of one evaluation,
@@ -84,6 +87,7 @@ class RoundPolicy(ByHand):
     labels: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(max_length=1000)] = ()
     rest_rounds: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 0
     rest_s: Annotated[float, Field(strict=True, ge=0, le=366 * 86400.0, allow_inf_nan=False)] = 0.0
+    trusted: ClientName | None = None
     evaluate_every: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 1
     evaluation_cohort: Count | None = None
     evaluation_deadline_s: Seconds | None = None
@@ -112,6 +116,7 @@ class RoundPolicy(ByHand):
 
     def _conflicts(self) -> tuple[tuple[bool, str], ...]:
         """Fields that do not go together."""
+        training = not self.buffered and self.purpose == "train"
         selects_more = self.over_selection != 1.0 or self.dropout is not None
         return (
             (
@@ -129,6 +134,19 @@ class RoundPolicy(ByHand):
             (
                 self.buffered and self.selection != "uniform",
                 "buffered rounds take whoever comes next; leave selection out",
+            ),
+            (
+                self.trusted is not None and not training,
+                "the trusted client takes part in every synchronous round of training; leave trusted out elsewhere",
+            ),
+            (
+                self.trusted is not None and selects_more,
+                "with more tasks than the cohort a round may end before the trusted client is done; leave "
+                "over_selection and dropout out",
+            ),
+            (
+                self.trusted is not None and (self.rest_rounds > 0 or self.rest_s > 0),
+                "the trusted client takes part in every round; leave rest_rounds and rest_s out",
             ),
             (
                 self.purpose == "evaluate" and self.buffered,

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie import errors
-from coterie.aggregation.going_on import going_on, to_go_on
+from coterie.aggregation.going_on import going_on, judging, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.aggregation.staleness import freshness
-from coterie.aggregation.update_sections import drift_of, length_of, means_of, nothing_usable, reads_drift, split
+from coterie.aggregation.update_sections import drift_of, join, length_of, means_of, nothing_usable, reads_drift, split
 from coterie.aggregation.version import next_version
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
@@ -64,7 +64,14 @@ class Collector:
     """
 
     def __init__(
-        self, manifest: Manifest, base: str, weight_cap: int, shares: Shares, exponent: float = 0.5, rule: str = "mean"
+        self,
+        manifest: Manifest,
+        base: str,
+        weight_cap: int,
+        shares: Shares,
+        exponent: float = 0.5,
+        rule: str = "mean",
+        trusted: int | None = None,
     ) -> None:
         self._manifest = manifest
         self._shares = shares
@@ -80,7 +87,9 @@ class Collector:
         self._whole = 0.0
         self._rules = {spec.name: reducer(_REDUCERS[spec.reduction]) for spec in manifest.sections}
         self._sums = {spec.name: np.zeros(spec.length, np.float64) for spec in manifest.sections}
-        self._held: list[tuple[Mapping[str, NDArray[Any]], float]] = []
+        self._trusted = trusted
+        self._root: NDArray[np.float64] | None = None
+        self._held: list[tuple[int, Mapping[str, NDArray[Any]], float]] = []
         self._weight = 0.0
         self._clients = 0
         self._refused: list[str] = []
@@ -100,7 +109,7 @@ class Collector:
         if base != self._base:
             self._older[base] = self._older.get(base, 0.0) + weight
         self._whole += whole
-        self._held.append((sections, weight))
+        self._held.append((trained.number, sections, weight))
         self._weight += weight
         self._clients += 1
         if len(self._held) == HELD:
@@ -113,15 +122,19 @@ class Collector:
             self._fold()
 
     def _fold(self) -> None:
-        weights = np.array([weight for _, weight in self._held], np.float64)
+        weights = np.array([weight for _, _, weight in self._held], np.float64)
         if not self._folds:
-            for sections, weight in self._held:
+            for number, sections, weight in self._held:
+                if number == self._trusted:
+                    # By this the others are judged; it is none of them.
+                    self._root = join(self._means, sections) if weight else None
+                    continue
                 self._together = self._rule.add(self._together, _joined(self._means, sections), weight)
         for spec in self._manifest.sections:
             if spec.reduction == "weighted_mean" and not self._folds:
                 continue
             factors = weights if spec.reduction == "weighted_mean" else np.ones_like(weights)
-            vectors = [sections[spec.name] for sections, _ in self._held]
+            vectors = [sections[spec.name] for _, sections, _ in self._held]
             fold(self._sums[spec.name], vectors, factors, self._shares)
         self._held = []
 
@@ -137,7 +150,10 @@ class Collector:
         }
         beside: State = {}
         if not self._folds:
-            mean = going_on(self._rule, state).result(self._together)
+            rule = going_on(self._rule, state)
+            if rule.reference == "trusted":
+                rule = judging(rule, self._root)
+            mean = rule.result(self._together)
             sections |= split(self._means, mean)
             beside = to_go_on(self._rule, mean)
         after = next_version(

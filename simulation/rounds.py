@@ -245,6 +245,7 @@ class Rounds:
             self.shares,
             exponent=policy.staleness_exponent,
             rule=self.experiment.reducer,
+            trusted=None if policy.trusted is None else int(policy.trusted),
         )
 
     def _train_landed(self, round: engine.Round) -> None:
@@ -318,7 +319,7 @@ class Rounds:
         try:
             made = self._collector.result(self.versions, self.experiment.server_optimizer, self.server_state)
         except UpdateRefused as error:
-            return engine.AggregateFailed(f"{error.reason}: {error.message}")
+            return engine.AggregateFailed(f"{error.reason}: {error.message}", error.reason)
         self._next_state = made.state
         return engine.AggregateReady(made.version, made.metrics, made.rejected, made.clipped)
 
@@ -361,8 +362,13 @@ class Rounds:
         candidates = [
             one for one in candidates if may_take_part(privacy, round=round, last_round=one.last_round, times=one.times)
         ]
-        chosen = select(policy.selection, candidates, count, round=round, seed=self.experiment.seed)
-        return sorted(int(name) for name in chosen)
+        if policy.trusted is None:
+            chosen = select(policy.selection, candidates, count, round=round, seed=self.experiment.seed)
+            return sorted(int(name) for name in chosen)
+        trusted = [one.id for one in candidates if int(one.id) == int(policy.trusted)]
+        others = [one for one in candidates if one.id not in trusted]
+        chosen = select(policy.selection, others, count - 1, round=round, seed=self.experiment.seed)
+        return sorted(int(name) for name in (*chosen, *trusted))
 
     def _choose_evaluators(self, count: int, round: int) -> list[int]:
         """The first in an order drawn by lot that have rows to evaluate on."""

@@ -143,6 +143,13 @@ def simulate_full(
             hint="Lower cohort and min_updates in the round policy, or give more clients.",
             code="too_few_clients",
         )
+    trusted = experiment.rounds.trusted
+    if trusted is not None and not (trusted.isdecimal() and int(trusted) < len(population)):
+        raise ExperimentError(
+            f"The trusted client {trusted!r} is none of the simulation's, which are 0 to {len(population) - 1}.",
+            hint="Name a client by its number: RoundPolicy(trusted='3').",
+            code="trusted_unknown",
+        )
     place = None if folder is None else Path(folder)
     if place is not None:
         make_folder(place)

@@ -15,23 +15,43 @@ _BESIDE = {
 _APART = frozenset({"ifca"})
 
 
-def check_reducer(text: str, min_updates: int, algorithm: str) -> None:
+def check_reducer(
+    text: str, min_updates: int, algorithm: str, *, trusted: str | None = None, secret: bool = False
+) -> None:
     """Raise errors.ExperimentError unless rounds of at least ``min_updates`` updates can use this reducer: what
     `reducer` raises, ``reducer_updates`` (such as 2f ≥ n), ``reducer_reference`` or ``reducer_method``.
+
+    trusted: the client by whose update the others are judged; it is one of the round's. secret: whether only sums over
+    clients are seen.
     """
     rule = reducer(text)
-    if rule.reference == "trusted":
+    judges = rule.reference == "trusted"
+    if judges and trusted is None:
         raise errors.ExperimentError(
-            f"The reducer {rule.name} judges updates by one that was trained on rows which the coordinator trusts, and "
-            "no coordinator trains.",
-            hint="Use it through aggregate(..., reference=...), or choose nnm(f)+trimmed_mean(f).",
+            f"The reducer {rule.name} judges updates by that of a client whose rows are trusted, and none is named.",
+            hint="Name it in RoundPolicy(trusted=...), use aggregate(..., reference=...), or choose "
+            "nnm(f)+trimmed_mean(f).",
             code="reducer_reference",
         )
-    if rule.fewest > min_updates:
+    if trusted is not None and not judges:
         raise errors.ExperimentError(
-            f"The reducer {rule.name} needs at least {rule.fewest} updates (2f ≥ n leaves no honest majority), and a "
+            f"The round policy names the trusted client {trusted[:64]!r}, and the reducer {rule.name} asks for none.",
+            hint="Choose the reducer fltrust, or leave trusted out.",
+            code="reducer_reference",
+        )
+    if judges and secret:
+        raise errors.ExperimentError(
+            f"The reducer {rule.name} must see the trusted client's update alone, and under secure aggregation only "
+            "sums are ever seen.",
+            hint="Set secure_aggregation=False, or choose mean, whose clients bound their norm themselves.",
+            code="reducer_reference",
+        )
+    fewest = rule.fewest + judges
+    if fewest > min_updates:
+        raise errors.ExperimentError(
+            f"The reducer {rule.name} needs at least {fewest} updates (2f ≥ n leaves no honest majority), and a "
             f"round may end with {min_updates}.",
-            hint=f"Set min_updates to {rule.fewest} or more in the round policy, or lower f.",
+            hint=f"Set min_updates to {fewest} or more in the round policy, or lower f.",
             code="reducer_updates",
         )
     apart = algorithm in _APART and rule.needs == "updates"

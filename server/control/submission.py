@@ -79,6 +79,7 @@ async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
     async with here.database.read() as session:
         await _require(session, {graph.sha256 for graph in manifest.graphs.values()})
         await _check_tree(session, request)
+        await _check_trusted(session, request)
     plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
     _check_fit(request, plan.manifest, base)
     _check_state(request, plan.manifest, base)
@@ -101,6 +102,19 @@ async def _check_tree(session: AsyncSession, request: ExperimentCreate) -> None:
             f"of them: {what} cannot be together with them yet.",
             hint="Let the devices join the coordinator itself, in a population of its own.",
             code="experiment_combination",
+        )
+
+
+async def _check_trusted(session: AsyncSession, request: ExperimentCreate) -> None:
+    """That the client which the others are judged by is a device of the population. Raises ExperimentError
+    (``trusted_unknown``).
+    """
+    trusted = request.rounds.trusted
+    if trusted is not None and not await devices.enrolled(session, trusted, request.population):
+        raise ExperimentError(
+            f"The trusted client {trusted!r} is no device of population {request.population!r}.",
+            hint="Name the id that the coordinator gave it when it enrolled.",
+            code="trusted_unknown",
         )
 
 
@@ -177,7 +191,8 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
     server_optimizer(request.server.name, request.server.parameters)
     secure = None if request.secure is None else SecureAggregation.from_json(request.secure)
     votes = (secure.groups if secure else None) or request.rounds.min_updates
-    check_reducer(request.reducer, votes, manifest.algorithm.name)
+    trusted = request.rounds.trusted
+    check_reducer(request.reducer, votes, manifest.algorithm.name, trusted=trusted, secret=secure is not None)
     if secure is not None:
         _check_rings(request, manifest, secure)
     configure(request.rounds, 1, central=request.evaluation is not None, secure=request.secure is not None)

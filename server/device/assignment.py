@@ -107,7 +107,18 @@ async def _chosen(
     past = await participations.find(session, opened.row.experiment, asker.id)
     if not eligible(policy, asker.data, past, round=number, now=now, privacy=privacy_of(request)):
         return False
+    if policy.trusted is not None:
+        if asker.id == policy.trusted:
+            return True
+        if open_slots(opened.value, kind) == 1 and not await _has_one(session, opened, policy.trusted):
+            return False
     return not kept_for_others(opened.row, asker.id, now)
+
+
+async def _has_one(session: AsyncSession, opened: OpenRound, trusted: str) -> bool:
+    """Whether the trusted client holds a task of this round, or has done it; until then the last one is kept for it."""
+    states = await tasks.tried(session, opened.row.experiment, opened.value.number, "train", trusted)
+    return tasks.LEASED in states or tasks.ACCEPTED in states
 
 
 async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: Kind) -> Task | None:

@@ -225,7 +225,7 @@ class Driver:
                 arguments = self._aggregate_arguments(found, row, accepted, out) | {"central": central or None}
             result = await self._parts.workers.run("accumulate" if answers else "aggregate", arguments)
         except JobFailed as error:
-            await self._step("aggregate_failed", found, AggregateFailed(error.message))
+            await self._step("aggregate_failed", found, AggregateFailed(error.message, error.details.get("refused")))
             return
         else:
             await (self._keep_accumulator(found, result) if answers else self._keep_result(found, result))
@@ -267,6 +267,7 @@ class Driver:
             "server": request.server.model_dump(mode="json"),
             "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
             "reducer": request.reducer,
+            "trusted": next((task.id for task in accepted if task.device == request.rounds.trusted), None),
             "weight_cap": request.rounds.weight_cap,
             "lags": self._lags(found, accepted, request.rounds.staleness_exponent),
             "out": str(out),

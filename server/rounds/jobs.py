@@ -26,6 +26,7 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         server_state=Path(state) if state else None,
         out=Path(arguments["out"]),
         rule=arguments["reducer"],
+        trusted=arguments.get("trusted"),
         weight_cap=arguments["weight_cap"],
         lags=_lags(arguments["lags"]),
         central=None if central is None else central_noise(central),

@@ -15,7 +15,7 @@ log = structlog.get_logger("coterie.server.workers")
 
 
 class JobFailed(CoterieError):
-    """A numeric job failed."""
+    """A numeric job failed. Its detail ``refused`` is the code of the job's own error, None where it had none."""
 
     code = "job_failed"
 
@@ -40,7 +40,7 @@ class Workers:
 
     async def run(self, job: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The result of a job. Raises JobFailed: at once when the job itself refuses, else after the last attempt."""
-        failure = "it was never tried"
+        failure, refused = "it was never tried", None
         for attempt in range(1, self._attempts + 1):
             try:
                 async with self._turn:
@@ -55,8 +55,9 @@ class Workers:
             failure = f"{answer['error']['code']}: {answer['error']['message']}"
             log.warning("job failed", job=job, attempt=attempt, why=failure)
             if answer["error"]["final"]:
+                refused = answer["error"]["code"]
                 break
-        raise JobFailed(f"The job {job} failed: {failure}.")
+        raise JobFailed(f"The job {job} failed: {failure}.", refused=refused)
 
     async def _attempt(self, job: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         process = await self._running()

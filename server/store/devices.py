@@ -69,6 +69,12 @@ class DeviceCache:
         self._known.pop(identifier, None)
 
 
+async def enrolled(session: AsyncSession, identifier: str, population: str) -> bool:
+    """Whether this is a device of the population that has not been shut out."""
+    row = await session.get(DeviceRow, identifier)
+    return row is not None and row.population == population and row.revoked_at is None
+
+
 async def by_key(session: AsyncSession, public: str) -> DeviceRow | None:
     """The device with this public key."""
     return (await session.execute(select(DeviceRow).where(DeviceRow.public == public))).scalar_one_or_none()

@@ -90,6 +90,7 @@ class Job:
         out: str = "out",
         weight_cap: int | None = None,
         rule: str = "mean",
+        trusted: str | None = None,
     ) -> AggregateResult:
         return aggregate_updates(
             self.manifest,
@@ -100,6 +101,7 @@ class Job:
             out=self.folder / out,
             weight_cap=weight_cap,
             rule=rule,
+            trusted=trusted,
         )
 
     def vector(self, result: AggregateResult) -> Vector:
@@ -312,6 +314,40 @@ def test_centered_clipping_goes_on_from_round_to_round_by_the_state_file(job: Jo
         assert job.run(rule=text, state=state, out="again").version == result.version
         state = Path(result.state or "")
     assert job.run(rule="median", state=state, out="other").state is None
+
+
+@pytest.mark.parametrize("text", ["fltrust", "nnm(1)+fltrust"])
+def test_updates_are_judged_by_the_trusted_one_which_is_none_of_them(job: Job, text: str) -> None:
+    sent = np.random.default_rng(2).normal(1, 1, (6, LAYOUT.size)).astype(np.float32)
+    for vector in sent:
+        job.add(vector)
+    result = job.run(rule=text, trusted="task-2")
+    expected = aggregate(text, np.delete(sent, 2, axis=0), reference=sent[2])
+    np.testing.assert_allclose(job.vector(result), job.weights + expected, rtol=1e-5, atol=1e-6)
+    # It took part, so its metrics count.
+    assert result.metrics["examples"] == 6.0 and "task-2" in result.accepted
+    assert job.run(job.updates[::-1], rule=text, trusted="task-2", out="again").version == result.version
+
+
+@pytest.mark.parametrize("spoilt", ["absent", "unknown", "weightless", "unreadable"])
+def test_without_the_trusted_update_nothing_is_made(job: Job, spoilt: str) -> None:
+    job.add(1.0)
+    job.add(1.0)
+    root = job.add(1.0, 0 if spoilt == "weightless" else 1, task="root")
+    if spoilt == "unreadable":
+        root.write_bytes(root.read_bytes()[:-1])
+    trusted = {"absent": None, "unknown": "task-7"}.get(spoilt, "root")
+    with pytest.raises(errors.UpdateRefused, match="trusted client") as caught:
+        job.run(rule="fltrust", trusted=trusted)
+    assert caught.value.reason == "trusted_missing"
+
+
+def test_the_trusted_update_alone_makes_nothing(job: Job) -> None:
+    job.add(1.0, task="root")
+    job.add(1.0, 0)
+    with pytest.raises(errors.UpdateRefused) as caught:
+        job.run(rule="fltrust", trusted="root")
+    assert caught.value.reason == "zero_weight"
 
 
 def test_too_many_attackers_and_no_weight_are_named_failures(job: Job) -> None:

@@ -10,6 +10,7 @@ from coterie import errors
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import ALGORITHMS
 from coterie.aggregation.horizontal.algorithm import Shapes
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.protocol.layout import Layout
@@ -43,6 +44,41 @@ def test_a_reducer_that_cannot_work_is_refused_with_the_experiment(text: str, co
         experiment(reducer=text)
     assert caught.value.reason == code
     assert experiment(reducer="krum(3)").reducer == "krum(3)"
+
+
+def test_fltrust_needs_a_trusted_client_whose_update_is_seen_alone_and_one_to_judge() -> None:
+    policy = RoundPolicy(rounds=2, cohort=12, trusted="3", evaluate_every=0)
+    groups = SecureAggregation(groups=3)
+    assert experiment(reducer="fltrust", rounds=policy, secure_aggregation=False).rounds.trusted == "3"
+    assert experiment(reducer="nnm(2)+fltrust", rounds=policy, secure_aggregation=False).reducer == "nnm(2)+fltrust"
+    for changes, code in (
+        ({"rounds": policy}, "reducer_reference"),
+        ({"reducer": "fltrust"}, "reducer_reference"),
+        ({"reducer": "fltrust", "rounds": policy, "secure_aggregation": groups}, "reducer_reference"),
+        ({"reducer": "fltrust", "rounds": policy.model_copy(update={"min_updates": 1})}, "reducer_updates"),
+    ):
+        with pytest.raises(errors.ExperimentError) as caught:
+            experiment(**{"secure_aggregation": False} | changes)
+        assert caught.value.reason == code
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "buffered"},
+        {"purpose": "evaluate", "evaluate_every": 1},
+        {"over_selection": 1.5},
+        {"dropout": 0.2},
+        {"rest_rounds": 1},
+        {"rest_s": 5.0},
+        {"trusted": "no name"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_rounds_that_a_trusted_client_cannot_always_be_in_are_refused(changes: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"rounds": 2, "cohort": 4, "trusted": "3", **changes}
+    with pytest.raises(errors.InputError, match="trusted"):
+        RoundPolicy(**fields)
 
 
 def beside(name: str) -> bool:

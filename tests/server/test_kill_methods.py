@@ -2,8 +2,8 @@
 of it moves twice.
 
 SCAFFOLD keeps its variate in the version and runs here with momentum on the server, FedDyn its h beside it, and centred
-clipping the aggregate that it goes on from. After the third round the version is what the formulas give that never
-heard of a restart.
+clipping the aggregate that it goes on from; FLTrust finds its trusted device's update again. After the third round the
+version is what the formulas give that never heard of a restart.
 """
 
 import asyncio
@@ -44,6 +44,7 @@ def manifests() -> Mapping[str, Manifest]:
     return {
         "feddyn": replace(plain, algorithm=Named(dyn.name, dyn.parameters)),
         "clipping": plain,
+        "fltrust": plain,
         "scaffold": replace(
             plain, layout=layout, sections=(*sections, metrics), algorithm=Named(scaffold.name, scaffold.parameters)
         ),
@@ -69,6 +70,11 @@ def clipping(sent: Sent) -> npt.NDArray[np.float64]:
     return x
 
 
+def fltrust(sent: Sent) -> npt.NDArray[np.float64]:
+    """All point one way, so each round goes as far as the first device, which is trusted."""
+    return np.full(4, sum(each[0][0] for each in sent))
+
+
 def feddyn(sent: Sent) -> npt.NDArray[np.float64]:
     x = h = 0.0
     for mean, _ in means(sent):
@@ -89,11 +95,14 @@ FORMULAS: Mapping[str, Callable[[Sent], npt.NDArray[np.float64]]] = {
     "feddyn": feddyn,
     "scaffold": scaffold,
     "clipping": clipping,
+    "fltrust": fltrust,
 }
+RULES = {"clipping": f"centered_clipping({TAU})", "fltrust": "fltrust"}
 # FedDyn says itself where the model goes, so its server optimizer must be plain.
 SERVERS = {
     "feddyn": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.0}),
     "clipping": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.0}),
+    "fltrust": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": 0.0}),
     "scaffold": ServerRule(name="sgd", parameters={"lr": 1.0, "momentum": MOMENTUM}),
 }
 STRIKES = (
@@ -103,6 +112,8 @@ STRIKES = (
     ("feddyn", "commit.before_commit:2"),
     ("clipping", "aggregated.before_commit:2"),
     ("clipping", "commit.before_commit:2"),
+    ("fltrust", "accept.after_commit:3"),
+    ("fltrust", "aggregated.before_commit:2"),
 )
 
 
@@ -118,11 +129,12 @@ async def live(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
     first = encode_tensors(manifest.layout.unflatten(np.zeros(manifest.layout.size, np.float32)))
     async with supervised(zygote, folder, strike) as (supervisor, operator):
         token = await operator.population()
-        request = await operator.request(recipe=Recipe(manifest, {}, first), rounds=ROUNDS)
-        rule = f"centered_clipping({TAU})" if method == "clipping" else "mean"
-        body = request.model_copy(update={"server": SERVERS[method], "reducer": rule}).model_dump(mode="json")
-        experiment = (await operator.ok("POST", "/v1/experiments", json=body, headers=once()))["id"]
         devices = await fleet(operator, token, len(WEIGHTS))
+        trusted = devices[0].id if method == "fltrust" else None
+        request = await operator.request(recipe=Recipe(manifest, {}, first), rounds=ROUNDS, trusted=trusted)
+        changed = {"server": SERVERS[method], "reducer": RULES.get(method, "mean")}
+        body = request.model_copy(update=changed).model_dump(mode="json")
+        experiment = (await operator.ok("POST", "/v1/experiments", json=body, headers=once()))["id"]
         delivered: Sent = []
         for number in range(ROUNDS):
             sent = [(1.0 + number + place, 0.25 * number - place) for place in range(len(WEIGHTS))]

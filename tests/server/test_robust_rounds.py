@@ -28,6 +28,62 @@ def test_one_lying_device_of_four(coordinator: Opener, text: str, value: float) 
     asyncio.run(work())
 
 
+def test_the_last_task_is_kept_for_the_trusted_device_which_the_others_are_judged_by(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            devices = await fleet(operator, await operator.population(), 4)
+            *others, trusted = devices
+            request = await operator.request(rounds=1, cohort=3, reducer="fltrust", trusted=trusted.id)
+            view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
+            tasks = [await device.task() for device in others[:2]]
+            for _ in range(5):
+                assert (await others[2].check_in())["task"] is None
+            held = await trusted.task()
+            # Twice as long as it should be, and turned around; the trusted one is the last to report.
+            for device, task, value in zip((*others[:2], trusted), (*tasks, held), (2.0, -5.0, 1.0), strict=True):
+                assert (await device.upload(task, update(task, value))).status_code == 200
+            await operator.finished(view["id"])
+            model = (await operator.models(view["id"]))[-1]
+            answer = await operator.http.get(f"/v1/blobs/{model['sha256']}")
+            for tensor in decode_tensors(answer.content).values():
+                np.testing.assert_allclose(tensor, 1.0, rtol=1e-5)
+
+    asyncio.run(work())
+
+
+def test_a_round_in_which_the_trusted_device_does_not_report_is_abandoned_and_says_so(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            *others, trusted = await fleet(operator, await operator.population(), 4)
+            request = await operator.request(
+                rounds=1, cohort=4, min_updates=2, deadline_s=1.0, reducer="fltrust", trusted=trusted.id
+            )
+            view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
+            for device in others:
+                task = await device.task()
+                assert (await device.upload(task, update(task, 1.0))).status_code == 200
+            entry = await operator.until_round(view["id"], 1, "abandoned")
+            assert entry["cause"] == "trusted_missing"
+            assert len(await operator.models(view["id"])) == 1
+
+    asyncio.run(work())
+
+
+def test_a_trusted_device_that_there_is_not_is_refused(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            await operator.population()
+            stranger = (await fleet(operator, await operator.population("others"), 1))[0].id
+            for name in (stranger, "3"):
+                request = await operator.request(cohort=3, reducer="fltrust", trusted=name)
+                answer = await operator.call(
+                    "POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once()
+                )
+                assert answer.status_code == 422 and answer.json()["code"] == "trusted_unknown"
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize(("text", "code"), [("krum(2)", "reducer_updates"), ("mode", "unknown_reducer")])
 def test_a_reducer_that_cannot_work_is_refused_when_the_experiment_is_created(
     coordinator: Opener, text: str, code: str

@@ -235,6 +235,51 @@ def test_centered_clipping_goes_on_from_the_last_aggregate(secret: bool) -> None
     np.testing.assert_allclose(result.weights["w"], (1 + 2 + 3) / 5 * change, rtol=1e-3)
 
 
+def judged(**changes: Any) -> Experiment:
+    policy = RoundPolicy(rounds=3, cohort=4, trusted="5", evaluate_every=0)
+    fields: dict[str, Any] = {
+        "name": "own",
+        "model": ExternalModel({"w": (2,)}),
+        "schema": SCHEMA,
+        "rounds": policy,
+        "reducer": "fltrust",
+        **changes,
+    }
+    return Experiment(**fields)
+
+
+def test_in_every_round_the_others_are_judged_by_the_trusted_client() -> None:
+    """It is told by its rows, of which it has the most; the others overdo it, or go the other way."""
+    most = max(len(client["y"]) for client in CLIENTS)
+
+    def fit(params: Params, task: FitTask) -> FitResult:
+        rows = len(task.rows["y"]) + len(task.rows["y"]) // 4
+        change = [0.0, 2.0] if rows >= most - 3 else [0.0, 30.0] if rows % 2 else [9.0, -30.0]
+        seen.append(change)
+        return {"w": params["w"] + np.array(change, np.float32)}, 1, 1, {}
+
+    seen: list[list[float]] = []
+    result = simulate_full(judged(), CLIENTS, trainer=ExternalTrainer(fit))
+    assert [record.state for record in result.history] == ["committed"] * 3
+    # Three rounds, each as long as the trusted client's change, which is in every one.
+    assert seen.count([0.0, 2.0]) == 3 and [0.0, 30.0] in seen and [9.0, -30.0] in seen
+    np.testing.assert_allclose(result.weights["w"], [0, 6], rtol=1e-5)
+
+
+def test_a_round_without_the_trusted_update_is_abandoned_and_says_so() -> None:
+    wanted = experiment(reducer="fltrust", rounds=RoundPolicy(rounds=3, cohort=4, trusted="5", min_updates=2))
+    result = simulate_full(wanted, CLIENTS, trainer=Spoils(int(0.8 * max(len(one["y"]) for one in CLIENTS))))
+    assert {(record.state, record.cause) for record in result.history} == {("abandoned", "trusted_missing")}
+
+
+@pytest.mark.parametrize("name", ["6", "dev_a"])
+def test_a_trusted_client_that_there_is_not_is_refused(name: str) -> None:
+    policy = RoundPolicy(rounds=3, cohort=4, trusted=name)
+    with pytest.raises(ExperimentError, match="which are 0 to 5") as caught:
+        simulate(judged(rounds=policy), CLIENTS, trainer=ExternalTrainer(lambda params, task: (params, 1, 1, {})))
+    assert caught.value.reason == "trusted_unknown"
+
+
 def test_a_round_that_diverges_is_abandoned_with_its_cause_and_changes_nothing() -> None:
     def fit(params: Params, task: FitTask) -> FitResult:
         return {"w": params["w"] + np.float32(3e38)}, 1, 1, {}
