@@ -70,7 +70,7 @@ class Environment:
 ENVIRONMENTS: tuple[Environment, ...] = (
     Environment("cpu", ("onnxruntime",), "CPUExecutionProvider", files=EVERY_FILE),
     Environment("onnxruntime-1.24", ("onnxruntime==1.24.4",), "CPUExecutionProvider", files=EVERY_FILE),
-    Environment("openvino", ("onnxruntime-openvino==1.24.1",), "OpenVINOExecutionProvider"),
+    Environment("openvino", ("onnxruntime-openvino==1.24.1",), "OpenVINOExecutionProvider", files=("exports",)),
     Environment("webgpu", ("onnxruntime", "onnxruntime-ep-webgpu"), "WebGpuExecutionProvider", STEPPED, vulkan=True),
 )
 

@@ -110,7 +110,9 @@ def exported_cases() -> Iterator[EmittedCase]:
         integers = to_onnx(optimise_for_integers(graph), name="infer")
         for settings in _SETTINGS:
             data = quant.quantise(integers, [{"x": rows}], settings)
-            yield _by_onnx(f"{name}, {_words(settings)}", data, rows, LEVELS)
+            # Of fewer bits a level is larger.
+            most = LEVELS * (1 << (8 - settings.activation_bits))
+            yield _by_onnx(f"{name}, {_words(settings)}", data, rows, most)
         yield _by_onnx(f"{name}, dynamic", quant.quantise_dynamic(integers), rows, LEVELS)
         for settings in _TRAINED if name != "attention" else ():
             data = _deployed(network, settings)
