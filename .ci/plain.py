@@ -83,6 +83,8 @@ def main():
         ):
             *_, finished = run("watch", "machines", "--json", **where)
             require(finished["rounds"] == 2, finished)
+            asked = run("query", "count", "state", "--asked", "2", "--json", **where)[-1]
+            require(asked["answer"]["rows"] == 2 * 240, asked)
             run(
                 "client",
                 ready["url"],

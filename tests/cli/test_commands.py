@@ -28,6 +28,7 @@ COMMANDS = (
     "demo",
     "new",
     "prepare",
+    "query",
     "simulate",
     "server",
     "submit",

@@ -1,0 +1,351 @@
+"""`coterie query`: a question about the rows of a population's devices, asked without training."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coterie.cli.joining import joining
+from coterie.cli.output import Json, Output, figure, short_id
+from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
+from coterie.cli.promises import promise, promised
+from coterie.errors import ConfigurationError, ExperimentError, InputError, NotFound
+
+if TYPE_CHECKING:
+    from coterie.aggregation.analytics import Query
+    from coterie.client_sdk.control.control import Control, Run
+    from coterie.privacy.dp.privacy import LocalLevel, UserLevel
+    from coterie.protocol.schema import DataSchema
+
+
+class Kind(StrEnum):
+    """What can be asked."""
+
+    COUNT = "count"
+    MEAN = "mean"
+    HISTOGRAM = "histogram"
+    QUANTILES = "quantiles"
+    HEAVY_HITTERS = "heavy-hitters"
+
+
+class Mechanism(StrEnum):
+    """Who makes the noise, and of which kind."""
+
+    GAUSSIAN = "gaussian"
+    DISCRETE_GAUSSIAN = "discrete_gaussian"
+    SKELLAM = "skellam"
+    LOCAL = "local"
+
+
+# What a question takes beside its column; those with no value in it have none that fits every column.
+_TAKES: dict[Kind, dict[str, Any]] = {
+    Kind.COUNT: {},
+    Kind.MEAN: {"low": None, "high": None},
+    Kind.HISTOGRAM: {"low": None, "high": None, "bins": 32},
+    Kind.QUANTILES: {"levels": (0.25, 0.5, 0.75), "low": None, "high": None, "bins": 64, "rounds": 3},
+    Kind.HEAVY_HITTERS: {"bits": None, "fraction": None, "step": 4},
+}
+# What lies below an edge has the noise of all counts beside it: see docs/analytics.md.
+_NOISED = {Kind.QUANTILES: {"bins": 4, "rounds": 6}}
+_MOST_CLASSES = 256
+_PRIVACY = {"clip": 100.0, "delta": 1e-6, "mechanism": Mechanism.GAUSSIAN}
+
+
+def query(
+    kind: Annotated[Kind, typer.Argument(help="What is asked.")],
+    column: Annotated[str, typer.Argument(help="A feature of the population's schema, or its label.")],
+    population: Annotated[
+        str | None, typer.Option(help="Whose devices are asked; the only one there is when absent.")
+    ] = None,
+    asked: Annotated[
+        int | None, typer.Option(min=1, help="How many devices a round asks; all that are enrolled when absent.")
+    ] = None,
+    low: Annotated[
+        float | None, typer.Option(help="The least value, in the column's units; the schema's when absent.")
+    ] = None,
+    high: Annotated[float | None, typer.Option(help="The greatest value; the schema's when absent.")] = None,
+    bins: Annotated[
+        int | None, typer.Option(help="Of a histogram (32), or of one round of quantiles (64; with noise few).")
+    ] = None,
+    levels: Annotated[
+        str | None, typer.Option(help="Which quantiles, between commas: 0.5,0.9; quartiles when absent.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="By how many rounds quantiles are narrowed (3).")] = None,
+    bits: Annotated[int | None, typer.Option(help="Heavy hitters are whole numbers below 2**bits.")] = None,
+    fraction: Annotated[
+        float | None, typer.Option(help="Heavy hitters make up at least this part of all values.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="Bits of heavy hitters that one round finds (4).")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Hide every device as a whole, at this price for all rounds together.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Of differential privacy, with --epsilon (1e-6).")] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="About how many rows of a device count, with --epsilon (100).")
+    ] = None,
+    mechanism: Annotated[
+        Mechanism | None,
+        typer.Option(
+            help="With --epsilon: the coordinator's noise (gaussian), all devices' together (discrete_gaussian, "
+            "skellam; under secure aggregation), or each device's by itself (local)."
+        ),
+    ] = None,
+    secure: Annotated[
+        bool | None,
+        typer.Option(
+            "--secure-aggregation/--plain-aggregation",
+            help="Whether the coordinator sees sums over all devices only; it does from ten devices on when not said.",
+        ),
+    ] = None,
+    min_updates: Annotated[
+        int | None, typer.Option(min=1, help="How many answers a round needs; all of those asked when absent.")
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds after which a round goes on without the others (600).")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Ask a population's devices about their rows, and print the answer with its errors and what it cost."""
+    output = Output(json)
+    given = {
+        "low": low, "high": high, "bins": bins, "levels": None if levels is None else _levels(levels),
+        "rounds": rounds, "bits": bits, "fraction": fraction, "step": step,
+    }  # fmt: skip
+    _refuse_idle(kind, given)
+    privacy = _privacy(epsilon, {"clip": clip, "delta": delta, "mechanism": mechanism})
+    policy: dict[str, Any] = {"min_updates": min_updates, "deadline_s": deadline}
+    from coterie.aggregation.analytics import ask
+    from coterie.cli.query_answers import answer_json, say_answer
+    from coterie.client_sdk.control.asking import answered
+    from coterie.client_sdk.control.control import Control
+    from coterie.client_sdk.control.submit import signing_key
+
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        place = _place(control, population, asked)
+        question = made(kind, column, place.schema, given, noised=privacy is not None)
+        experiment = ask(
+            question,
+            place.schema,
+            clients=place.devices,
+            privacy=privacy,
+            secure_aggregation=secure,
+            **{name: value for name, value in policy.items() if value is not None},
+        )
+        run = control.submit(experiment, population=place.name, key=signing_key(key))
+        lacking = place.devices - place.enrolled
+        if lacking > 0:
+            join = joining(output, control, run, place.name, url)
+        else:
+            output.event("submitted", experiment=run.id, name=run.name, population=place.name, url=url)
+            join = None
+        output.say(f"{run.name} ({short_id(run.id)}) asks {place.devices} devices of {place.name}.")
+        promise(output, experiment)
+        output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}")
+        if join is not None:
+            output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
+        _follow(output, run, question.rule.rounds)
+        found = answered(question, run)
+        cost = _cost(control, place.name, run)
+    output.event(
+        "answer", query=kind.value, column=column, experiment=run.id, population=place.name, asked=place.devices,
+        rounds=question.rule.rounds, answer=answer_json(found), privacy=cost, **promised(experiment),
+    )  # fmt: skip
+    if not json:
+        say_answer(
+            output, column, found, elements=_elements(place.schema, column), classes=_classes(place.schema, column)
+        )
+        _say_cost(output, place.name, cost)
+
+
+def made(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
+    """The query. given: what the command says, None where it says nothing. noised: whether --epsilon is among it.
+
+    Raises InputError (``usage``) for what is missing; ExperimentError (``query_invalid``) for what cannot be asked.
+    """
+    from coterie.aggregation import analytics
+
+    columns = {one.name: one for one in (*schema.features, schema.label)}
+    if column not in columns:
+        raise ExperimentError(
+            f"There is no column {column[:64]!r}; the schema has {', '.join(columns)}.",
+            hint="Name a feature, or the label.",
+            code="query_invalid",
+        )
+    bounds = _bounds(schema, column)
+    usual: dict[str, Any] = {**_TAKES[kind], **(_NOISED.get(kind, {}) if noised else {})}
+    wanted: dict[str, Any] = {name: value if given[name] is None else given[name] for name, value in usual.items()}
+    wanted |= {name: bound for name, bound in bounds.items() if name in wanted and wanted[name] is None}
+    if kind is Kind.HISTOGRAM and column == schema.label.name and schema.label.dtype == "int32":
+        wanted |= _one_bin_each(bounds, given)
+    missing = [name for name, value in wanted.items() if value is None]
+    if missing:
+        of_range = "The schema says no bounds of this column; values outside the range count as its ends."
+        of_ids = "For ids below 1024 of which those count that are 5 % of all: --bits 10 --fraction 0.05"
+        raise InputError(
+            f"{kind.value} of {column!r} needs {' and '.join(f'--{name}' for name in missing)}.",
+            hint=of_ids if kind is Kind.HEAVY_HITTERS else of_range,
+            code="usage",
+        )
+    match kind:
+        case Kind.COUNT:
+            return analytics.count(column)
+        case Kind.MEAN:
+            elements = {one.name: one.size for one in schema.features}
+            return analytics.mean(column, elements=elements.get(column, 1), **wanted)
+        case Kind.HISTOGRAM:
+            return analytics.histogram(column, **wanted)
+        case Kind.QUANTILES:
+            return analytics.quantiles(column, wanted.pop("levels"), **wanted)
+        case Kind.HEAVY_HITTERS:
+            return analytics.heavy_hitters(column, **wanted)
+
+
+def _bounds(schema: "DataSchema", column: str) -> dict[str, float | None]:
+    """Between which values a column lies, as the schema says it; a class counts as its index."""
+    label = schema.label
+    if column == label.name and label.classes is not None:
+        return {"low": 0.0, "high": len(label.classes) - 1.0}
+    known = next((one for one in schema.features if one.name == column), label)
+    return {"low": known.low, "high": known.high}
+
+
+def _one_bin_each(bounds: dict[str, float | None], given: dict[str, Any]) -> dict[str, Any]:
+    """The histogram of a label of whole numbers, where nothing else is asked: a bin for each of them."""
+    low, high = bounds["low"], bounds["high"]
+    if low is None or high is None or any(given[name] is not None for name in ("low", "high", "bins")):
+        return {}
+    count = round(high - low) + 1
+    return {"high": high + 1, "bins": count} if count <= _MOST_CLASSES else {}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Whose devices are asked, how many of them in a round and how many are enrolled, and what their rows are like."""
+
+    name: str
+    devices: int
+    enrolled: int
+    schema: "DataSchema"
+
+
+def _place(control: "Control", population: str | None, asked: int | None) -> _Place:
+    views = control.populations()
+    named = [view for view in views if population is None or view.name == population]
+    if len(named) != 1:
+        have = ", ".join(view.name for view in views[:8]) or "none"
+        raise NotFound(
+            f"Which population is asked is not said: this coordinator has {have}."
+            if population is None
+            else f"There is no population {population!r}; this coordinator has {have}.",
+            hint="Name it with --population; the first `coterie submit` or `coterie prepare --url` makes one."
+            if views
+            else "Make one: `coterie submit` an experiment, or `coterie prepare --url` a draft of the schema.",
+            code="population_unknown",
+        )
+    view = named[0]
+    devices = view.devices if asked is None else asked
+    if not devices:
+        raise ConfigurationError(
+            f"No device of {view.name} is enrolled, so how many are to be asked is not known.",
+            hint="Say how many will come, --asked N, or let them join first: `coterie client`.",
+            code="asked_missing",
+        )
+    return _Place(view.name, devices, view.devices, view.data_schema)
+
+
+def _elements(schema: "DataSchema", column: str) -> tuple[str, ...]:
+    """What the elements of a column are called: as the columns of its file, where these are named."""
+    feature = next((one for one in schema.features if one.name == column), None)
+    if feature is None or feature.size == 1:
+        return (column,)
+    return feature.columns if len(feature.columns) == feature.size else tuple(map(str, range(feature.size)))
+
+
+def _classes(schema: "DataSchema", column: str) -> tuple[str, ...]:
+    """What the values of a column are called, where they are classes."""
+    of_label = schema.label.classes if column == schema.label.name else None
+    return tuple(map(str, of_label or ()))
+
+
+def _levels(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--levels are numbers from 0 to 1 between commas, not {text[:64]!r}.",
+            hint="For example --levels 0.5,0.9",
+            code="usage",
+        ) from None
+
+
+def _refuse_idle(kind: Kind, given: dict[str, Any]) -> None:
+    """An option that the question does not have would pass for one that it heeds."""
+    for name, value in given.items():
+        if value is not None and name not in _TAKES[kind]:
+            takes = " ".join(f"--{one}" for one in _TAKES[kind])
+            hint = f"It takes {takes}." if takes else "It takes a column alone."
+            raise InputError(f"--{name} says nothing to {kind.value}.", hint=hint, code="usage")
+
+
+def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | LocalLevel | None":
+    """Raises InputError (``usage``) for options that would pass for protection where there is none."""
+    if epsilon is None:
+        for name, value in given.items():
+            if value is not None:
+                raise InputError(
+                    f"--{name} says nothing without --epsilon: the answer would have no noise.",
+                    hint=f"Add --epsilon, or leave --{name} out.",
+                    code="usage",
+                )
+        return None
+    from coterie.privacy.dp.privacy import LocalLevel, UserLevel
+
+    chosen: dict[str, Any] = {name: usual if given[name] is None else given[name] for name, usual in _PRIVACY.items()}
+    mechanism = chosen.pop("mechanism")
+    if mechanism is Mechanism.LOCAL:
+        return LocalLevel(mechanism="gaussian", epsilon=epsilon, **chosen)
+    return UserLevel(mechanism=mechanism.value, epsilon=epsilon, **chosen)
+
+
+def _follow(output: Output, run: "Run", rounds: int) -> None:
+    """Say of every round how it ended, as it ends."""
+    from coterie.cli.watch import ROUND_EVENTS, patiently
+
+    for event in patiently(run):
+        if event.type not in ROUND_EVENTS:
+            continue
+        data = dict(event.data)
+        output.event("round", **{name: value for name, value in data.items() if name != "event"})
+        said = f"Round {data['round']} of {rounds}: "
+        if data["state"] == "committed":
+            output.say(f"{said}{data.get('accepted', 0)} devices answered.")
+        else:
+            output.say(f"{said}abandoned, {data.get('detail') or data.get('cause')}.")
+
+
+def _cost(control: "Control", population: str, run: "Run") -> dict[str, Any] | None:
+    """What the population's ledger says that this question cost; None where it cost nothing."""
+    view = control.budget(population)
+    mine = next((one for one in view.experiments if one.experiment == run.id), None)
+    if mine is None:
+        return None
+    year = {"epsilon_year_spent": view.epsilon_year_spent, "delta_year": view.delta}
+    return {**mine.model_dump(mode="json", exclude={"experiment"}), **year}
+
+
+def _say_cost(output: Output, population: str, cost: dict[str, Any] | None) -> None:
+    if cost is None:
+        output.say("Without noise: exact sums, which can tell of one device what nobody else has; --epsilon adds some.")
+        return
+    paid, rounds = figure(cost["epsilon_spent"]), cost["rounds_spent"]
+    turns = "one round" if rounds == 1 else f"{rounds} rounds"
+    output.say(f"Paid from the ledger of {population}: ε {paid} at δ {cost['delta']:g}, for {turns}.")
+    year = figure(cost["epsilon_year_spent"])
+    output.say(f"All questions and experiments of 365 days: ε {year} at δ {cost['delta_year']:g}.")

@@ -1,0 +1,245 @@
+"""`coterie query` against a coordinator that is a program of its own, and devices in this process that answer it."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from test_flow import next_event, running
+
+from coterie.cli import main
+from coterie.cli.failures import BAD_INPUT, REMOTE, USAGE
+from coterie.cli.places import RESEARCHER_KEY
+from coterie.client_sdk.control.control import Control
+from coterie.client_sdk.control.submit import signing_key
+from coterie.client_sdk.device.agent import Agent
+from coterie.client_sdk.device.settings import AgentSettings
+from coterie.protocol.control import PolicyChange
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+Arrays = dict[str, NDArray[Any]]
+Program = Callable[..., tuple[int, str, str]]
+DEVICES = 6
+CLASSES = ("no", "mild", "grave")
+SCHEMA = DataSchema(
+    (
+        Feature(name="pulse", shape=(2,), low=0, high=200, columns=("calm", "busy")),
+        Feature(name="word", dtype="int32"),
+    ),
+    Label(name="ill", classes=CLASSES),
+)
+
+
+def rows(seed: int) -> Arrays:
+    """Rows as a device holds them."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    count = 40 + 5 * seed
+    return {
+        "pulse": generator.normal((60, 90), 12, (count, 2)).astype(np.float32),
+        "word": (generator.zipf(1.7, count) % 256).astype(np.int32),
+        "ill": generator.choice(CLASSES, count, p=(0.7, 0.2, 0.1)),
+    }
+
+
+PARTS = [rows(number) for number in range(DEVICES)]
+WHOLE = {name: np.concatenate([part[name] for part in PARTS]) for name in PARTS[0]}
+ROWS = len(WHOLE["ill"])
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a test asks. run: a command in this process. control: the administrator's, of the coordinator at url."""
+
+    url: str
+    run: Program
+    control: Control
+
+    def answer(self, *words: str) -> dict[str, Any]:
+        """The answer to a question, and beside it what the command said to people."""
+        code, out, err = self.run("query", *words, "--json")
+        assert code == 0, err
+        events = [json.loads(line) for line in out.splitlines()]
+        assert [event["event"] for event in events] == [
+            "submitted", *["round"] * events[-1]["rounds"], "answer",
+        ]  # fmt: skip
+        return events[-1]
+
+    def shown(self, *words: str) -> str:
+        """What people see of it."""
+        code, out, err = self.run("query", *words)
+        assert code == 0, err
+        return out
+
+
+@contextmanager
+def joined(url: str, token: str, folder: Path) -> Generator[None]:
+    """Devices that join with this token and work, in a loop of their own, until the end."""
+    agents = [
+        Agent(AgentSettings(url=url, folder=folder / f"device{number}", data=part, token=token))
+        for number, part in enumerate(PARTS)
+    ]
+    loop = asyncio.new_event_loop()
+
+    async def work() -> None:
+        try:
+            await asyncio.gather(*(agent.run() for agent in agents))
+        finally:
+            for agent in agents:
+                await agent.close()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(work()))
+    thread.start()
+    try:
+        yield
+    finally:
+        for agent in agents:
+            loop.call_soon_threadsafe(agent.stop)
+        thread.join(30)
+        loop.close()
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
+    """Runs a command in this process and folder; its exit code, output and words."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main.run(words)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def coordinator(
+    program: Program, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Generator[Asking]:
+    """A coordinator without any population."""
+    quick = {"COTERIE_RETRY_FLOOR_S": "0.02", "COTERIE_RETRY_IDLE_S": "0.02"}
+    with running("server", "--port", "0", "--json", cwd=tmp_path, environment={**environment, **quick}) as server:
+        url = next_event(server, "ready")["url"]
+        monkeypatch.setenv("COTERIE_URL", url)
+        token = (tmp_path / ".coterie/server/admin.token").read_text(encoding="utf-8").strip()
+        with Control(url, token=token) as control:
+            yield Asking(url, program, control)
+
+
+@pytest.fixture
+def people(coordinator: Asking, tmp_path: Path) -> Generator[Asking]:
+    """A population whose devices have joined and wait."""
+    control = coordinator.control
+    control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
+    token = control.enrolment_token("people").token
+    with joined(coordinator.url, token, tmp_path):
+        while control.population("people").devices < DEVICES:
+            threading.Event().wait(0.05)
+        yield coordinator
+
+
+def test_every_question_is_answered(people: Asking) -> None:
+    """Exactly, without noise; with ranges and classes as the population's schema has them."""
+    assert people.answer("count", "pulse")["answer"]["rows"] == ROWS
+    found = people.answer("mean", "pulse")
+    assert found["asked"] == DEVICES and found["privacy"] is None and found["aggregation"] == "open"
+    assert found["answer"]["mean"] == pytest.approx(WHOLE["pulse"].mean(axis=0), rel=1e-5)
+    assert found["answer"]["variance"] == pytest.approx(WHOLE["pulse"].var(axis=0), rel=1e-4)
+    counts = [int((WHOLE["ill"] == name).sum()) for name in CLASSES]
+    assert people.answer("histogram", "ill")["answer"]["counts"] == counts
+    shown = people.shown("histogram", "ill", "--secure-aggregation")
+    for name, count in zip(CLASSES, counts, strict=True):
+        assert any(line.split()[:2] == [name, str(count)] for line in shown.splitlines()), shown
+    assert "secure, semi_honest" in shown and "Without noise: exact sums" in shown
+    (median,) = people.answer("quantiles", "pulse", "--levels", "0.5", "--rounds", "2")["answer"]["quantiles"]
+    exact = float(np.quantile(WHOLE["pulse"], 0.5, method="inverted_cdf"))
+    assert median["lower"] <= exact < median["upper"] < median["lower"] + 0.1
+    words, times = np.unique(WHOLE["word"], return_counts=True)
+    frequent = {(int(word), int(count)) for word, count in zip(words, times, strict=True) if count >= 0.1 * ROWS}
+    hitters = people.answer("heavy-hitters", "word", "--bits", "8", "--fraction", "0.1")["answer"]
+    assert {tuple(pair) for pair in hitters["found"]} == frequent and len(frequent) > 1
+
+
+def test_noise_is_stated_and_paid_from_the_ledger_until_nothing_is_left(people: Asking) -> None:
+    private = ("--epsilon", "60", "--delta", "1e-6", "--clip", "100")
+    found = people.answer("count", "pulse", *private)
+    assert 0 < found["answer"]["error"] < 100
+    assert abs(found["answer"]["rows"] - ROWS) < 6 * found["answer"]["error"]
+    assert abs(found["answer"]["shortened"]["clients"]) < 6 * found["answer"]["shortened"]["error"]
+    (spent,) = people.control.budget("people").experiments
+    assert found["privacy"]["epsilon_spent"] == spent.epsilon_spent == pytest.approx(60)
+    assert (spent.experiment, found["privacy"]["rounds_spent"]) == (found["experiment"], 1)
+
+    together = ("--mechanism", "discrete_gaussian", "--secure-aggregation")
+    shown = people.shown("mean", "pulse", *private, *together)
+    assert "calm" in shown and "busy" in shown and "a standard error, of noise alone" in shown
+    (paid,) = (one for one in people.control.budget("people").experiments if one.experiment != spent.experiment)
+    assert f"Paid from the ledger of people: ε {paid.epsilon_spent:.4f} at δ 1e-06, for one round" in shown
+    assert "devices have more than the clip of 100 rows" in shown
+    shown = people.shown("quantiles", "pulse", *private, "--levels", "0.5")
+    assert "Round 6 of 6: 6 devices answered." in shown and "a probability of 95 % at least" in shown
+
+    people.control.change_policy("people", PolicyChange(max_epsilon_per_year=150.0, delta=1e-6))
+    code, out, _ = people.run("query", "count", "pulse", *private, "--json")
+    assert code == REMOTE and json.loads(out)["code"] == "budget_year"
+    code, out, _ = people.run("query", "count", "pulse", "--json")
+    assert code == REMOTE and "differential privacy" in json.loads(out)["message"]
+
+
+WRONG = {
+    "count pulse --delta 1e-6": (USAGE, "usage", "--delta says nothing without --epsilon"),
+    "count pulse --mechanism local": (USAGE, "usage", "--mechanism says nothing without --epsilon"),
+    "count pulse --bins 3": (USAGE, "usage", "It takes a column alone"),
+    "mean pulse --levels 0.5": (USAGE, "usage", "It takes --low --high"),
+    "quantiles pulse --levels half": (USAGE, "usage", "--levels are numbers from 0 to 1 between commas"),
+    "median pulse": (USAGE, "usage", "count"),
+    "count pulse --asked 0": (USAGE, "usage", "--asked"),
+}
+ASKED_WRONG = {
+    "count nothing --asked 3": (BAD_INPUT, "query_invalid", "the schema has pulse, word, ill"),
+    "histogram word --asked 3": (USAGE, "usage", "needs --low and --high"),
+    "heavy-hitters word --asked 3": (USAGE, "usage", "--bits 10 --fraction 0.05"),
+    "histogram pulse --asked 3 --low 5 --high 1": (BAD_INPUT, "query_invalid", "high"),
+    "quantiles pulse --asked 3 --levels 1.5": (BAD_INPUT, "query_invalid", "level"),
+    "count pulse --asked 3 --min-updates 4": (BAD_INPUT, "message_invalid", "lower min_updates or raise cohort"),
+    "count pulse --asked 3 --epsilon 1 --mechanism skellam": (BAD_INPUT, "experiment_combination", "secure"),
+    "count pulse --asked 3 --epsilon 0": (BAD_INPUT, "privacy_invalid", "epsilon must be a number above 0"),
+    "count pulse": (BAD_INPUT, "asked_missing", "--asked N"),
+    "count pulse --population others": (REMOTE, "population_unknown", "this coordinator has people"),
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_no_coordinator_need_be_asked_about_is_refused(program: Program, words: str) -> None:
+    _refused(program, words, *WRONG[words])
+
+
+def test_what_does_not_fit_the_population_is_refused(coordinator: Asking) -> None:
+    _refused(coordinator.run, "count pulse", REMOTE, "population_unknown", "coterie prepare --url")
+    coordinator.control.ensure_population("people", SCHEMA)
+    for words, told in ASKED_WRONG.items():
+        _refused(coordinator.run, words, *told)
+    assert coordinator.control.experiments() == []
+
+
+def test_a_question_that_nobody_answers_says_so(coordinator: Asking) -> None:
+    coordinator.control.ensure_population("people", SCHEMA)
+    words = "count pulse --asked 1 --deadline 0.2"
+    told = _refused(coordinator.run, words, BAD_INPUT, "query_unanswered", "Only 0 of the 1 rounds")
+    assert "deadline" in told["hint"]
+
+
+def _refused(run: Program, words: str, code: int, reason: str, said: str) -> dict[str, Any]:
+    ended, out, _ = run("query", *words.split(), "--json")
+    told = json.loads(out.splitlines()[-1])
+    assert (ended, told["code"]) == (code, reason), (words, told)
+    assert said in f"{told['message']} {told['hint']}", (words, told)
+    return told
