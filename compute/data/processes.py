@@ -9,8 +9,9 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any
 
@@ -27,28 +28,36 @@ _LARGEST = (32 << 20) - (64 << 10)
 class Processes(Workers):
     """``count`` processes, started by ``spawn``, of which each ends with its parent, however that ends.
 
-    ahead: how many pieces will be begun and not taken at a time. Pieces go to the processes in turn. Arrays of a piece
-    are views of shared memory, which is used again when the last of them is gone; who keeps many of them gets copies.
+    ahead: how many pieces will be begun and not taken at a time. A piece goes to the process that has the fewest to
+    make, so that a core with other things to do holds up nobody but itself. Arrays of a piece are views of shared
+    memory, which is used again when the last of them is gone; who keeps many of them gets copies.
     Raises ArgumentValueError for a pipeline that cannot be sent to a process.
     """
 
     def __init__(self, making: Making, count: int, ahead: int) -> None:
         self._lender = Lender(ahead + HELD)
-        self._turn = 0
         try:
             self._workers = [_Worker(making, self._lender.slots) for _ in range(count)]
         except Exception as error:  # multiprocessing raises many kinds for what it cannot send
             raise _unsent(error) from error
 
     def submit(self, piece: Piece) -> Callable[[], Made]:
-        worker = self._workers[self._turn]
-        self._turn = (self._turn + 1) % len(self._workers)
+        self._take_answers()
+        worker = min(self._workers, key=_Worker.load)
         asked = worker.ask(piece, self._lender.lend())
         return lambda: self._result(worker.answer(asked), asked.slot)
 
+    def _take_answers(self) -> None:
+        """Those that are here, so that it is known who has the fewest pieces to make."""
+        while there := wait([worker.connection for worker in self._workers if worker.load()], 0):
+            for worker in self._workers:
+                if worker.connection in there:
+                    worker.take_answer()
+
     def _result(self, answer: Made | _Raised, slot: Slot) -> Made:
         if isinstance(answer, _Raised):
-            answer.error.add_note(answer.trace)
+            if answer.trace:
+                answer.error.add_note(answer.trace)
             raise answer.error
         unpacked = unpack if self._lender.free else unpack_copies
         return _mapped(answer, lambda columns: unpacked(columns, slot.bytes))
@@ -73,7 +82,7 @@ class _Worker:
 
     def __init__(self, making: Making, slots: Slots | None) -> None:
         context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, making, slots), daemon=True)
         self._asked: deque[_Asked] = deque()
         with theirs:
@@ -82,7 +91,7 @@ class _Worker:
     def ask(self, piece: Piece, slot: Slot) -> _Asked:
         """Give a piece to the process. Raises ArgumentValueError for one that cannot be sent."""
         try:
-            self._connection.send((piece, slot.number))
+            self.connection.send((piece, slot.number))
         except OSError as error:
             raise _lost() from error
         except Exception as error:  # whatever the values of sync points raise
@@ -90,20 +99,30 @@ class _Worker:
         self._asked.append(_Asked(slot))
         return self._asked[-1]
 
+    def load(self) -> int:
+        """Pieces that it was given and has not answered, as far as answers have been taken."""
+        return len(self._asked)
+
     def answer(self, asked: _Asked) -> Made | _Raised:
-        """Wait for the answer. Raises DataError where the process has ended."""
+        """Wait for the answer."""
         while asked.answer is None:
-            try:
-                self._asked[0].answer = self._connection.recv()
-            except (EOFError, OSError) as error:
-                raise _lost() from error
-            self._asked.popleft()
+            self.take_answer()
         return asked.answer
+
+    def take_answer(self) -> None:
+        """Wait for the next answer. Where the process has ended, that is the answer to all that it was asked."""
+        try:
+            answer: Made | _Raised = self.connection.recv()
+        except (EOFError, OSError):
+            while self._asked:
+                self._asked.popleft().answer = _Raised(_lost(), "")
+        else:
+            self._asked.popleft().answer = answer
 
     def tell_to_end(self) -> None:
         """Let it finish the piece that it is at, and no other."""
         try:
-            self._connection.send(None)
+            self.connection.send(None)
         except OSError:  # it has ended already
             pass
 
@@ -111,15 +130,15 @@ class _Worker:
         """Until the process is gone. It may want to be rid of an answer first."""
         try:
             while True:
-                self._connection.recv_bytes()
+                self.connection.recv_bytes()
         except (EOFError, OSError):
             self._process.join()
-            self._connection.close()
+            self.connection.close()
 
 
 @dataclass(frozen=True)
 class _Raised:
-    """What the work raised, and where."""
+    """What the work raised, and where, if that is known."""
 
     error: Exception
     trace: str
@@ -140,6 +159,7 @@ def _mapped(made: Made, change: Callable[[Mapping[str, Any]], dict[str, Any]]) -
 def _work(connection: Connection, making: Making, slots: Slots | None) -> None:
     """What a process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent hears it, too, and decides
+    _let_others_begin()
     _keep_memory()
     asked: SimpleQueue[tuple[Piece, int | None] | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, asked), daemon=True).start()
@@ -164,6 +184,15 @@ def _listen(connection: Connection, asked: SimpleQueue[tuple[Piece, int | None] 
         connection.recv()
     except (EOFError, OSError):
         os._exit(1)
+
+
+def _let_others_begin() -> None:
+    """Take no core from the parent, which gives this process its next piece and so wakes it: it would wait for some
+    milliseconds to go on. The share of the processor stays that of any process.
+    """
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):  # where a container forbids it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _keep_memory() -> None:

@@ -73,6 +73,19 @@ def fail_at_seven(value: Any) -> Any:
     return value
 
 
+def through(gate: Any) -> int:
+    """The process that works on the row, once the file is there for which it waits, if for any."""
+    until = time.monotonic() + 20
+    while gate and not os.path.exists(gate) and time.monotonic() < until:
+        time.sleep(0.005)
+    return os.getpid()
+
+
+def policy(value: Any) -> int:
+    """How the system shares the processor with this thread."""
+    return os.sched_getscheduler(0)
+
+
 def die_at_seven(value: Any) -> Any:
     if value == 7:
         os._exit(3)

@@ -1,14 +1,18 @@
 """One worker or many, threads or processes: the same rows in the same order."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coterie.compute.data.workers import Crew
+from coterie.compute.data.processes import Processes
+from coterie.compute.data.stage import Address, Memory
+from coterie.compute.data.workers import Crew, Making, Piece
 from coterie.errors import ArgumentValueError, DataError
 from tests.compute.data import pipelines
 from tests.compute.data.pipelines import Delay, augmented, numbered, same
@@ -55,6 +59,35 @@ def test_an_error_comes_where_its_batch_would_have_come_and_ends_the_stream(crew
         next(stream)
     assert (caught.value.reason, caught.value.details) == ("data_step", {"row": 8})
     assert list(stream) == [] and stream.state()["step"] == 3
+
+
+@pytest.mark.capability("F12", "F9")
+def test_a_process_that_is_late_holds_up_its_own_pieces_and_no_others(tmp_path: Path) -> None:
+    """Two processes, of which one is at the first row until a file is there: the other makes all behind it."""
+    gate = tmp_path / "gate"
+    batched = pipelines.Dataset.of(pipelines.ArraySource({"gate": [str(gate), *[""] * 6]})).map(
+        pipelines.through, "gate"
+    )
+    rows = batched.batch(1)
+    pieces = [Piece(rows.stage.locate(Address.span(0, n, n + 1), Memory()), {}, (0, n)) for n in range(7)]
+    workers = Processes(Making(rows.stage, rows.batching), 2, 8)
+    try:
+        late = workers.submit(pieces[0])
+        quick = [workers.submit(piece)() for piece in pieces[1:]]
+        gate.touch()
+        by = {int((made.batch or {})["gate"][0]) for made in quick}
+        assert len(by) == 1 and int((late().batch or {})["gate"][0]) not in by
+    finally:
+        gate.touch()
+        workers.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux knows tasks that do not interrupt others")
+@pytest.mark.capability("F12")
+def test_processes_do_not_interrupt_who_gives_them_work() -> None:
+    policies = numbered(4).map(pipelines.policy, "id").batch(1).workers(1, "processes")
+    assert {int(batch["id"][0]) for batch in policies} == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 @pytest.mark.capability("F12")
