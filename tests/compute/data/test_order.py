@@ -38,6 +38,27 @@ def test_random_numbers_are_known_and_depend_on_all_four_numbers() -> None:
     assert len({int(other.words(1)[0]) for other in others} | {int(first[0])}) == 5
 
 
+@given(
+    st.integers(-(2**63), 2**64), st.integers(0, 2**40), st.integers(0, 2**63), st.integers(0, 2**63),
+    st.lists(st.integers(0, 6), max_size=12),
+)  # fmt: skip
+def test_single_words_are_those_of_numpy_in_whatever_portions_they_are_drawn(
+    seed: int, step: int, epoch: int, position: int, portions: list[int]
+) -> None:
+    """A portion of nothing stands for a single word."""
+    key, counter = np.array([seed % 2**64, step], np.uint64), np.array([0, 0, position, epoch], np.uint64)
+    stream, drawn = RandomStream(seed, step, epoch, position), list[int]()
+    for portion in portions:
+        drawn += stream.words(portion).tolist() if portion else [stream.word()]
+    assert drawn == np.random.Philox(key=key, counter=counter).random_raw(len(drawn)).tolist()
+
+
+def test_one_number_is_the_first_of_an_array() -> None:
+    for position in range(50):
+        alone, array = RandomStream(1, 2, 3, position), RandomStream(1, 2, 3, position)
+        assert alone.uniform(-0.3, 1.7) == array.uniform(-0.3, 1.7, (1,))[0]
+
+
 def test_random_numbers_lie_where_they_should() -> None:
     stream = RandomStream(0, 0, 0, 0)
     numbers = stream.uniform(-2.0, 3.0, (50, 40))
