@@ -117,10 +117,15 @@ def _each(pixels: NDArray, factor: np.float32, shift: np.float32) -> NDArray:
     """``pixels * factor + shift`` in their dtype: integers are rounded and kept in their range."""
     if pixels.dtype.kind not in "iu":
         return (pixels * factor + shift).astype(pixels.dtype)
+    # A mirrored image is a view that goes backwards, which NumPy copies pixel by pixel: it is worked on as it lies, and
+    # mirrored again.
+    forwards = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in pixels.strides)
     limits = np.iinfo(pixels.dtype)
-    values = pixels.astype(np.float32, order="C")
+    values = pixels[forwards].astype(np.float32, order="C")
     values *= factor
-    values += shift
+    if shift:
+        values += shift
     np.rint(values, out=values)
-    np.clip(values, limits.min, limits.max, out=values)
-    return values.astype(pixels.dtype)
+    if shift or factor > 1:
+        np.clip(values, limits.min, limits.max, out=values)
+    return values.astype(pixels.dtype)[forwards]

@@ -10,6 +10,9 @@ from coterie.compute.data.transforms.checks import number, require
 from coterie.compute.ir import NDArray
 from coterie.errors import DataError
 
+# Images have one, three or four.
+_CHANNELS = 4
+
 
 @final
 @dataclass(frozen=True)
@@ -41,8 +44,9 @@ class Normalise(Transform):
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
         if given.ndim < 2 or mean.ndim + std.ndim == 0:
             return (given.astype(np.float32) - mean) / std
-        # NumPy goes along the last axis, which for images is three numbers long: a whole line at a time is five times
-        # as fast.
+        if given.ndim == 3 and given.shape[-1] <= _CHANNELS:
+            return _planes(given, mean, std)
+        # NumPy goes along the last axis, which may be short: a whole line at a time is several times as fast.
         places = np.zeros(given.shape[-2:], np.float32)
         lines = given.astype(np.float32, order="C").reshape(*given.shape[:-2], -1)
         lines -= (places + mean).reshape(-1)
@@ -86,3 +90,17 @@ class Pad(Transform):
         padded = np.full((self.length, *array.shape[1:]), self.value, array.dtype)
         padded[: len(array)] = array[: self.length]
         return padded
+
+
+def _planes(image: NDArray, mean: NDArray, std: NDArray) -> NDArray:
+    """An image [H, W, C] normalised. In memory a channel lies behind the other, as what comes next mostly wants it: a
+    channel is all one sum and one division, and turning the image to [C, H, W] costs nothing any more.
+    """
+    channels = image.shape[-1]
+    mean, std = np.broadcast_to(mean, channels), np.broadcast_to(std, channels)
+    # Bytes are turned before they are numbers of four bytes each.
+    planes = np.array(image.transpose(2, 0, 1), order="C").astype(np.float32, copy=False)
+    for plane, one_mean, one_std in zip(planes, mean, std, strict=True):
+        plane -= one_mean
+        plane /= one_std
+    return planes.transpose(1, 2, 0)

@@ -125,6 +125,33 @@ def test_known_answers(number: int) -> None:
 
 
 @pytest.mark.capability("F6")
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+@pytest.mark.parametrize("lies", ["straight", "mirrored", "upside down", "cut out", "channels first"])
+def test_an_image_is_changed_alike_however_it_lies_in_memory(dtype: str, channels: int, lies: str) -> None:
+    whole = RNG.integers(0, 256, (9, 11, channels)).astype(dtype)
+    turned = np.ascontiguousarray(whole.transpose(2, 0, 1)).transpose(1, 2, 0)
+    views = {"straight": whole, "mirrored": whole[:, ::-1], "upside down": whole[::-1], "cut out": whole[2:7, 1:9]}
+    image = views.get(lies, turned)
+    before, plain = image.copy(), np.ascontiguousarray(image)
+    mean, std = np.arange(channels, dtype=np.float32) + 0.3, np.arange(channels, dtype=np.float32) + 1.7
+    normalised = transforms.Normalise(tuple(mean.tolist()), tuple(std.tolist())).apply(image, context())
+    assert normalised.dtype == np.float32 and not np.shares_memory(normalised, image)
+    np.testing.assert_array_equal(normalised, (plain.astype(np.float32) - mean) / std)
+    for position in range(4):  # brighter and darker
+        for operation in (transforms.RandomBrightness(0.9), transforms.RandomContrast(0.9)):
+            found = operation.apply(image, context(position))
+            assert found.dtype == image.dtype
+            np.testing.assert_array_equal(found, operation.apply(plain, context(position)))
+    factor = np.float32(context().random.uniform(0.1, 1.9))
+    if image.dtype.kind != "f":
+        limits = np.iinfo(image.dtype)
+        wanted = np.clip(np.rint(plain.astype(np.float32) * factor), limits.min, limits.max)
+        np.testing.assert_array_equal(transforms.RandomBrightness(0.9).apply(image, context()), wanted)
+    np.testing.assert_array_equal(image, before)
+
+
+@pytest.mark.capability("F6")
 def test_a_tone_is_where_it_sounds() -> None:
     tone = np.sin(2 * np.pi * 5 * np.arange(512) / 64)
     power = transforms.Spectrogram(64, 32).apply(tone, context())
