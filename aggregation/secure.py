@@ -8,7 +8,7 @@ bytes, so it may be repeated after a restart.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -222,7 +222,7 @@ def version_of(
         server=server,
         state=state,
     )
-    return NextVersion(weights=after.weights, state={**after.state, **summed.state}, step_norm=after.step_norm)
+    return replace(after, state={**after.state, **summed.state})
 
 
 def secure_aggregate(

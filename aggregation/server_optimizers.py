@@ -54,7 +54,7 @@ def server_sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimizer:
 
     def update(delta: Vector, state: State) -> tuple[Vector, State]:
         if not momentum:
-            return lr * delta, {}
+            return delta if lr == 1 else lr * delta, {}
         velocity = momentum * state["velocity"] + delta
         return lr * velocity, {"velocity": velocity}
 

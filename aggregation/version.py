@@ -28,12 +28,18 @@ _LOST = "broadcast/lost"
 @dataclass(frozen=True, kw_only=True)
 class NextVersion:
     """weights: the new version, float32, flat as the layout orders it. state: the server's state for the next round,
-    empty when the rules keep none. step_norm: Euclidean length of the change.
+    empty when the rules keep none. step: the change, before the weights are rounded to float32.
     """
 
     weights: npt.NDArray[np.float32] = field(repr=False)
     state: State = field(repr=False)
-    step_norm: float
+    step: Vector = field(repr=False)
+
+    @property
+    def step_norm(self) -> float:
+        """Euclidean length of the step."""
+        # A scalar product by BLAS would wake threads that take the cores of others.
+        return math.sqrt(np.einsum("i,i->", self.step, self.step))
 
 
 def next_version(
@@ -76,8 +82,7 @@ def next_version(
         order = _as_in_files(manifest.layout)
         new[order] = coarse(base[order], wanted[order])
         kept = {**kept, _LOST: wanted - new}
-    # A scalar product by BLAS would wake threads that take the cores of others.
-    return NextVersion(weights=new, state=kept, step_norm=math.sqrt(np.einsum("i,i->", step, step)))
+    return NextVersion(weights=new, state=kept, step=step)
 
 
 def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, state: State) -> tuple[Vector, State]:
