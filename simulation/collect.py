@@ -5,7 +5,7 @@ them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coterie import errors
 from coterie.aggregation.going_on import going_on, judging, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.reducers import Accumulator, reducer
+from coterie.aggregation.reducers import Accumulator, Reducer, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.aggregation.staleness import freshness
 from coterie.aggregation.update_sections import drift_of, join, length_of, means_of, nothing_usable, reads_drift, split
@@ -23,12 +23,16 @@ from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import read_update
 from coterie.simulation.engines.engine import HELD
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import Begun, Shares
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Trained
 
-# So many rows of float64 stay in a core's second-level cache.
+# Updates that are folded together: those of one fold and those that come meanwhile are what an engine holds.
+_GROUP = HELD // 2
+# A group of rows of float64 of this length stays in a core's second-level cache.
 _BLOCK = 1 << 15
+# Threads whose updates one more thread can fold while they make the next ones.
+_SERVED = 2
 _REDUCERS = {"weighted_mean": "mean", "sum": "sum"}
 
 
@@ -57,10 +61,11 @@ class Lag:
 class Collector:
     """Takes the updates of one round, in the order in which the engine gives them, and makes a version of them.
 
-    Updates are folded into one float64 sum per section, eight at a time. A rule that must see every update keeps them.
+    Updates are folded into one float64 sum per section, four at a time. A rule that must see every update keeps them.
 
     A fold reads each update from memory once, block by block, and adds a block of all of them in one product with their
-    weights: a third of the time of adding them one by one. Threads share the blocks, so that none waits for a fold.
+    weights: a third of the time of adding them one by one. It is done by the run's threads, while the next updates
+    come: by few of them, since each step over a block needs the interpreter, which clients need too.
     """
 
     def __init__(
@@ -92,12 +97,22 @@ class Collector:
         self._held: list[tuple[int, Mapping[str, NDArray[Any]], float]] = []
         self._weight = 0.0
         self._clients = 0
+        self._taken = 0
         self._refused: list[str] = []
+        self._folds_begun: list[Begun] = []
 
     def add(self, trained: Trained, lag: Lag | None = None) -> bool:
         """Check the whole update, then hold it until there are enough to fold. An unusable one is counted as rejected,
         never half added. lag: None for an update of the round's own version. Whether it is usable.
         """
+        usable = self._take(trained, lag)
+        self._taken += 1
+        # Counted with those that are not usable: an engine counts them too, before it overwrites what it gave.
+        if self._taken == _GROUP:
+            self._fold(-(-self._shares.threads // (_SERVED + 1)))
+        return usable
+
+    def _take(self, trained: Trained, lag: Lag | None) -> bool:
         base = self._base if lag is None else lag.base
         try:
             sections = checked(self._manifest, trained, base)
@@ -112,19 +127,27 @@ class Collector:
         self._held.append((trained.number, sections, weight))
         self._weight += weight
         self._clients += 1
-        if len(self._held) == HELD:
-            self._fold()
         return True
 
     def flush(self) -> None:
         """Hold none of the arrays given so far any longer: an engine may overwrite them from now on."""
-        if self._held:
-            self._fold()
+        self._fold(self._shares.threads)
+        self._await_folds()
 
-    def _fold(self) -> None:
-        weights = np.array([weight for _, _, weight in self._held], np.float64)
+    def _await_folds(self) -> None:
+        for begun in self._folds_begun:
+            begun.wait()
+        self._folds_begun = []
+
+    def _fold(self, threads: int) -> None:
+        """Begin to fold what is held, when what was held before is folded: sums grow in the order of the updates."""
+        self._await_folds()
+        held, self._held, self._taken = self._held, [], 0
+        if not held:
+            return
+        weights = np.array([weight for _, _, weight in held], np.float64)
         if not self._folds:
-            for number, sections, weight in self._held:
+            for number, sections, weight in held:
                 if number == self._trusted:
                     # By this the others are judged; it is none of them.
                     self._root = join(self._means, sections) if weight else None
@@ -134,9 +157,8 @@ class Collector:
             if spec.reduction == "weighted_mean" and not self._folds:
                 continue
             factors = weights if spec.reduction == "weighted_mean" else np.ones_like(weights)
-            vectors = [sections[spec.name] for _, sections, _ in self._held]
-            fold(self._sums[spec.name], vectors, factors, self._shares)
-        self._held = []
+            vectors = [sections[spec.name] for _, sections, _ in held]
+            self._folds_begun.append(fold(self._sums[spec.name], vectors, factors, self._shares, threads))
 
     def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
         """The next version. Raises errors.UpdateRefused as `aggregate_updates` does."""
@@ -145,7 +167,7 @@ class Collector:
             raise nothing_usable(len(self._refused), self._refused)
         self.flush()
         sections = {
-            name: self._rules[name].result(Accumulator(total, self._weight, self._clients))
+            name: settled(self._rules[name], Accumulator(total, self._weight, self._clients), self._shares)
             for name, total in self._sums.items()
         }
         beside: State = {}
@@ -201,10 +223,14 @@ def _joined(specs: Sequence[SectionSpec], sections: Mapping[str, NDArray[Any]]) 
 
 
 def fold(
-    total: NDArray[np.float64], vectors: Sequence[NDArray[Any]], weights: NDArray[np.float64], shares: Shares
-) -> None:
-    """Add the vectors times their weights to the total. Every number is float64 before it is multiplied. How the blocks
-    are shared changes no bit.
+    total: NDArray[np.float64],
+    vectors: Sequence[NDArray[Any]],
+    weights: NDArray[np.float64],
+    shares: Shares,
+    threads: int,
+) -> Begun:
+    """Begin to add the vectors times their weights to the total. Every number is float64 before it is multiplied. How
+    the blocks are shared among so many threads changes no bit.
     """
 
     def add(starts: range) -> None:
@@ -216,4 +242,16 @@ def fold(
                 row[:] = vector[start : start + into.size]
             into += weights @ block
 
-    shares.each(add, range(0, total.size, _BLOCK))
+    return shares.begin(add, range(0, total.size, _BLOCK), threads)
+
+
+def settled(rule: Reducer, sums: Accumulator, shares: Shares) -> NDArray[np.float64]:
+    """The rule's result from sums, in their place, block by block: for a rule that sees each element alone."""
+
+    def settle(starts: range) -> None:
+        for start in starts:
+            part = sums.total[start : start + _BLOCK]
+            part[:] = rule.result(replace(sums, total=part))
+
+    shares.begin(settle, range(0, sums.total.size, _BLOCK), shares.threads).wait()
+    return sums.total

@@ -1,36 +1,50 @@
-"""One piece of numeric work, shared among threads: NumPy releases the interpreter's lock while it computes."""
+"""The threads of a run: clients work in them, and what becomes of their updates is computed in them. NumPy and ONNX
+Runtime release the interpreter's lock while they compute.
+
+There is one pool for both, so that no more threads compute than were asked for: they would take each other's cores and
+caches.
+"""
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 
-class Shares:
-    """So many threads, the caller's among them, but no more than there are cores."""
+@dataclass(frozen=True)
+class Begun:
+    """Work that threads are at, in parts."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = min(threads, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(self._threads - 1) if self._threads > 1 else None
+    parts: "Sequence[Future[None]]" = ()
 
-    def each(self, work: Callable[[range], None], places: range) -> None:
-        """Do the work at all places, of which every thread gets a share that lies together. Raises what the work does,
-        when all of it has ended.
-        """
-        count = min(self._threads, len(places))
-        if self._pool is None or count < 2:
-            work(places)
-            return
-        cuts = [len(places) * share // count for share in range(count + 1)]
-        first, *others = (places[low:high] for low, high in zip(cuts, cuts[1:], strict=False))
-        running = [self._pool.submit(work, share) for share in others]
-        try:
-            work(first)
-        finally:
-            failed = [future.exception() for future in running]
+    def wait(self) -> None:
+        """Wait until all of it has ended. Raises what it raises."""
+        failed = [part.exception() for part in self.parts]
         for error in filter(None, failed):
             raise error
 
+
+class Shares:
+    """So many threads, started when there is work for them. pool: None for a single one, which is the caller's."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.pool = ThreadPoolExecutor(threads, "coterie-simulation") if threads > 1 else None
+
+    def begin(self, work: Callable[[range], None], places: range, threads: int) -> Begun:
+        """Let so many threads, but no more than there are cores, do the work at all places, in shares that lie
+        together, after what they have been given before. Without threads, and for a single place, it is done when this
+        returns.
+        """
+        if self.pool is None or len(places) < 2:
+            work(places)
+            return Begun()
+        count = min(threads, self.threads, os.cpu_count() or 1, len(places))
+        cuts = [len(places) * share // count for share in range(count + 1)]
+        shares = (places[low:high] for low, high in zip(cuts, cuts[1:], strict=False))
+        return Begun([self.pool.submit(work, share) for share in shares])
+
     def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        """End the threads, after what they are at. Safe to call twice."""
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)

@@ -154,6 +154,7 @@ def simulate_full(
     if place is not None:
         make_folder(place)
     versions = Versions(compiled.plan.manifest.layout, place)
+    shares = Shares(workers)
     setting = Setting(
         name=engine,
         experiment=experiment,
@@ -162,13 +163,14 @@ def simulate_full(
         trainer=trainer or PLAN_TRAINER,
         workers=workers,
         threads=1,
+        shares=shares,
     )
     initial = versions.add_tensors(compiled.initial)
     kept = None if place is None else _checkpoints(place, experiment, compiled.plan, initial, len(population))
     if resume and kept is None:
         raise ConfigurationError("Only a run with a folder can be resumed.", code="resume_without_folder")
     found = kept.load() if resume and kept is not None else None
-    with closing(open_engine(setting)) as opened, closing(Shares(workers)) as shares:
+    with closing(shares), closing(open_engine(setting)) as opened:
         if kept is not None and found is None:
             kept.clear()
         rounds = Rounds(

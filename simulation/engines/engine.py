@@ -10,6 +10,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.client_sdk.device.trainers.base import Tensors, Trainer
 from coterie.errors import ConfigurationError
 from coterie.simulation.population import Client
+from coterie.simulation.shares import Shares
 from coterie.simulation.work import Assignment, Measured, Trained
 
 HELD = 8
@@ -40,7 +41,8 @@ class Engine(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """What an engine is made from. name: as the user wrote it. trainer: a value, or where a worker finds one
-    (``module:attribute``). workers: how many clients work at once; threads: of each.
+    (``module:attribute``). workers: how many clients work at once; threads: of each. shares: the run's threads, one for
+    each worker.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Setting:
     trainer: Trainer | str
     workers: int
     threads: int
+    shares: Shares
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TypeVar
 
 import numpy as np
@@ -22,13 +22,12 @@ _LARGE = 31 << 20
 
 
 class Threads:
-    """One thread for each worker; with a single worker, none beside the caller's."""
+    """Clients in the threads of the run; with a single worker, in the caller's."""
 
     def __init__(self, setting: Setting) -> None:
         self._workplace = Workplace(setting.plan, setting.frozen, resolve_trainer(setting.trainer))
         np.empty(_LARGE, np.uint8)
-        self._workers = setting.workers
-        self._pool = ThreadPoolExecutor(setting.workers) if setting.workers > 1 else None
+        self._shares = setting.shares
 
     def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
         """See `Engine`."""
@@ -47,20 +46,19 @@ class Threads:
         return self._each(work, clients)
 
     def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        """Nothing was started here: the threads are the run's."""
 
     def _each(self, work: Callable[[Client], Result], clients: Sequence[Client]) -> Iterator[Result]:
         """In the order of the clients; one result more than there are workers may wait to be taken."""
-        if self._pool is None:
+        pool = self._shares.pool
+        if pool is None:
             yield from map(work, clients)
             return
         waiting: deque[Future[Result]] = deque()
         try:
             for client in clients:
-                waiting.append(self._pool.submit(work, client))
-                if len(waiting) > self._workers:
+                waiting.append(pool.submit(work, client))
+                if len(waiting) > self._shares.threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

@@ -157,6 +157,7 @@ def test_the_update_of_a_fit_is_the_difference_it_made_and_its_means_become_sums
     assert not compiled.initial["w"].any(), "fit gets copies"
     assert result.metrics(compiled.plan).sums == {"examples": 29.0, "loss": 14.5, "accuracy": 7.25}
     assert (result.weight, result.steps) == (29, 4)
+    assert result.finite == {"delta"}
 
 
 def wrong(**changes: Any) -> ExternalTrainer:

@@ -54,6 +54,17 @@ def test_updates_that_cannot_be_used_are_left_out_by_every_engine(secure: bool) 
     assert not same(expected.weights, simulate_full(wanted, clients).weights)
 
 
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_updates_among_many_that_cannot_be_used_are_folded_before_their_memory_is_used_again(rule: str) -> None:
+    """An engine counts those that are left out too, before it overwrites an update that it gave."""
+    policy = RoundPolicy(rounds=1, cohort=30, min_updates=10, evaluate_every=0)
+    wanted = experiment(rounds=policy, reducer=rule, secure_aggregation=False)
+    expected = simulate_full(wanted, CLIENTS * 5, trainer=SPOILS)
+    found = simulate_full(wanted, CLIENTS * 5, engine="processes", workers=1, trainer="test_engines:SPOILS")
+    assert len(expected.history.committed) == 1
+    assert same(expected.weights, found.weights)
+
+
 def test_an_unknown_engine_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="no engine 'fibers'") as told:
         simulate(experiment(), CLIENTS, engine="fibers")

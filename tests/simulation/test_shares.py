@@ -1,12 +1,14 @@
 """Work that threads share: every place is done once, and it does not matter how many threads there are."""
 
-from threading import Lock
+from threading import Event, Lock, current_thread
 
 import numpy as np
 import pytest
 
+from coterie.aggregation.reducers import Accumulator, reducer
+from coterie.errors import UpdateRefused
 from coterie.simulation import shares
-from coterie.simulation.collect import fold
+from coterie.simulation.collect import fold, settled
 from coterie.simulation.shares import Shares
 
 
@@ -16,18 +18,19 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("places", [range(0), range(1), range(5, 90, 7), range(8)])
-def test_every_place_is_in_one_share_and_shares_lie_together(threads: int, places: range) -> None:
+def test_every_place_is_in_one_share_and_shares_lie_together(threads: int, most: int, places: range) -> None:
     shared, lock, taken = Shares(threads), Lock(), list[range]()
 
     def work(share: range) -> None:
         with lock:
             taken.append(share)
 
-    shared.each(work, places)
+    shared.begin(work, places, most).wait()
     shared.close()
     assert [place for share in sorted(taken, key=lambda share: share.start) for place in share] == list(places)
-    assert len(taken) == max(1, min(threads, len(places)))
+    assert len(taken) == max(1, min(threads, most, len(places)))
 
 
 @pytest.mark.parametrize("failing", [0, 3])
@@ -40,9 +43,24 @@ def test_what_a_share_raises_is_raised_when_all_have_ended(failing: int) -> None
             raise ZeroDivisionError("on purpose")
 
     with pytest.raises(ZeroDivisionError):
-        shared.each(work, range(4))
+        shared.begin(work, range(4), 4).wait()
     shared.close()
     assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_who_asks_goes_on_while_a_thread_is_at_the_work_and_no_thread_is_beside_those_asked_for() -> None:
+    shared, going_on, names = Shares(2), Event(), set[str]()
+
+    def work(share: range) -> None:
+        assert going_on.wait(10)
+        names.add(current_thread().name)
+
+    begun = [shared.begin(work, range(2), 2) for _ in range(3)]
+    going_on.set()
+    for one in begun:
+        one.wait()
+    shared.close()
+    assert 1 <= len(names) <= 2 and current_thread().name not in names
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
@@ -54,8 +72,27 @@ def test_a_fold_is_the_weighted_sum_whoever_shares_it(count: int) -> None:
     sums: list[bytes] = []
     for threads in (1, 2, 3):
         total, shared = first.copy(), Shares(threads)
-        fold(total, vectors, weights, shared)
+        fold(total, vectors, weights, shared, threads).wait()
         shared.close()
         sums.append(total.tobytes())
         np.testing.assert_allclose(total, first + weights @ np.array(vectors, np.float64), rtol=1e-12, atol=1e-9)
     assert len(set(sums)) == 1
+
+
+@pytest.mark.parametrize("rule", ["mean", "sum"])
+def test_a_result_is_the_rules_own_whoever_shares_it(rule: str) -> None:
+    sums = np.random.Generator(np.random.PCG64(7)).normal(size=100_003)
+    expected = reducer(rule).result(Accumulator(sums.copy(), 7.0, 3))
+    for threads in (1, 2, 3):
+        shared = Shares(threads)
+        found = settled(reducer(rule), Accumulator(sums.copy(), 7.0, 3), shared)
+        shared.close()
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_sums_without_weight_give_no_result() -> None:
+    shared = Shares(2)
+    with pytest.raises(UpdateRefused) as told:
+        settled(reducer("mean"), Accumulator(np.ones(100_003), 0.0, 3), shared)
+    shared.close()
+    assert told.value.reason == "zero_weight"

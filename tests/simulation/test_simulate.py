@@ -198,6 +198,29 @@ def test_an_update_that_cannot_be_used_leaves_its_client_as_it_was(monkeypatch: 
     assert seen[-1].states.keys() == {0} and seen[-1].standings.keys() == {0}
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fit_whose_difference_alone_is_too_large_is_left_out(workers: int) -> None:
+    """What it returns is finite, so the trainer has nothing to complain of; its update is not."""
+
+    def fit(params: Params, task: FitTask) -> FitResult:
+        largest = len(task.rows["y"]) > 50
+        value = 3e38 if task.round == 1 else -3e38 if largest else 1e38
+        return {"w": np.full(3, value, np.float32)}, 1, 1, {}
+
+    policy = RoundPolicy(rounds=2, cohort=6, min_updates=1, evaluate_every=0)
+    wanted = Experiment(
+        name="far",
+        model=ExternalModel({"w": (3,)}),
+        schema=SCHEMA,
+        rounds=policy,
+        holdout=0.0,
+        secure_aggregation=False,
+    )
+    result = simulate_full(wanted, CLIENTS, workers=workers, trainer=ExternalTrainer(fit))
+    assert len(result.history.committed) == 2
+    assert result.weights["w"] == pytest.approx(1e38)
+
+
 def test_server_state_lives_from_round_to_round() -> None:
     policy = RoundPolicy(rounds=3, cohort=6, evaluate_every=0)
 

@@ -79,12 +79,14 @@ class LocalResult:
     """A finished task. sections: one flat vector per section of the plan, in clear and not yet encoded.
 
     weight: examples that count, capped. steps: local steps. client_state: by tensor name, empty for a plan without any.
+    finite: sections in which the trainer has looked at every number and found it finite, so that nobody looks again.
     """
 
     sections: Mapping[str, NDArray[Any]]
     weight: int
     steps: int
     client_state: Tensors
+    finite: frozenset[str] = frozenset()
 
     def metrics(self, plan: Plan) -> MetricSums:
         """The metric sums of the training steps."""

@@ -73,7 +73,7 @@ class ExternalTrainer:
                 code="plan_trainer",
             )
         params, weight, steps, metrics = self._fit(_copies(work), _fit_task(work))
-        delta = np.empty(manifest.layout.size, np.float32)
+        delta, finite = np.empty(manifest.layout.size, np.float32), True
         for name, (start, stop) in manifest.layout.slices.items():
             base = work.weights[name]
             new = _parameter(name, params, base.shape)
@@ -81,6 +81,7 @@ class ExternalTrainer:
                 np.subtract(new, base, out=delta[start:stop].reshape(new.shape))
             if not all_finite(delta[start:stop]):
                 _require_finite(name, new)
+                finite = False
         count = min(_whole("weight", weight), work.task.weight_cap)
         work.options.on_step(_whole("steps", steps))
         return LocalResult(
@@ -88,6 +89,7 @@ class ExternalTrainer:
             weight=count,
             steps=int(steps),
             client_state={},
+            finite=frozenset({DELTA} if finite else ()),
         )
 
     def evaluate(self, work: LocalWork) -> MetricSums:
