@@ -12,7 +12,7 @@ from coterie.cli.joining import joining
 from coterie.cli.output import Json, Output, figure, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
-from coterie.errors import ConfigurationError, ExperimentError, InputError, NotFound
+from coterie.errors import DOCUMENTATION, ConfigurationError, ExperimentError, InputError, NotFound
 
 if TYPE_CHECKING:
     from coterie.aggregation.analytics import Query
@@ -121,7 +121,8 @@ def query(
     _refuse_idle(kind, given)
     privacy = _privacy(epsilon, {"clip": clip, "delta": delta, "mechanism": mechanism})
     policy: dict[str, Any] = {"min_updates": min_updates, "deadline_s": deadline}
-    from coterie.aggregation.analytics import ask
+    from coterie.aggregation.analytics import Mean, ask
+    from coterie.aggregation.analytics.mean import rounding
     from coterie.cli.query_answers import answer_json, say_answer
     from coterie.client_sdk.control.asking import answered
     from coterie.client_sdk.control.control import Control
@@ -150,17 +151,18 @@ def query(
         output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}")
         if join is not None:
             output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
-        _follow(output, run, question.rule.rounds)
+        answers = _follow(output, run, question.rule.rounds)
         found = answered(question, run)
         cost = _cost(control, place.name, run)
+    rounded = rounding(question.rule, found.rows, answers) if isinstance(found, Mean) else None
     output.event(
         "answer", query=kind.value, column=column, experiment=run.id, population=place.name, asked=place.devices,
-        rounds=question.rule.rounds, answer=answer_json(found), privacy=cost, **promised(experiment),
+        rounds=question.rule.rounds, answer=answer_json(found), rounding=rounded, privacy=cost,
+        **promised(experiment),
     )  # fmt: skip
     if not json:
-        say_answer(
-            output, column, found, elements=_elements(place.schema, column), classes=_classes(place.schema, column)
-        )
+        elements, classes = _elements(place.schema, column), _classes(place.schema, column)
+        say_answer(output, column, found, elements=elements, classes=classes, rounded=rounded or (0.0, 0.0))
         _say_cost(output, place.name, cost)
 
 
@@ -314,20 +316,29 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
     return UserLevel(mechanism=mechanism.value, epsilon=epsilon, **chosen)
 
 
-def _follow(output: Output, run: "Run", rounds: int) -> None:
-    """Say of every round how it ended, as it ends."""
+def _follow(output: Output, run: "Run", rounds: int) -> int:
+    """Say of every round how it ended, as it ends, and why devices gave tasks back. How many answered the last."""
     from coterie.cli.watch import ROUND_EVENTS, patiently
 
+    answers, told = 0, set[str]()
     for event in patiently(run):
+        data = dict(event.data)
+        if event.type == "task.aborted" and data["code"] not in told:
+            told.add(data["code"])
+            # Nobody may come any more, and the round would wait for its deadline without a word.
+            output.say(
+                f"A device gave its task back: {data['code']}; see {DOCUMENTATION}#{data['code'].replace('_', '-')}"
+            )
         if event.type not in ROUND_EVENTS:
             continue
-        data = dict(event.data)
         output.event("round", **{name: value for name, value in data.items() if name != "event"})
         said = f"Round {data['round']} of {rounds}: "
         if data["state"] == "committed":
-            output.say(f"{said}{data.get('accepted', 0)} devices answered.")
+            answers = int(data.get("accepted", 0))
+            output.say(f"{said}{answers} devices answered.")
         else:
             output.say(f"{said}abandoned, {data.get('detail') or data.get('cause')}.")
+    return answers
 
 
 def _cost(control: "Control", population: str, run: "Run") -> dict[str, Any] | None:

@@ -11,7 +11,9 @@ from coterie.aggregation.analytics import Count, HeavyHitters, Histogram, Mean, 
 from coterie.cli.output import Output
 
 _BAR = 24
-_ROUNDED = "rounding"
+_ROUNDED = (
+    "Without noise ± is what float32 sums on devices round, as a rule: it shrinks with the range, --low to --high."
+)
 _NOISE = "± is a standard error, of noise alone: twice as much holds 19 times of 20."
 
 
@@ -30,13 +32,23 @@ def answer_json(answer: object) -> Any:
     return found
 
 
-def say_answer(output: Output, column: str, answer: object, *, elements: Sequence[str], classes: Sequence[str]) -> None:
-    """An answer with its errors for people. elements: what the column's are called. classes: its values, if named."""
+def say_answer(
+    output: Output,
+    column: str,
+    answer: object,
+    *,
+    elements: Sequence[str],
+    classes: Sequence[str],
+    rounded: tuple[float, float] = (0.0, 0.0),
+) -> None:
+    """An answer with its errors for people. elements: what the column's are called. classes: its values, if named.
+    rounded: by how much a mean and its variance are, where no noise is added.
+    """
     match answer:
         case Count():
             output.say(f"{column}: {_give(answer.rows, answer.error)} rows.")
         case Mean():
-            _say_mean(output, column, answer, elements)
+            _say_mean(output, column, answer, elements, rounded)
         case Histogram():
             _say_histogram(output, column, answer, classes)
         case Quantiles():
@@ -57,22 +69,25 @@ def say_answer(output: Output, column: str, answer: object, *, elements: Sequenc
         )
 
 
-def _say_mean(output: Output, column: str, answer: Mean, elements: Sequence[str]) -> None:
+def _say_mean(output: Output, column: str, answer: Mean, elements: Sequence[str], rounded: tuple[float, float]) -> None:
     spread = np.sqrt(answer.variance)
+    of_mean, of_variance = np.hypot(answer.error, rounded[0]), np.hypot(answer.variance_error, rounded[1])
     # Of the deviation, by error propagation: σ(√v) = σ(v) / 2√v; near zero it cannot be more than √σ(v).
-    most = np.sqrt(answer.variance_error)
-    of_spread = np.minimum(np.divide(answer.variance_error, 2 * spread, out=most.copy(), where=spread > 0), most)
+    most = np.sqrt(of_variance)
+    of_spread = np.minimum(np.divide(of_variance, 2 * spread, out=most.copy(), where=spread > 0), most)
     output.table(
         (column, "mean", "±", "deviation", "±"),
         [
-            (name, f"{mean:.6g}", _error(error, _ROUNDED), f"{deviation:.6g}", _error(unsure, _ROUNDED))
+            (name, f"{mean:.6g}", _error(error), f"{deviation:.6g}", _error(unsure))
             for name, mean, error, deviation, unsure in zip(
-                elements, answer.mean, answer.error, spread, of_spread, strict=True
+                elements, answer.mean, of_mean, spread, of_spread, strict=True
             )
         ],
         empty="",
     )
     output.say(f"{column}: {_give(answer.rows, answer.rows_error)} rows.")
+    if answer.shortened is None:
+        output.say(_ROUNDED)
 
 
 def _say_histogram(output: Output, column: str, answer: Histogram, classes: Sequence[str]) -> None:
@@ -130,5 +145,5 @@ def _give(value: float, error: float) -> str:
     return f"{value:.0f} ± {error:.3g}" if error else f"{value:.0f}"
 
 
-def _error(error: float, none: str = "exact") -> str:
-    return f"{error:.3g}" if error else none
+def _error(error: float) -> str:
+    return f"{error:.3g}" if error else "exact"

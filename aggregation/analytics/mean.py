@@ -51,6 +51,15 @@ class Mean:
     shortened: Shortened | None = None
 
 
+def rounding(rule: Rule, rows: float, clients: int) -> tuple[float, float]:
+    """What float32 sums on devices make of a mean and of its variance, as a rule, in the column's units. rule: that of
+    the query; rows: of all who answered; clients: how many they are.
+    """
+    width = rule.parameters["high"] - rule.parameters["low"]
+    relative = math.sqrt(max(rows, 1.0) / max(clients, 1)) * 2.0**-24
+    return relative * width, 3 * relative * width**2
+
+
 def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noise: float = 0) -> Rule:
     """The rule of `mean`. clip, noise: see `Terms`. Raises errors.ExperimentError (``query_invalid``)."""
     bounds, terms = span("mean", low, high), Terms.read("mean", clip, noise, elements)

@@ -20,7 +20,9 @@ from coterie.cli.places import RESEARCHER_KEY
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.control.submit import signing_key
 from coterie.client_sdk.device.agent import Agent
+from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.settings import AgentSettings
+from coterie.errors import CoterieError
 from coterie.protocol.control import PolicyChange
 from coterie.protocol.schema import DataSchema, Feature, Label
 
@@ -235,6 +237,49 @@ def test_a_question_that_nobody_answers_says_so(coordinator: Asking) -> None:
     words = "count pulse --asked 1 --deadline 0.2"
     told = _refused(coordinator.run, words, BAD_INPUT, "query_unanswered", "Only 0 of the 1 rounds")
     assert "deadline" in told["hint"]
+
+
+def test_a_mean_says_how_much_the_sums_of_its_range_round(people: Asking) -> None:
+    """A range far wider than the values costs digits, of the deviation most."""
+    wide = people.answer("mean", "pulse", "--low", "-20000", "--high", "20000")
+    close = people.answer("mean", "pulse")
+    for found, narrow in ((wide, False), (close, True)):
+        of_mean, of_variance = found["rounding"]
+        mean, variance = (np.array(found["answer"][name]) for name in ("mean", "variance"))
+        assert np.all(np.abs(mean - WHOLE["pulse"].mean(axis=0)) < 2 * of_mean)
+        assert np.all(np.abs(variance - WHOLE["pulse"].var(axis=0)) < 2 * of_variance)
+        assert (of_variance < 0.1) == narrow
+    shown = people.shown("mean", "pulse", "--low", "-20000", "--high", "20000")
+    assert f"{wide['rounding'][0]:.3g}" in shown and "it shrinks with the range" in shown
+
+
+def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: Asking, tmp_path: Path) -> None:
+    coordinator.control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
+    settings = AgentSettings(
+        url=coordinator.url,
+        folder=tmp_path / "device",
+        data=PARTS[0],
+        token=coordinator.control.enrolment_token("people").token,
+        policy=DevicePolicy(require_secure_aggregation=True),
+    )
+    refused: list[str] = []
+
+    async def work() -> None:
+        agent = Agent(settings)
+        try:
+            await agent.run()
+        except CoterieError as error:
+            refused.append(error.reason)
+        finally:
+            await agent.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    _, out, err = coordinator.run("query", "count", "pulse", "--asked", "1", "--deadline", "3")
+    thread.join(30)
+    (code,) = refused
+    assert out.count(f"A device gave its task back: {code}; see docs/errors.md#") == 1
+    assert out.index(code) < out.index("Round 1 of 1: abandoned") and "query_unanswered" in err
 
 
 def _refused(run: Program, words: str, code: int, reason: str, said: str) -> dict[str, Any]:
