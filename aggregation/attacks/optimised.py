@@ -31,13 +31,21 @@ class LineSearch:
     search after another; evaluations: how many strengths one tries.
 
     A rule that a large strength no longer moves hides what smaller ones do, so the default begins with three sizes of
-    step. ``steps=(10.0,)`` is the search of ByzFL 0.0.11.
+    step. ``steps=(10.0,)`` is the search of ByzFL 0.0.11. Raises errors.ArgumentValueError for what is no search.
     """
 
     steps: tuple[float, ...] = (10.0, 1.0, 0.1)
     evaluations: int = 20
     start: float = 0.0
     ratio: float = 0.8
+
+    def __post_init__(self) -> None:
+        steps = bool(self.steps) and all(math.isfinite(step) and step > 0 for step in self.steps)
+        if not (steps and self.evaluations >= 1 and math.isfinite(self.start) and 0 < self.ratio < 1):
+            raise errors.ArgumentValueError(
+                f"{self} is no search: it takes finite steps above 0, at least one evaluation, a finite start and a "
+                "ratio between 0 and 1."
+            )
 
     def strongest(self, moved: Callable[[float], float]) -> float:
         """The strength that moves farthest of those tried. What lies between them is not seen, so no more is said."""

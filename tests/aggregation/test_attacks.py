@@ -142,6 +142,15 @@ def test_what_rounding_moves_is_no_gain() -> None:
     assert LineSearch(steps=(5.0,), evaluations=9).strongest(lambda strength: -abs(strength - 5.0)) == 5.0
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"steps": ()}, {"steps": (1.0, 0.0)}, {"evaluations": 0}, {"start": np.inf}, {"ratio": 1.0}, {"ratio": np.nan}],
+)
+def test_what_is_no_search_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(errors.ArgumentValueError, match="is no search"):
+        LineSearch(**wrong)
+
+
 def updates_around(generator: np.random.Generator) -> Updates:
     """Seven honest updates around one."""
     return (1 + generator.normal(size=(7, 30)) / 10).astype(np.float32)
