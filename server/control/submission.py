@@ -113,7 +113,7 @@ async def _check_trusted(session: AsyncSession, request: ExperimentCreate) -> No
     if trusted is not None and not await devices.enrolled(session, trusted, request.population):
         raise ExperimentError(
             f"The trusted client {trusted!r} is no device of population {request.population!r}.",
-            hint="Name the id that the coordinator gave it when it enrolled.",
+            hint="Name its whole id: `coterie list devices --json` shows it.",
             code="trusted_unknown",
         )
 

@@ -69,17 +69,48 @@ def test_a_round_in_which_the_trusted_device_does_not_report_is_abandoned_and_sa
     asyncio.run(work())
 
 
+@pytest.mark.parametrize(("min_updates", "cause"), [(2, "trusted_missing"), (4, "too_few_updates")])
+def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_access(
+    coordinator: Opener, min_updates: int, cause: str
+) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            *others, trusted = await fleet(operator, await operator.population(), 5)
+            request = await operator.request(
+                rounds=1,
+                cohort=4,
+                min_updates=min_updates,
+                deadline_s=3.0,
+                lease_s=1.0,
+                reducer="fltrust",
+                trusted=trusted.id,
+            )
+            view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
+            await trusted.task()
+            await operator.ok("POST", f"/v1/devices/{trusted.id}/revoke", headers=once())
+            for device in others[:3]:
+                task = await device.task()
+                assert (await device.upload(task, update(task, 1.0))).status_code == 200
+            await asyncio.sleep(1.2)  # its lease is over: the place is free
+            assert (await others[3].check_in())["task"] is None
+            entry = await operator.until_round(view["id"], 1, "abandoned")
+            assert (entry["cause"], entry["accepted"]) == (cause, 3)
+
+    asyncio.run(work())
+
+
 def test_a_trusted_device_that_there_is_not_is_refused(coordinator: Opener) -> None:
     async def work() -> None:
         async with coordinator() as operator:
             await operator.population()
             stranger = (await fleet(operator, await operator.population("others"), 1))[0].id
-            for name in (stranger, "3"):
+            for name in (stranger, "3", stranger[:16]):
                 request = await operator.request(cohort=3, reducer="fltrust", trusted=name)
                 answer = await operator.call(
                     "POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once()
                 )
                 assert answer.status_code == 422 and answer.json()["code"] == "trusted_unknown"
+                assert "coterie list devices --json" in answer.json()["hint"]
 
     asyncio.run(work())
 
