@@ -154,7 +154,11 @@ def query(
         answers = _follow(output, run, question.rule.rounds)
         found = answered(question, run)
         cost = _cost(control, place.name, run)
-    rounded = rounding(question.rule, found.rows, answers) if isinstance(found, Mean) else None
+    rounded = None
+    if isinstance(found, Mean):
+        # What a ring makes of noised sums is in their errors.
+        secret = experiment.secure is not None and privacy is None
+        rounded = rounding(question.rule, found.rows, answers, secret=secret)
     output.event(
         "answer", query=kind.value, column=column, experiment=run.id, population=place.name, asked=place.devices,
         rounds=question.rule.rounds, answer=answer_json(found), rounding=rounded, privacy=cost,

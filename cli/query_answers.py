@@ -11,9 +11,7 @@ from coterie.aggregation.analytics import Count, HeavyHitters, Histogram, Mean, 
 from coterie.cli.output import Output
 
 _BAR = 24
-_ROUNDED = (
-    "Without noise ± is what float32 sums on devices round, as a rule: it shrinks with the range, --low to --high."
-)
+_ROUNDED = "Without noise ± is what sums round, as a rule: less with a range, --low to --high, close to the values."
 _NOISE = "± is a standard error, of noise alone: twice as much holds 19 times of 20."
 
 

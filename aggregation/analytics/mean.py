@@ -51,12 +51,16 @@ class Mean:
     shortened: Shortened | None = None
 
 
-def rounding(rule: Rule, rows: float, clients: int) -> tuple[float, float]:
+def rounding(rule: Rule, rows: float, clients: int, *, secret: bool) -> tuple[float, float]:
     """What float32 sums on devices make of a mean and of its variance, as a rule, in the column's units. rule: that of
-    the query; rows: of all who answered; clients: how many they are.
+    the query; rows: of all who answered; clients: how many they are. secret: whether the sums were added in the ring of
+    secure aggregation, whose steps are 1 from 128 clients on, and smaller as fewer must fit.
     """
     width = rule.parameters["high"] - rule.parameters["low"]
-    relative = math.sqrt(max(rows, 1.0) / max(clients, 1)) * 2.0**-24
+    clients, rows = max(clients, 1), max(rows, 1.0)
+    # 2**32 holds the sums of all clients, each up to 2**24; a device rounds a sum up or down by lot.
+    ring = math.sqrt(clients) / 2 * 2.0 ** (clients.bit_length() - 8) / rows if secret else 0.0
+    relative = math.hypot(math.sqrt(rows / clients) * 2.0**-24, ring)
     return relative * width, 3 * relative * width**2
 
 

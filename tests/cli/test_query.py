@@ -249,8 +249,13 @@ def test_a_mean_says_how_much_the_sums_of_its_range_round(people: Asking) -> Non
         assert np.all(np.abs(mean - WHOLE["pulse"].mean(axis=0)) < 2 * of_mean)
         assert np.all(np.abs(variance - WHOLE["pulse"].var(axis=0)) < 2 * of_variance)
         assert (of_variance < 0.1) == narrow
+    secret = people.answer("mean", "pulse", "--secure-aggregation")
+    assert secret["rounding"][0] > 100 * close["rounding"][0]
+    exact = (("mean", WHOLE["pulse"].mean(axis=0)), ("variance", WHOLE["pulse"].var(axis=0)))
+    for (name, value), stated in zip(exact, secret["rounding"], strict=True):
+        assert np.all(np.abs(np.array(secret["answer"][name]) - value) < 4 * stated)
     shown = people.shown("mean", "pulse", "--low", "-20000", "--high", "20000")
-    assert f"{wide['rounding'][0]:.3g}" in shown and "it shrinks with the range" in shown
+    assert f"{wide['rounding'][0]:.3g}" in shown and "close to the values" in shown
 
 
 def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: Asking, tmp_path: Path) -> None:
