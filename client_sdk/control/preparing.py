@@ -1,12 +1,8 @@
 """Preparing a schema with the devices of a population."""
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 from coterie.aggregation.preparation import Prepared, Survey
+from coterie.client_sdk.control.committed import committed_answer
 from coterie.client_sdk.control.control import Run
-from coterie.errors import ExperimentError
-from coterie.protocol.tensors import read_file
 
 
 def prepared(survey: Survey, run: Run, *, timeout_s: float | None = None) -> Prepared:
@@ -19,14 +15,6 @@ def prepared(survey: Survey, run: Run, *, timeout_s: float | None = None) -> Pre
     Raises Unreachable (``timeout``) when that takes longer than ``timeout_s``; ExperimentError (``survey_unanswered``),
     for rounds that are missing too; RemoteError.
     """
-    history = run.wait(timeout_s)
-    done = sum(record.state == "committed" for record in history.rounds)
-    if done < survey.rounds:
-        cause = next((record.cause for record in history.rounds if record.cause), history.reason)
-        raise ExperimentError(
-            f"Only {done} of the {survey.rounds} rounds of {run.name!r} were committed ({cause}).",
-            hint="Ask again, with more clients there or a longer deadline_s.",
-            code="survey_unanswered",
-        )
-    with TemporaryDirectory() as folder:
-        return survey.answer(read_file(run.download(Path(folder) / "answer", version="latest", form="weights")))
+    hint = "Ask again, with more clients there or a longer deadline_s."
+    rounds = survey.rounds
+    return survey.answer(committed_answer(run, rounds, code="survey_unanswered", hint=hint, timeout_s=timeout_s))
