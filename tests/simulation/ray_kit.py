@@ -11,12 +11,25 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from tests.ports import steady_port
 
+NEEDS_RAY = [
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is in an extra of its own"),
+    # Ray itself leaves sockets and processes to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+"""Marks of every test that starts Ray."""
 _START_S = 60.0
 _END_S = 10.0
+_OTHERS_S = 100.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,24 @@ class Cluster:
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         self.process.wait(_END_S)
+
+
+@contextmanager
+def nobody_else() -> Generator[None]:
+    """Wait until no other process of the tests is here: clusters that start at once all take the lowest free port for
+    their first client. Linux forgets the name with the process that bound it.
+    """
+    until = time.monotonic() + _OTHERS_S
+    with socket.socket(socket.AF_UNIX) as name:
+        while True:
+            try:
+                name.bind("\0coterie-tests-ray")
+                break
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        yield
 
 
 @contextmanager
@@ -70,6 +101,9 @@ def cluster(cpus: int) -> Generator[Cluster]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # Whether there is a token in somebody's home decides otherwise.
         "RAY_AUTH_MODE": "disabled",
+        # The head starts a process for each client by fork, beside threads of gRPC, whose handlers of forks hang now and
+        # then: then it gives that client up after half a minute.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
         "OMP_NUM_THREADS": "1",
         "TMPDIR": str(folder),
     }

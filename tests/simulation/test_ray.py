@@ -5,11 +5,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ray_kit import NEEDS_RAY
 from simulation_kit import CLIENTS, experiment, rows, same
 
 from coterie.aggregation.horizontal import Scaffold
@@ -24,14 +24,7 @@ from coterie.simulation.engines.remote import Remote
 from coterie.simulation.work import Assignment
 
 # Not imported here: the engine imports Ray itself, and says then where it may listen.
-pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is in an extra of its own"),
-    # Ray itself leaves sockets and processes to the collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = NEEDS_RAY
 
 
 def test_two_workers_of_a_cluster_give_the_weights_of_one_thread_bit_for_bit(tmp_path: Path) -> None:

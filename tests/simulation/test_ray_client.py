@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_kit import Cluster, cluster
+from ray_kit import NEEDS_RAY, Cluster, cluster, nobody_else
 from simulation_kit import CLIENTS, experiment, rows, same
 
 from coterie.aggregation.horizontal import Scaffold
@@ -18,20 +18,20 @@ from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 from coterie.simulation.engines import ray as engine
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is in an extra of its own"),
-    # Ray itself leaves sockets and processes to the collector.
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = NEEDS_RAY
 joins = pytest.mark.skipif(find_spec("grpc") is None, reason="Ray Client needs gRPC, which the extra `ray` brings")
 TRAINER = "coterie.client_sdk.device.trainers.plan:PlanTrainer"
 
 
 @pytest.fixture(scope="module")
-def two() -> Generator[Cluster]:
+def alone() -> Generator[None]:
+    """No other tests start clusters."""
+    with nobody_else():
+        yield
+
+
+@pytest.fixture(scope="module")
+def two(alone: None) -> Generator[Cluster]:
     """Two CPUs, at an address."""
     with cluster(2) as found:
         yield found
@@ -78,6 +78,7 @@ def test_what_a_joined_cluster_cannot_do_is_said(two: Cluster, tmp_path: Path, m
 
 
 @joins
+@pytest.mark.usefixtures("alone")
 def test_a_cluster_that_ends_in_the_middle_ends_the_run_which_goes_on_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
