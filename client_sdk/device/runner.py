@@ -109,7 +109,9 @@ class Runner:
         except CoterieError as error:
             # That rows do not fit a plan's reading says something of them: to others this device is merely gone.
             await self._give_up(task, phase[0], error, tell=not isinstance(error, DataError))
-            self._count_failure(error)
+            # What the owner's policy refuses is no failure: the next task may be one that it allows.
+            if not isinstance(error, PolicyRefused):
+                self._count_failure(error)
             return False
         except (
             Exception

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from coterie.client_sdk.control.submit import signing_key
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.settings import AgentSettings
-from coterie.errors import CoterieError
 from coterie.protocol.control import PolicyChange
 from coterie.protocol.schema import DataSchema, Feature, Label
 
@@ -260,29 +259,36 @@ def test_a_mean_says_how_much_the_sums_of_its_range_round(people: Asking) -> Non
 
 def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: Asking, tmp_path: Path) -> None:
     coordinator.control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
+    refused: list[str] = []
+
+    def hear(event: Mapping[str, Any]) -> None:
+        if event["event"] == "refused":
+            refused.append(event["code"])
+
     settings = AgentSettings(
         url=coordinator.url,
         folder=tmp_path / "device",
         data=PARTS[0],
         token=coordinator.control.enrolment_token("people").token,
         policy=DevicePolicy(require_secure_aggregation=True),
+        on_event=hear,
     )
-    refused: list[str] = []
+    agent = Agent(settings)
+    loops: list[asyncio.AbstractEventLoop] = []
 
     async def work() -> None:
-        agent = Agent(settings)
-        try:
-            await agent.run()
-        except CoterieError as error:
-            refused.append(error.reason)
-        finally:
-            await agent.close()
+        loops.append(asyncio.get_running_loop())
+        await agent.run()
+        await agent.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(work()))
     thread.start()
-    _, out, err = coordinator.run("query", "count", "pulse", "--asked", "1", "--deadline", "3")
-    thread.join(30)
-    (code,) = refused
+    try:
+        _, out, err = coordinator.run("query", "count", "pulse", "--asked", "1", "--deadline", "3")
+    finally:
+        loops[0].call_soon_threadsafe(agent.stop)
+        thread.join(30)
+    (code,) = set(refused)
     assert out.count(f"A device gave its task back: {code}; see docs/errors.md#") == 1
     assert out.index(code) < out.index("Round 1 of 1: abandoned") and "query_unanswered" in err
 

@@ -121,6 +121,21 @@ def test_the_devices_own_policy_holds_whatever_the_coordinator_asks(
     run(work, tmp_path)
 
 
+def test_tasks_that_the_policy_refuses_do_not_end_the_device(tmp_path: Path) -> None:
+    """Else one experiment that nobody may take part in would end all clients of a population."""
+
+    async def work(place: Lab) -> None:
+        await place.submit(experiment("policy"))
+        events: Events = []
+        agent = await place.agent("policy", policy=DevicePolicy(max_upload_bytes=100), on_event=hear(events))
+        for _ in range(3):
+            await agent.cycle()
+        refused = [event["code"] for event in events if event["event"] == "refused"]
+        assert refused == ["upload_too_large"] * 3
+
+    run(work, tmp_path)
+
+
 def test_weight_and_steps_are_capped_by_the_device(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         await place.submit(experiment("caps", epochs=3))
