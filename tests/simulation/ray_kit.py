@@ -101,8 +101,8 @@ def cluster(cpus: int) -> Generator[Cluster]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # Whether there is a token in somebody's home decides otherwise.
         "RAY_AUTH_MODE": "disabled",
-        # The head starts a process for each client by fork, beside threads of gRPC, whose handlers of forks hang now and
-        # then: then it gives that client up after half a minute.
+        # The head starts a process for each client by fork, beside threads of gRPC, whose handlers of forks sometimes
+        # hang: then it gives that client up after half a minute.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         "OMP_NUM_THREADS": "1",
         "TMPDIR": str(folder),
