@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,13 @@ def main() -> None:
         say(error_answer(error))
         return
     say({"ready": os.getpid()})
-    for line in sys.stdin:
-        job = json.loads(line)
-        if job["kind"] == "end":
-            return
-        say(worker.answer(job))
+    # Whoever vanishes while a job is done hears no answer.
+    with suppress(BrokenPipeError):
+        for line in sys.stdin:
+            job = json.loads(line)
+            if job["kind"] == "end":
+                return
+            say(worker.answer(job))
     shutil.rmtree(folder, ignore_errors=True)
 
 

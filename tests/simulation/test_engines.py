@@ -1,5 +1,6 @@
 """Every engine gives what threads give."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from simulation_kit import CLIENTS, SCHEMA, Spoils, experiment, rows, same
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import FedProx, Scaffold
+from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from coterie.compute.optim import adam
@@ -21,6 +23,8 @@ from coterie.errors import ConfigurationError, DataError, ExperimentError, Remot
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 from coterie.simulation.engines import shared
+from coterie.simulation.engines.naming import PLAN_TRAINER
+from coterie.simulation.work import Assignment
 
 EXACT = ("threads", "processes")
 
@@ -240,3 +244,20 @@ def test_a_run_that_is_killed_leaves_no_process_and_no_memory() -> None:
     while any(path.exists() for path in left) and time.monotonic() < until:
         time.sleep(0.05)
     assert len(pids) == 2 and not [path for path in left if path.exists()]
+
+
+def test_a_worker_whose_run_vanishes_while_it_works_clears_the_memory_away(tmp_path: Path) -> None:
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    compile_plan(experiment()).plan.save(folder / "plan")
+    words = [sys.executable, "-m", "coterie.simulation.engines.worker", str(folder), PLAN_TRAINER]
+    assignment = Assignment(experiment="e", round=1, base="0" * 64, hyper={}, seed=0, weight_cap=1)
+    job = {"kind": "train", "weights": "", "state": "", "rows": "", "source": str(tmp_path / "absent.npz")}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        assert "ready" in worker.stdout.readline()
+        worker.stdout.close()
+        worker.stdin.write(json.dumps({**job, "assignment": assignment.to_json()}) + "\n")
+        worker.stdin.flush()
+        worker.wait(30)
+    assert not folder.exists()
