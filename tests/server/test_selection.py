@@ -72,13 +72,13 @@ def test_the_tasks_of_a_round_are_kept_for_those_it_chooses(coordinator: Opener)
 
 def test_whom_a_round_waits_for_in_vain_leaves_its_place(coordinator: Opener) -> None:
     async def work() -> None:
-        async with coordinator(retry_floor_s=0.3, retry_idle_s=0.3) as operator:
+        async with coordinator(retry_floor_s=2.0, retry_idle_s=2.0) as operator:
             one, two, three = await fleet(operator, await operator.population(), 3)
             assert await takers((one, two, three)) == {}
             experiment = await operator.experiment(rounds=1, cohort=1, selection="cyclic")
             # The first by id is chosen, and never comes.
             assert await ask(two) is None and await ask(three) is None
-            await train(two, await two.task(5))
+            await train(two, await two.task(30))
             assert (await operator.finished(experiment))["reason"] == "completed"
 
     run(work())
