@@ -12,23 +12,13 @@ from coterie.cli.joining import joining
 from coterie.cli.output import Json, Output, figure, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
-from coterie.errors import DOCUMENTATION, ConfigurationError, ExperimentError, InputError, NotFound
+from coterie.cli.query_kinds import Kind, levels_of, made, refuse_idle
+from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFound
 
 if TYPE_CHECKING:
-    from coterie.aggregation.analytics import Query
     from coterie.client_sdk.control.control import Control, Run
     from coterie.privacy.dp.privacy import LocalLevel, UserLevel
     from coterie.protocol.schema import DataSchema
-
-
-class Kind(StrEnum):
-    """What can be asked."""
-
-    COUNT = "count"
-    MEAN = "mean"
-    HISTOGRAM = "histogram"
-    QUANTILES = "quantiles"
-    HEAVY_HITTERS = "heavy-hitters"
 
 
 class Mechanism(StrEnum):
@@ -40,17 +30,6 @@ class Mechanism(StrEnum):
     LOCAL = "local"
 
 
-# What a question takes beside its column; those with no value in it have none that fits every column.
-_TAKES: dict[Kind, dict[str, Any]] = {
-    Kind.COUNT: {},
-    Kind.MEAN: {"low": None, "high": None},
-    Kind.HISTOGRAM: {"low": None, "high": None, "bins": 32},
-    Kind.QUANTILES: {"levels": (0.25, 0.5, 0.75), "low": None, "high": None, "bins": 64, "rounds": 3},
-    Kind.HEAVY_HITTERS: {"bits": None, "fraction": None, "step": 4},
-}
-# What lies below an edge has the noise of all counts beside it: see docs/analytics.md.
-_NOISED = {Kind.QUANTILES: {"bins": 4, "rounds": 6}}
-_MOST_CLASSES = 256
 _PRIVACY = {"clip": 100.0, "delta": 1e-6, "mechanism": Mechanism.GAUSSIAN}
 
 
@@ -115,10 +94,10 @@ def query(
     """Ask a population's devices about their rows, and print the answer with its errors and what it cost."""
     output = Output(json)
     given = {
-        "low": low, "high": high, "bins": bins, "levels": None if levels is None else _levels(levels),
+        "low": low, "high": high, "bins": bins, "levels": None if levels is None else levels_of(levels),
         "rounds": rounds, "bits": bits, "fraction": fraction, "step": step,
     }  # fmt: skip
-    _refuse_idle(kind, given)
+    refuse_idle(kind, given)
     privacy = _privacy(epsilon, {"clip": clip, "delta": delta, "mechanism": mechanism})
     policy: dict[str, Any] = {"min_updates": min_updates, "deadline_s": deadline}
     from coterie.aggregation.analytics import Mean, ask
@@ -170,67 +149,6 @@ def query(
         _say_cost(output, place.name, cost)
 
 
-def made(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
-    """The query. given: what the command says, None where it says nothing. noised: whether --epsilon is among it.
-
-    Raises InputError (``usage``) for what is missing; ExperimentError (``query_invalid``) for what cannot be asked.
-    """
-    from coterie.aggregation import analytics
-
-    columns = {one.name: one for one in (*schema.features, schema.label)}
-    if column not in columns:
-        raise ExperimentError(
-            f"There is no column {column[:64]!r}; the schema has {', '.join(columns)}.",
-            hint="Name a feature, or the label.",
-            code="query_invalid",
-        )
-    bounds = _bounds(schema, column)
-    usual: dict[str, Any] = {**_TAKES[kind], **(_NOISED.get(kind, {}) if noised else {})}
-    wanted: dict[str, Any] = {name: value if given[name] is None else given[name] for name, value in usual.items()}
-    wanted |= {name: bound for name, bound in bounds.items() if name in wanted and wanted[name] is None}
-    if kind is Kind.HISTOGRAM and column == schema.label.name and schema.label.dtype == "int32":
-        wanted |= _one_bin_each(bounds, given)
-    missing = [name for name, value in wanted.items() if value is None]
-    if missing:
-        of_range = "The schema says no bounds of this column; values outside the range count as its ends."
-        of_ids = "For ids below 1024 of which those count that are 5 % of all: --bits 10 --fraction 0.05"
-        raise InputError(
-            f"{kind.value} of {column!r} needs {' and '.join(f'--{name}' for name in missing)}.",
-            hint=of_ids if kind is Kind.HEAVY_HITTERS else of_range,
-            code="usage",
-        )
-    match kind:
-        case Kind.COUNT:
-            return analytics.count(column)
-        case Kind.MEAN:
-            elements = {one.name: one.size for one in schema.features}
-            return analytics.mean(column, elements=elements.get(column, 1), **wanted)
-        case Kind.HISTOGRAM:
-            return analytics.histogram(column, **wanted)
-        case Kind.QUANTILES:
-            return analytics.quantiles(column, wanted.pop("levels"), **wanted)
-        case Kind.HEAVY_HITTERS:
-            return analytics.heavy_hitters(column, **wanted)
-
-
-def _bounds(schema: "DataSchema", column: str) -> dict[str, float | None]:
-    """Between which values a column lies, as the schema says it; a class counts as its index."""
-    label = schema.label
-    if column == label.name and label.classes is not None:
-        return {"low": 0.0, "high": len(label.classes) - 1.0}
-    known = next((one for one in schema.features if one.name == column), label)
-    return {"low": known.low, "high": known.high}
-
-
-def _one_bin_each(bounds: dict[str, float | None], given: dict[str, Any]) -> dict[str, Any]:
-    """The histogram of a label of whole numbers, where nothing else is asked: a bin for each of them."""
-    low, high = bounds["low"], bounds["high"]
-    if low is None or high is None or any(given[name] is not None for name in ("low", "high", "bins")):
-        return {}
-    count = round(high - low) + 1
-    return {"high": high + 1, "bins": count} if count <= _MOST_CLASSES else {}
-
-
 @dataclass(frozen=True)
 class _Place:
     """Whose devices are asked, how many of them in a round and how many are enrolled, and what their rows are like."""
@@ -278,26 +196,6 @@ def _classes(schema: "DataSchema", column: str) -> tuple[str, ...]:
     """What the values of a column are called, where they are classes."""
     of_label = schema.label.classes if column == schema.label.name else None
     return tuple(map(str, of_label or ()))
-
-
-def _levels(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(word) for word in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"--levels are numbers from 0 to 1 between commas, not {text[:64]!r}.",
-            hint="For example --levels 0.5,0.9",
-            code="usage",
-        ) from None
-
-
-def _refuse_idle(kind: Kind, given: dict[str, Any]) -> None:
-    """An option that the question does not have would pass for one that it heeds."""
-    for name, value in given.items():
-        if value is not None and name not in _TAKES[kind]:
-            takes = " ".join(f"--{one}" for one in _TAKES[kind])
-            hint = f"It takes {takes}." if takes else "It takes a column alone."
-            raise InputError(f"--{name} says nothing to {kind.value}.", hint=hint, code="usage")
 
 
 def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | LocalLevel | None":

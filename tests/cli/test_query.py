@@ -220,21 +220,21 @@ ASKED_WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_what_no_coordinator_need_be_asked_about_is_refused(program: Program, words: str) -> None:
-    _refused(program, words, *WRONG[words])
+    _assert_refused(program, words, *WRONG[words])
 
 
 def test_what_does_not_fit_the_population_is_refused(coordinator: Asking) -> None:
-    _refused(coordinator.run, "count pulse", REMOTE, "population_unknown", "coterie prepare --url")
+    _assert_refused(coordinator.run, "count pulse", REMOTE, "population_unknown", "coterie prepare --url")
     coordinator.control.ensure_population("people", SCHEMA)
     for words, told in ASKED_WRONG.items():
-        _refused(coordinator.run, words, *told)
+        _assert_refused(coordinator.run, words, *told)
     assert coordinator.control.experiments() == []
 
 
 def test_a_question_that_nobody_answers_says_so(coordinator: Asking) -> None:
     coordinator.control.ensure_population("people", SCHEMA)
     words = "count pulse --asked 1 --deadline 0.2"
-    told = _refused(coordinator.run, words, BAD_INPUT, "query_unanswered", "Only 0 of the 1 rounds")
+    told = _assert_refused(coordinator.run, words, BAD_INPUT, "query_unanswered", "Only 0 of the 1 rounds")
     assert "deadline" in told["hint"]
 
 
@@ -293,7 +293,7 @@ def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: As
     assert out.index(code) < out.index("Round 1 of 1: abandoned") and "query_unanswered" in err
 
 
-def _refused(run: Program, words: str, code: int, reason: str, said: str) -> dict[str, Any]:
+def _assert_refused(run: Program, words: str, code: int, reason: str, said: str) -> dict[str, Any]:
     ended, out, _ = run("query", *words.split(), "--json")
     told = json.loads(out.splitlines()[-1])
     assert (ended, told["code"]) == (code, reason), (words, told)
