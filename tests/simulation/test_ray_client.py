@@ -59,9 +59,8 @@ def test_two_workers_that_are_joined_give_the_weights_of_one_thread_bit_for_bit(
 def test_what_a_joined_cluster_cannot_do_is_said(two: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More workers than it has CPUs; a trainer that only this machine has; rows that no device would take."""
     monkeypatch.setattr(engine, "PATIENCE_S", 2.0)
-    with pytest.raises(
-        RemoteError, match=r"started 2 of 3 workers in 2 seconds. It has 2 CPUs, 0 of them free"
-    ) as busy:
+    # How many have started by then is the machine's speed.
+    with pytest.raises(RemoteError, match=r"started [012] of 3 workers in 2 seconds\. It has 2 CPUs, \d") as busy:
         simulate(experiment(), CLIENTS, engine=two.address, workers=3)
     assert busy.value.reason == "ray_busy"
     monkeypatch.undo()
