@@ -18,6 +18,10 @@ def answered(query: Query[Answer], run: Run, *, timeout_s: float | None = None) 
     Raises Unreachable (``timeout``) when that takes longer than ``timeout_s``; ExperimentError (``query_unanswered``)
     for rounds that are missing, and where noise hides what everything else is divided by; RemoteError.
     """
-    hint = "Ask again, with more devices there, a longer deadline_s or a smaller min_updates."
+    # The command line asks by this too, and has other names for them.
+    hint = (
+        "Ask again, with more devices there, a longer deadline (deadline_s; --deadline) or fewer answers that a round "
+        "needs (min_updates; --min-updates)."
+    )
     rounds = query.rule.rounds
     return query.answer(committed_answer(run, rounds, code="query_unanswered", hint=hint, timeout_s=timeout_s))

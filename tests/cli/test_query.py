@@ -235,7 +235,7 @@ def test_a_question_that_nobody_answers_says_so(coordinator: Asking) -> None:
     coordinator.control.ensure_population("people", SCHEMA)
     words = "count pulse --asked 1 --deadline 0.2"
     told = _assert_refused(coordinator.run, words, BAD_INPUT, "query_unanswered", "Only 0 of the 1 rounds")
-    assert "deadline" in told["hint"]
+    assert "--deadline" in told["hint"] and "--min-updates" in told["hint"]
 
 
 def test_a_mean_says_how_much_the_sums_of_its_range_round(people: Asking) -> None:
