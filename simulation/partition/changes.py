@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.canonical import sha256_hex
-from coterie.simulation.partition.value import Arrays, Change, refuse, require
+from coterie.simulation.partition.value import Arrays, Change, real, refuse, require, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,10 @@ class Noise:
     seed: int
 
     def __post_init__(self) -> None:
-        require(0 <= self.variance < np.inf, f"the variance of noise must be finite and not negative: {self.variance}")
+        require(
+            0 <= real(self.variance, "the variance of noise") < np.inf,
+            f"the variance of noise must be finite and not negative: {self.variance}",
+        )
 
     def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with noise."""
@@ -63,7 +66,7 @@ class Turns:
         return {**rows, self.feature: np.ascontiguousarray(turned)}
 
     def __post_init__(self) -> None:
-        require(self.turns in (1, 2, 4), f"turns must be 1, 2 or 4, not {self.turns}")
+        require(whole(self.turns, "turns") in (1, 2, 4), f"turns must be 1, 2 or 4, not {self.turns}")
 
     def to_json(self) -> dict[str, Any]:
         """``{"change": "turns", …}``"""
@@ -85,8 +88,9 @@ class LabelNoise:
     seed: int
 
     def __post_init__(self) -> None:
-        require(0 <= self.low <= self.high <= 1, f"rates must be 0 <= low <= high <= 1, not {self.low} and {self.high}")
-        require(self.classes >= 2, f"label noise needs at least 2 classes, not {self.classes}")
+        low, high = real(self.low, "the lowest rate"), real(self.high, "the highest rate")
+        require(0 <= low <= high <= 1, f"rates must be 0 <= low <= high <= 1, not {self.low} and {self.high}")
+        require(whole(self.classes, "classes") >= 2, f"label noise needs at least 2 classes, not {self.classes}")
 
     def rate(self, client: int, clients: int) -> float:
         """The share of wrong labels to expect at this client."""
@@ -95,6 +99,7 @@ class LabelNoise:
     def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with wrong labels among them."""
         labels = _array(rows, self.label)
+        require(labels.dtype.kind in "biuf", f"{self.label!r} must hold classes as whole numbers, not {labels.dtype}")
         known = bool(((labels >= 0) & (labels < self.classes) & (labels == np.floor(labels))).all())
         require(known, f"{self.label!r} holds labels that are none of the {self.classes} classes from 0")
         draw = _stream(self.seed, "label_noise", client)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, column, require, stream
+from coterie.simulation.partition.value import Partition, check, column, real, refuse, require, stream
 
 
 def iid(count: int, clients: int, *, seed: int) -> Partition:
@@ -37,11 +37,19 @@ def continuous(values: NDArray[Any], clients: int, *, strictness: float, seed: i
     standard normal, and cut into parts whose sizes differ by at most one. 1 gives quantile ranges, 0 an iid partition.
     Raises ConfigurationError (``partition_invalid``) for values that are not finite or a strictness outside 0..1.
     """
-    found = column(values, "the values of the column").astype(np.float64)
+    given = column(values, "the values of the column")
+    require(given.dtype.kind != "c", "the values of the column must be real, not complex numbers")
+    try:
+        found = given.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise refuse(f"the values of the column must be numbers: {error}") from error
     check(len(found), clients)
     require(bool(np.isfinite(found).all()), "the values of the column must be finite")
+    strictness = real(strictness, "strictness")
     require(0 <= strictness <= 1, f"strictness must be in 0..1, not {strictness}")
-    deviation = float(found.std()) or 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = float(found.std()) or 1.0
+    require(bool(np.isfinite(deviation)), "the values of the column lie farther apart than numbers can hold")
     noise = stream(seed).standard_normal(len(found))
     keys = strictness * (found - found.mean()) / deviation + (1 - strictness) * noise
     parts = np.array_split(np.argsort(keys, kind="stable"), clients)

@@ -1,12 +1,12 @@
 """Label skew: clients see the classes in different proportions, or not at all."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, column, fill, refuse, require, stream
+from coterie.simulation.partition.value import Partition, check, column, fill, real, refuse, require, stream, whole
 
 Shortage = Literal["fill", "redraw"]
 MOST_DRAWS = 1000
@@ -31,7 +31,7 @@ def dirichlet(
     """
     values = column(labels, "labels")
     check(len(values), clients, minimum)
-    _check_alpha(alpha)
+    alpha = _checked(alpha)
     require(shortage in get_args(Shortage), f"shortage must be fill or redraw, not {shortage!r}")
     generator = stream(seed)
     for _ in range(MOST_DRAWS):
@@ -65,8 +65,10 @@ def dirichlet_clients(
     """
     values = column(labels, "labels")
     check(len(values), clients)
-    _check_alpha(alpha)
-    wanted: list[int] = [len(part) for part in np.array_split(values, clients)] if sizes is None else list(sizes)
+    alpha = _checked(alpha)
+    given = cast(object, [len(part) for part in np.array_split(values, clients)] if sizes is None else sizes)
+    require(isinstance(given, Sequence | np.ndarray), f"sizes must be one for each of the {clients} clients")
+    wanted = [whole(size, "a client's size") for size in cast(Sequence[object], given)]
     require(
         len(wanted) == clients and min(wanted) >= 1 and sum(wanted) <= len(values),
         f"sizes must be {clients} whole numbers of at least 1 with a sum of at most {len(values)}",
@@ -74,7 +76,9 @@ def dirichlet_clients(
     generator = stream(seed)
     classes, counts = np.unique(values, return_counts=True)
     pools: list[list[int]] = [generator.permutation(np.flatnonzero(values == value)).tolist() for value in classes]
-    shares = generator.dirichlet(alpha * counts / counts.sum(), size=clients)
+    with np.errstate(over="ignore"):
+        concentration = alpha * counts / counts.sum()
+    shares = _shares(generator, concentration, alpha, clients)
     parts: list[list[int]] = [[] for _ in range(clients)]
     for client in map(int, generator.permutation(clients)):
         while len(parts[client]) < wanted[client]:
@@ -101,7 +105,7 @@ def shards(labels: NDArray[Any], clients: int, *, seed: int, per_client: int = 2
     networks from decentralized data"): most clients see two classes. Raises ConfigurationError (``partition_empty``).
     """
     values = column(labels, "labels")
-    require(per_client >= 1, f"per_client must be at least 1, not {per_client}")
+    require(whole(per_client, "per_client") >= 1, f"per_client must be at least 1, not {per_client}")
     check(len(values), clients, per_client)
     cut = np.array_split(np.argsort(values, kind="stable"), clients * per_client)
     dealt = stream(seed).permutation(len(cut)).reshape(clients, per_client)
@@ -122,7 +126,7 @@ def pathological(labels: NDArray[Any], clients: int, *, classes: int, seed: int)
     values = column(labels, "labels")
     check(len(values), clients)
     found = np.unique(values)
-    require(1 <= classes <= len(found), f"classes must be in 1..{len(found)}, not {classes}")
+    require(1 <= whole(classes, "classes") <= len(found), f"classes must be in 1..{len(found)}, not {classes}")
     generator = stream(seed)
     holders: list[list[int]] = [[] for _ in found]
     for client in range(clients):
@@ -144,12 +148,24 @@ def _drawn(values: NDArray[Any], clients: int, alpha: float, generator: np.rando
     parts: list[list[int]] = [[] for _ in range(clients)]
     for value in np.unique(values):
         rows = generator.permutation(np.flatnonzero(values == value))
-        shares = generator.dirichlet(np.full(clients, alpha))
+        shares = _shares(generator, np.full(clients, alpha), alpha)
         cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
         for part, piece in zip(parts, np.split(rows, cuts), strict=True):
             part.extend(piece.tolist())
     return parts
 
 
-def _check_alpha(alpha: float) -> None:
-    require(bool(np.isfinite(alpha) and alpha > 0), f"alpha must be positive and finite, got {alpha}")
+def _shares(
+    generator: np.random.Generator, concentration: NDArray[np.float64], alpha: float, size: int | None = None
+) -> NDArray[np.float64]:
+    """Draws from a Dirichlet distribution; refused where their sums overflow, since what is left then is no share."""
+    shares = generator.dirichlet(concentration, size)
+    fair = bool((np.abs(shares.sum(axis=-1) - 1) < 1e-6).all())
+    require(fair, f"an alpha of {alpha} goes beyond what numbers can hold")
+    return shares
+
+
+def _checked(alpha: object) -> float:
+    number = real(alpha, "alpha")
+    require(bool(np.isfinite(number) and number > 0), f"alpha must be positive and finite, got {number}")
+    return number

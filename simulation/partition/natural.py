@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, column, require, stream
+from coterie.simulation.partition.value import Partition, check, column, require, stream, whole
 
 
 def natural(owners: NDArray[Any], *, minimum: int = 1) -> Partition:
@@ -14,10 +14,10 @@ def natural(owners: NDArray[Any], *, minimum: int = 1) -> Partition:
     owners: one per row. Owners with fewer than ``minimum`` rows are left out, with their rows; the manifest counts
     them. Raises ConfigurationError (``partition_empty``) when nobody is left.
     """
+    require(whole(minimum, "minimum") >= 1, f"minimum must be at least 1, not {minimum}")
     names, places = np.unique(column(owners, "owners"), return_inverse=True)
     groups = _by_place(places.reshape(-1), len(names))
     kept = [number for number, rows in enumerate(groups) if len(rows) >= minimum]
-    require(minimum >= 1, f"minimum must be at least 1, not {minimum}")
     check(len(kept), 1, what="owners with enough rows")
     return Partition.of(
         "natural",

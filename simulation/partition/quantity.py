@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, fill, require, stream
+from coterie.simulation.partition.value import Partition, check, fill, real, require, stream, whole
 
 Law = Literal["linear", "square", "exponential", "lognormal", "dirichlet"]
 Shares = NDArray[Any]
@@ -31,15 +31,17 @@ def quantity(
     minimum: rows that every client has at least, taken from the largest; None for none, and then a law that leaves a
     client empty is refused. Raises ConfigurationError (``partition_empty``, ``partition_invalid``).
     """
-    check(count, clients, minimum or 1)
+    least = 0 if minimum is None else whole(minimum, "minimum")
+    check(count, clients, least or 1)
     require(law in get_args(Law), f"law must be one of {', '.join(get_args(Law))}, not {law!r}")
+    strength = real(strength, "strength")
     require(bool(np.isfinite(strength) and strength > 0), f"strength must be positive and finite, not {strength}")
     draw = stream(seed)
     with np.errstate(over="ignore"):
         shares = _LAWS[law](clients, strength, draw)
-        whole = float(shares.sum())
-    require(np.isfinite(whole) and whole > 0, f"a strength of {strength} goes beyond what numbers can hold")
-    cuts = np.round(np.cumsum(shares / whole)[:-1] * count).astype(np.int64)
+        everything = float(shares.sum())
+    require(np.isfinite(everything) and everything > 0, f"a strength of {strength} goes beyond what numbers can hold")
+    cuts = np.round(np.cumsum(shares / everything)[:-1] * count).astype(np.int64)
     parts = [part.tolist() for part in np.split(draw.permutation(count), cuts)]
-    fill(parts, minimum or 0)
+    fill(parts, least)
     return Partition.of("quantity", count, parts, seed=seed, law=law, strength=strength, minimum=minimum)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -83,7 +83,13 @@ class Partition(Sequence[Rows]):
         """A partition of rows 0 .. count-1; each part is sorted."""
         rows = tuple(np.sort(np.asarray(part, np.int64)) for part in parts)
         return Partition(
-            method=method, total=count, rows=rows, seed=seed, parameters=parameters, labels=labels, names=names
+            method=method,
+            total=count,
+            rows=rows,
+            seed=None if seed is None else int(seed),
+            parameters=_plain(parameters),
+            labels=labels,
+            names=names,
         )
 
     def __len__(self) -> int:
@@ -159,7 +165,7 @@ class Partition(Sequence[Rows]):
             "classes": list(self.classes),
             "counts": self.counts.tolist() if self.classes else [],
             "skew": self.skew.to_json(),
-            "changes": [change.to_json() for change in self.changes],
+            "changes": [_plain(change.to_json()) for change in self.changes],
             "sha256": self.sha256,
         }
 
@@ -234,24 +240,63 @@ def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDA
 
 def stream(seed: object) -> np.random.Generator:
     """The generator of a partitioner. Raises ConfigurationError (``partition_invalid``) for a seed that names none."""
-    if not isinstance(seed, int) or seed < 0:
-        raise refuse(f"seed must be a whole number from 0, not {seed!r}")
-    return np.random.Generator(np.random.PCG64(seed))
+    number = whole(seed, "seed")
+    require(number >= 0, f"seed must be a whole number from 0, not {number}")
+    return np.random.Generator(np.random.PCG64(number))
 
 
 def column(values: ArrayLike, what: str) -> NDArray[Any]:
     """One value for each row, ``[rows]`` or ``[rows, 1]``.
 
-    Raises ConfigurationError (``partition_invalid``) for other shapes, such as one-hot labels, and for NaN, which is
-    like nothing and so would fall to nobody.
+    Raises ConfigurationError (``partition_invalid``) for other shapes, such as one-hot labels, for NaN (and NaT), which
+    is like nothing and so would fall to nobody, and for values that cannot be sorted, such as None among texts.
     """
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise refuse(f"{what} must be one value for each row, all of one shape") from error
     flat = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
     require(flat, f"{what} must be one value for each row, not an array of the shape {list(array.shape)}")
     array = array.reshape(-1)
-    if array.dtype.kind == "f":
-        require(not np.isnan(array).any(), f"{what} hold NaN in row {int(np.argmax(np.isnan(array)))}")
+    try:
+        # Only what is missing differs from itself.
+        missing = np.flatnonzero(array != array)
+        if array.dtype.kind == "O":
+            np.sort(array)
+    except TypeError as error:
+        raise refuse(
+            f"{what} hold values that cannot be compared with each other: {error}",
+            hint="Leave rows without a value out, and make all values of one kind, such as texts.",
+        ) from error
+    if len(missing):
+        raise refuse(f"{what} hold {array[missing[0]]} in row {int(missing[0])}", hint="Leave such rows out.")
     return array
+
+
+def whole(value: object, what: str) -> int:
+    """A whole number, also one of NumPy's.
+
+    Raises ConfigurationError (``partition_invalid``) for anything else, fractions and truth values among them.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise refuse(f"{what} must be a whole number, not {_shown(value)}")
+    return int(cast(int, value))
+
+
+def real(value: object, what: str) -> float:
+    """A number, also one of NumPy's. Raises ConfigurationError (``partition_invalid``) for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise refuse(f"{what} must be a number, not {_shown(value)}")
+    return float(cast(float, value))
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with Python's numbers for NumPy's, which JSON does not know."""
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+
+
+def _shown(value: object) -> str:
+    return f"{' '.join(str(value).split())[:40]!r} ({type(value).__name__})"
 
 
 def fill(parts: list[list[int]], minimum: int) -> None:
@@ -274,6 +319,8 @@ def refuse(what: str, *, hint: str | None = None) -> ConfigurationError:
 
 def check(count: int, clients: int, minimum: int = 1, *, what: str = "rows") -> None:
     """Raise ConfigurationError unless every client can have at least so many of them."""
+    for number, name in ((count, f"the number of {what}"), (clients, "clients"), (minimum, "minimum")):
+        whole(number, name)
     if clients < 1 or minimum < 1:
         raise refuse(f"clients and minimum must be at least 1, got {clients} and {minimum}")
     if count < clients * minimum:

@@ -136,6 +136,42 @@ IMPOSSIBLE: list[Callable[[Labels], object]] = [
     lambda y: Partition.of("own", 5, [[0, 1]]).labelled(np.zeros(4)),
     lambda y: split({"x": y}, iid(120, 2, seed=0).then(Turns(feature="image"))),
     lambda y: split({"x": y}, iid(120, 2, seed=0).then(Turns(feature="x"))),
+    lambda y: dirichlet(y, 3, alpha=1.7e308, seed=0),
+    lambda y: dirichlet_clients(y, 3, alpha=1.7e308, seed=0),
+    lambda y: continuous(np.where(y == 1, 1e308, -1e308), 3, strictness=1, seed=0),
+    lambda y: dirichlet(np.where(y == 1, np.datetime64("NaT"), np.datetime64("2020")), 3, alpha=1, seed=0),
+    lambda y: periods(np.where(y == 1, np.datetime64("NaT"), np.datetime64("2020")), 3),
+    lambda y: dirichlet(np.where(y == 1, np.nan, y).astype(complex), 3, alpha=1, seed=0),
+    lambda y: natural(np.where(y == 1, np.nan, y).astype(object)),
+    lambda y: natural(np.array(["a", None] * 60, object)),
+    lambda y: periods(np.array([1, "a"] * 60, object), 2),
+    lambda y: dirichlet(cast(Any, [[1], [2, 3]]), 1, alpha=1, seed=0),
+    lambda y: continuous(np.array(["a", "b"] * 60), 3, strictness=1, seed=0),
+    lambda y: continuous(y * 1j, 3, strictness=1, seed=0),
+    lambda y: split({"y": y.astype(str)}, iid(120, 2, seed=0).then(LabelNoise(label="y", classes=4, high=0.5, seed=0))),
+]
+WRONG: Any = "0.5"
+WRONG_KINDS: list[Callable[[Labels], object]] = [
+    lambda y: iid(cast(Any, y), 3, seed=0),
+    lambda y: iid(120, cast(Any, 3.0), seed=0),
+    lambda y: iid(120, WRONG, seed=0),
+    lambda y: iid(120, 3, seed=True),
+    lambda y: dirichlet(y, 3, alpha=WRONG, seed=0),
+    lambda y: dirichlet(y, 3, alpha=cast(Any, np.array([0.5])), seed=0),
+    lambda y: dirichlet(y, 3, alpha=1, seed=0, minimum=cast(Any, 2.5)),
+    lambda y: dirichlet_clients(y, cast(Any, 3.0), alpha=1, seed=0),
+    lambda y: dirichlet_clients(y, 2, alpha=1, seed=0, sizes=cast(Any, [1.5, 9])),
+    lambda y: dirichlet_clients(y, 2, alpha=1, seed=0, sizes=cast(Any, 60)),
+    lambda y: shards(y, 3, seed=0, per_client=cast(Any, 2.0)),
+    lambda y: pathological(y, 3, classes=cast(Any, 2.5), seed=0),
+    lambda y: quantity(120, 3, law="linear", seed=0, strength=WRONG),
+    lambda y: quantity(120, 3, law="linear", seed=0, minimum=WRONG),
+    lambda y: continuous(y, 3, strictness=WRONG, seed=0),
+    lambda y: natural(y, minimum=WRONG),
+    lambda y: Noise(feature="x", variance=WRONG, seed=0),
+    lambda y: LabelNoise(label="y", classes=4, high=WRONG, seed=0),
+    lambda y: LabelNoise(label="y", classes=WRONG, high=0.5, seed=0),
+    lambda y: Turns(feature="x", turns=WRONG),
 ]
 
 
@@ -144,6 +180,30 @@ def test_what_cannot_be_is_refused_by_name(make: Callable[[Labels], object]) -> 
     with pytest.raises(ConfigurationError) as caught:
         make(labels_of(120))
     assert caught.value.reason == "partition_invalid"
+
+
+@pytest.mark.parametrize("make", WRONG_KINDS)
+def test_arguments_of_the_wrong_kind_are_refused_by_their_name(make: Callable[[Labels], object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be (a number|a whole number|one for each)") as caught:
+        make(labels_of(120))
+    assert caught.value.reason == "partition_invalid"
+
+
+@pytest.mark.parametrize("make", [lambda: dirichlet(np.array([]), 2, alpha=1, seed=0), lambda: natural(np.array([]))])
+def test_no_rows_at_all_leave_a_client_empty(make: Callable[[], Partition]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert caught.value.reason == "partition_empty"
+
+
+def test_numpys_numbers_are_numbers(tmp_path: Path) -> None:
+    labels, two = labels_of(60), cast(Any, np.int64(2))
+    made = dirichlet(labels, two, alpha=cast(Any, np.float32(0.5)), seed=two, minimum=two).then(
+        Noise(feature="x", variance=cast(Any, np.float32(0.5)), seed=two)
+    )
+    made.write(tmp_path)
+    same = dirichlet(labels, 2, alpha=0.5, seed=2, minimum=2).then(Noise(feature="x", variance=0.5, seed=2))
+    assert made.manifest() == same.manifest() and Partition.read(tmp_path).changes == same.changes
 
 
 @pytest.mark.parametrize("parts", [[[0], []], []])
