@@ -78,6 +78,15 @@ def _gelu(node: Operation) -> Array:
     return 0.5 * x * (1.0 + ops.erf(x * sqrt(0.5)))
 
 
+def _is_infinite(node: Operation) -> Array:
+    x = node[0]
+    above, below = node.option("detect_positive", 1), node.option("detect_negative", 1)
+    infinite = cnp.isinf(x)
+    if above and below:
+        return infinite
+    return cnp.logical_and(infinite, (x > 0) if above else (x < 0) if below else cnp.zeros_like(infinite))
+
+
 RULES: dict[str, Rule] = {
     "Abs": pointwise(cnp.abs),
     "Acos": pointwise(cnp.acos),
@@ -106,6 +115,8 @@ RULES: dict[str, Rule] = {
     "GreaterOrEqual": pointwise(cnp.greater_equal),
     "HardSigmoid": lambda node: activations.hard_sigmoid(node[0], node.option("alpha", 0.2), node.option("beta", 0.5)),
     "HardSwish": lambda node: node[0] * activations.hard_sigmoid(node[0], 1.0 / 6.0, 0.5),
+    "IsInf": _is_infinite,
+    "IsNaN": pointwise(cnp.isnan),
     "LeakyRelu": lambda node: activations.leaky(node[0], node.option("alpha", 0.01)),
     "Less": pointwise(cnp.less),
     "LessOrEqual": pointwise(cnp.less_equal),

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, final
+from typing import Any, cast, final
 
 from coterie.compute.array import Array, ArrayLike, as_array
-from coterie.compute.ir import NDArray
+from coterie.compute.ir import FLOATS, NDArray
 from coterie.compute.limits import TooLarge, at_most
 from coterie.compute.onnx.importer.graph import Foreign, Input, Step
 from coterie.compute.onnx.importer.operation import MOST_ELEMENTS, BatchNormaliser, Operation
@@ -71,7 +71,11 @@ class ImportedModel:
         return ImportedModel(self._foreign.cut(tensors), self._frozen)
 
     def astype(self, dtype: str) -> "ImportedModel":
-        """The model with weights, constants and inputs of this float dtype."""
+        """The model with weights, constants and inputs of this float dtype. Raises InputError for another dtype."""
+        if dtype not in FLOATS:
+            raise InputError(
+                f"{dtype!r} is no float dtype that a model computes in.", hint=f"There are {', '.join(FLOATS)}."
+            )
         if self._foreign.floats <= {dtype}:
             return self
         return ImportedModel(self._foreign.astype(dtype), self._frozen)
@@ -132,12 +136,21 @@ class ImportedModel:
     def _fitting(self, patterns: tuple[str, ...]) -> frozenset[str]:
         names = (*self._foreign.weights, *self._foreign.statistics)
         for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not isinstance(cast(object, pattern), str):
+                raise InputError(
+                    f"{pattern!r} is no name of a weight.", hint='Give each by itself: freeze("a", "b.*").'
+                )
+            if not any(_fits(name, pattern) for name in names):
                 told = f"{', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
                 raise InputError(f"No weight of the model is called {pattern!r}.", hint=f"There are {told or 'none'}.")
-        return frozenset(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+        return frozenset(name for name in names if any(_fits(name, pattern) for pattern in patterns))
 
     def _weights(self, params: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        if not isinstance(cast(object, params), Mapping):
+            raise InputError(
+                f"The parameters are a dict by names, got {type(params).__name__}.",
+                hint="Call model(model.parameters, x).",
+            )
         if missing := [name for name in self.parameters if name not in params]:
             raise InputError(
                 f"The model needs the parameters {', '.join(missing)}.", hint="Pass all of model.parameters, changed."
@@ -206,6 +219,11 @@ class ImportedModel:
         if len(found) < len(step.outputs):
             node.refuse(f"its output {len(found)} is used", f"Only {len(found)} of its outputs are translated.")
         return found
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a name is the pattern, letter by letter (``layers[0].weight``), or of it."""
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _without(held: Mapping[str, NDArray], names: Collection[str]) -> dict[str, NDArray]:

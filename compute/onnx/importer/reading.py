@@ -173,6 +173,10 @@ def _outputs(asked: Sequence[str] | None, parts: _Parts, inputs: Sequence[Input]
             last = [name for step in parts.steps[-4:] for name in step.outputs if name]
             raise refused("All of its outputs are text.", f"Name tensors of numbers: load(path, outputs={last}).")
         return wanted
+    if isinstance(asked, str) or not asked:
+        raise InputError(
+            f"onnx.load: outputs is a list of names of tensors, got {asked!r}.", hint='Write outputs=["logits"].'
+        )
     made = {name for step in parts.steps for name in step.outputs} | {each.name for each in inputs}
     for name in asked:
         if name not in made:

@@ -69,10 +69,18 @@ def _einsum(node: Operation) -> Array:
 
 
 def _running_sum(node: Operation) -> Array:
-    if node.option("exclusive", 0) or node.option("reverse", 0):
-        node.refuse("it is exclusive or in reverse", "Only the plain running sum is translated.")
-    axis = int(np.asarray(node.known(1)).item())
-    return cnp.cumulative_sum(node[0], axis=axis)
+    x, axis = node[0], int(np.asarray(node.known(1)).item())
+    if not -x.ndim <= axis < x.ndim:
+        node.refuse(f"axis {axis} does not exist in {x.ndim} axes", "The file is damaged: export it again.")
+    if node.option("reverse", 0):
+        x = cnp.flip(x, axis=axis)
+    sums = cnp.cumulative_sum(x, axis=axis)
+    if node.option("exclusive", 0):  # without the element itself: one place later, and 0 at first
+        place = axis % x.ndim
+        widths = [(1, 0) if index == place else (0, 0) for index in range(x.ndim)]
+        kept = tuple(slice(0, n - 1 if index == place else n) for index, n in enumerate(x.shape))
+        sums = cnp.pad(sums[kept], widths)
+    return cnp.flip(sums, axis=axis) if node.option("reverse", 0) else sums
 
 
 def _centred(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:

@@ -1,6 +1,6 @@
 """What each tensor that a file holds is for: a weight, a running statistic, or a constant."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -80,7 +80,7 @@ def is_uniform(array: NDArray) -> bool:
     return bool(array.size) and bool((array == array.reshape(-1)[0]).all())
 
 
-def _told_apart(opset: int, steps: Iterable[Step], held: Held) -> tuple[list[Step], dict[str, NDArray]]:
+def _told_apart(opset: int, steps: Sequence[Step], held: Held) -> tuple[list[Step], dict[str, NDArray]]:
     """Exporters write one tensor for several that happen to be equal, as the scales, offsets and running statistics of
     a new model are. Trained, they must not move together: a float tensor of equal numbers that is read more than once
     becomes one for each reading, called NODE.INPUT. Others that are read more than once are one weight, as in the file.
@@ -88,17 +88,24 @@ def _told_apart(opset: int, steps: Iterable[Step], held: Held) -> tuple[list[Ste
     alike = {name for name, array in held.items() if array.dtype.name in FLOATS and array.size > 1 and array.ndim}
     alike = {name for name in alike if is_uniform(held[name])}
     apart, seen, made = dict(held), set[str](), list[Step]()
+    taken = {*held, *(name for step in steps for name in (*step.inputs, *step.outputs))}
     for step in steps:
         names = list(step.inputs)
         for index, name in enumerate(names):
             if name not in alike or index in KNOWN_INPUTS.get(step.operator, ()):
                 continue
             if name in seen:
-                names[index] = f"{step.name}.{_input_name(step.operator, opset, index)}"
+                names[index] = _unused(f"{step.name}.{_input_name(step.operator, opset, index)}", taken)
                 apart[names[index]] = held[name]
+                taken.add(names[index])
             seen.add(name)
         made.append(replace(step, inputs=tuple(names)))
     return made, apart
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    """The name, or with a number behind it where a tensor has it already: names of nodes need not differ."""
+    return next(each for each in (name, *(f"{name}.{n}" for n in range(2, len(taken) + 3))) if each not in taken)
 
 
 def _input_name(operator: str, opset: int, index: int) -> str:

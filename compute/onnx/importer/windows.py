@@ -1,7 +1,7 @@
 """Convolution and pooling, over one or two axes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -104,26 +104,56 @@ def _conv(node: Operation) -> Array:
 def _conv_transposed(node: Operation) -> Array:
     x, w = _image(node), node[1]
     w = w if w.ndim == 4 else cnp.expand_dims(w, 2)
-    if node.option("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
-        node.refuse("its padding follows from an output shape", "Export with explicit pads.")
-    at = _window(node, w.shape[4 - (node[0].ndim - 2) :], x.shape[2:])
-    *first, last = (int(n) for n in node.option("output_padding", (0,) * (node[0].ndim - 2)))
+    axes = node[0].ndim - 2
+    # Here auto_pad says how the whole result is cut, which is found out below.
+    sized = replace(node, attributes={**node.attributes, "auto_pad": "NOTSET"})
+    at = _window(sized, w.shape[4 - axes :], x.shape[2:])
+    *first, last = (int(n) for n in node.option("output_padding", (0,) * axes))
     extra = (first[0] if first else 0, last)
-    node.held(
-        x.shape[0] * w.shape[1] * prod((n - 1) * step + 1 for n, step in zip(x.shape[2:], at.stride, strict=True))
-    )
+    spans = [d * (k - 1) + 1 for d, k in zip(at.dilation, at.kernel, strict=True)]
+    whole = [(n - 1) * s + span + e for n, s, span, e in zip(x.shape[2:], at.stride, spans, extra, strict=True)]
+    (top, bottom), (left, right) = _cut_off(node, at, x.shape[2:], whole)
+    more = [max(-n, 0) for n in (bottom, right)]
+    node.held(x.shape[0] * w.shape[1] * prod(n + m for n, m in zip(whole, more, strict=True)))
     # Unequal pads are cut off a result without padding.
     y = ops.conv_transpose2d(
         x,
         w,
-        node.get(2),
+        None if any(more) else node.get(2),
         stride=at.stride,
         output_padding=extra,
         dilation=at.dilation,
         groups=node.option("group", 1),
     )
-    (top, bottom), (left, right) = at.padding
-    return _restored(node, y[:, :, top : y.shape[2] - bottom, left : y.shape[3] - right])
+    y = y[:, :, top : y.shape[2] - max(bottom, 0), left : y.shape[3] - max(right, 0)]
+    if any(more):
+        y = cnp.pad(y, ((0, 0), (0, 0), (0, more[0]), (0, more[1])))
+        y = y if node.get(2) is None else y + cnp.reshape(node[2], (-1, 1, 1))
+    return _restored(node, y)
+
+
+def _cut_off(node: Operation, at: _Window, size: Sequence[int], whole: Sequence[int]) -> tuple[Pair, Pair]:
+    """How much of a transposed convolution's whole result is cut off at both ends of its axes; below 0: so many zeros
+    are put there. Given sizes are cut out of the middle, and what is odd is cut off in front, as ONNX Runtime does.
+    """
+    how, sizes = node.option("auto_pad", "NOTSET"), node.option("output_shape", None)
+    if sizes is None and how in ("NOTSET", "VALID"):
+        return at.padding if how == "NOTSET" else ((0, 0), (0, 0))
+    if how not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        node.refuse(f"its auto_pad is {how!r}", "The file is damaged: export it again.")
+    axes = node[0].ndim - 2
+    wanted = [n * step for n, step in zip(size, at.stride, strict=True)]
+    wanted = wanted if sizes is None else [1] * (2 - axes) + [int(n) for n in sizes[-axes:]]
+    if len(wanted) != 2 or min(wanted) < 1:
+        node.refuse(f"its output_shape {list(sizes or ())} does not fit", "Export with fixed sizes of images.")
+
+    def ends(surplus: int) -> Pair:
+        less = surplus // 2
+        front = max(less if how == "SAME_UPPER" else surplus - less, 0)
+        return front, surplus - front
+
+    rows, columns = (ends(n - m) for n, m in zip(whole, wanted, strict=True))
+    return rows, columns
 
 
 def _max_pool(node: Operation) -> Array:

@@ -35,6 +35,7 @@ NEAREST: list[dict[str, Any]] = [
 X = f(3, 4)
 IMAGE = f(2, 4, 7, 6)
 WAVE = f(2, 4, 9)
+ODD = np.asarray([[np.nan, np.inf, -np.inf, 0.0, -2.5]], np.float32)
 LOWEST = np.asarray([-(2**31), 7, -7], np.int32)
 
 
@@ -101,6 +102,8 @@ CASES: list[Case] = [
     case("PRelu", X, f(4)),
     case("Round", f(3, 4) * 3),
     case("Cast", X, to=TensorProto.INT32),
+    case("IsNaN", ODD),
+    *(case("IsInf", ODD, detect_positive=n, detect_negative=m) for n in (0, 1) for m in (0, 1)),
     case("CastLike", i(1, 2), f(1)),
     case("Clip", X, np.asarray(-1.0, np.float32), None),
     case("Clip", X, None, np.asarray(1.0, np.float32)),
@@ -186,6 +189,7 @@ CASES: list[Case] = [
     *(case(op, X, axis=1, keepdims=keep) for op in ("ArgMax", "ArgMin") for keep in (0, 1)),
     case("BatchNormalization", IMAGE, f(4), f(4), f(4), f(4, low=0.5)),
     case("CumSum", X, np.asarray(1), data=1),
+    *(case("CumSum", X, np.asarray(-2), data=1, exclusive=n, reverse=m) for n, m in ((1, 0), (0, 1), (1, 1))),
     case("Einsum", X, f(4, 2), equation="ij,jk->ki"),
     case("Gemm", X, f(4, 2), f(2), alpha=0.5, beta=2.0),
     case("Gemm", f(4, 3), f(2, 4), transA=1, transB=1),
@@ -218,6 +222,14 @@ CASES: list[Case] = [
         "ConvTranspose", IMAGE, f(4, 3, 3, 3), f(6), group=2, strides=[2, 2], pads=[1, 0, 1, 2], output_padding=[1, 0]
     ),
     case("ConvTranspose", WAVE, f(4, 2, 3), strides=[2], output_padding=[1]),
+    # as tf2onnx writes a Conv2DTranspose
+    case("ConvTranspose", IMAGE, f(4, 3, 3, 3), f(3), strides=[2, 2], output_shape=[14, 13]),
+    case("ConvTranspose", IMAGE, f(4, 3, 2, 2), f(3), strides=[3, 3], output_shape=[21, 18]),
+    case("ConvTranspose", WAVE, f(4, 2, 4), strides=[3], output_shape=[25]),
+    *(
+        case("ConvTranspose", IMAGE, f(4, 3, 4, 3), f(3), strides=[1, 2], auto_pad=how)
+        for how in ("SAME_UPPER", "SAME_LOWER", "VALID")
+    ),
     case("AveragePool", IMAGE, kernel_shape=[2, 3], strides=[2, 1]),
     *(case("AveragePool", IMAGE, kernel_shape=[3, 3], pads=[1, 1, 1, 0], count_include_pad=n) for n in (0, 1)),
     case("AveragePool", WAVE, kernel_shape=[4], strides=[2], ceil_mode=1, opset=19),
