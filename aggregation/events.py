@@ -102,7 +102,9 @@ class Committed:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """Somebody asked to stop. cause: ``withdrawn`` when that was the coordinator above; ``detail`` says why then."""
+    """Somebody asked to stop. cause: ``withdrawn`` when that was the coordinator above, ``trusted_missing`` when the
+    trusted client was shut out; ``detail`` says why then.
+    """
 
     cause: Cause = Cause.STOPPED
     detail: str | None = None
