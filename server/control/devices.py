@@ -54,7 +54,9 @@ async def index(
 
 @router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
 async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin: Admin) -> DeviceView:
-    """Idempotent. The task that it holds is taken back; updates accepted before stay counted."""
+    """Idempotent. The task that it holds is taken back; updates accepted before stay counted. Rounds that judge by it
+    as their trusted client, and have no update of it, end at once.
+    """
     async with here.database.write("revoke") as session:
         row = await session.get(DeviceRow, device)
         if row is None:
@@ -69,6 +71,7 @@ async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin:
                 await tasks.leave(session, held.id, tasks.ABORTED, changes)
                 await here.rounds.lost(session, held)
             await session.refresh(row)
+            await here.rounds.shut_out(session, row.population)
         accepted = await devices.accepted(session, [device])
     here.devices.forget(device)
     return _view(here, row, accepted.get(device, 0))

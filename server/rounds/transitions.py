@@ -22,6 +22,7 @@ from coterie.aggregation.engine import (
     Phase,
     Round,
     SetDeadline,
+    StopRequested,
     TaskFailed,
     start,
     step,
@@ -47,7 +48,7 @@ from coterie.server.fleet import Fleet
 from coterie.server.rounds.record import round_record
 from coterie.server.rounds.reservations import reserve
 from coterie.server.rounds.spending import Spending
-from coterie.server.store import attempts, blob_rows, events, experiments, tasks
+from coterie.server.store import attempts, blob_rows, devices, events, experiments, tasks
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from coterie.server.traffic import Traffic
@@ -86,6 +87,26 @@ class Rounds:
         opened = await experiments.open_round(session, task.experiment)
         if opened is not None and awaits(opened, task):
             await self.apply(session, opened, TaskFailed(task.place) if task.kind == "train" else EvaluationFailed())
+
+    async def shut_out(self, session: AsyncSession, population: str) -> None:
+        """A device of this population has been shut out for ever: end the rounds that nobody but it could complete."""
+        for opened in await experiments.open_rounds(session, population):
+            experiment = await experiments.locked(session, opened.row.experiment)
+            await self._without_trusted(session, experiment, opened)
+
+    async def _without_trusted(self, session: AsyncSession, experiment: ExperimentRow, opened: OpenRound) -> None:
+        """End a round at once whose trusted client was shut out before it reported: waiting for the deadline would
+        bring nothing by which the others could be judged.
+        """
+        trusted = experiments.request_of(experiment).rounds.trusted
+        if trusted is None or opened.value.phase is not Phase.COLLECTING:
+            return
+        if await devices.enrolled(session, trusted, experiment.population):
+            return
+        states = await tasks.tried(session, experiment.id, opened.value.number, "train", trusted)
+        if tasks.ACCEPTED not in states:
+            why = "the trusted client has been shut out for ever; submit anew with another trusted client"
+            await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
 
     async def apply(
         self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None
@@ -140,7 +161,8 @@ class Rounds:
             central=request.evaluation is not None,
             secure=request.secure is not None,
         )
-        await self._open(session, experiment, request, config, action, before)
+        opened = await self._open(session, experiment, request, config, action, before)
+        await self._without_trusted(session, experiment, opened)
 
     async def begin_for(
         self, session: AsyncSession, experiment: ExperimentRow, config: RoundConfig, *, base: str, upstream: str
@@ -160,7 +182,7 @@ class Rounds:
         action: StartRound,
         before: Round | None,
         upstream: str | None = None,
-    ) -> None:
+    ) -> OpenRound:
         value, effects = start(action.number, action.base, config, place=action.place, before=before)
         row = RoundRow(
             experiment=experiment.id,
@@ -181,6 +203,7 @@ class Rounds:
         session.add(row)
         experiment.round = value.number
         events.append(session, "round.started", {"round": value.number, "cohort": value.config.cohort}, experiment.id)
+        return OpenRound(row, value)
 
     async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
         experiment = await experiments.locked(session, row.experiment)

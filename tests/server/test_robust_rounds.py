@@ -1,10 +1,12 @@
 """Rounds with a robust reducer on a real coordinator: a lying device does not move the model."""
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
-from server_kit import Opener, fleet, once, update
+from secure_kit import events_of
+from server_kit import Device, Opener, Operator, fleet, once, update
 
 from coterie.protocol.tensors import decode_tensors
 
@@ -70,7 +72,7 @@ def test_a_round_in_which_the_trusted_device_does_not_report_is_abandoned_and_sa
 
 
 @pytest.mark.parametrize(("min_updates", "cause"), [(2, "trusted_missing"), (4, "too_few_updates")])
-def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_access(
+def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_lease(
     coordinator: Opener, min_updates: int, cause: str
 ) -> None:
     async def work() -> None:
@@ -87,7 +89,6 @@ def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_access(
             )
             view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
             await trusted.task()
-            await operator.ok("POST", f"/v1/devices/{trusted.id}/revoke", headers=once())
             for device in others[:3]:
                 task = await device.task()
                 assert (await device.upload(task, update(task, 1.0))).status_code == 200
@@ -95,6 +96,67 @@ def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_access(
             assert (await others[3].check_in())["task"] is None
             entry = await operator.until_round(view["id"], 1, "abandoned")
             assert (entry["cause"], entry["accepted"]) == (cause, 3)
+
+    asyncio.run(work())
+
+
+async def trusting(operator: Operator, trusted: Device, **policy: Any) -> str:
+    """An experiment whose rounds judge by this device, and would wait for an hour."""
+    hour: dict[str, Any] = {"cohort": 3, "deadline_s": 3600.0, "lease_s": 3600.0}
+    return await operator.experiment(reducer="fltrust", trusted=trusted.id, **hour | policy)
+
+
+async def shut_out(operator: Operator, device: Device) -> None:
+    await operator.ok("POST", f"/v1/devices/{device.id}/revoke", headers=once())
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_rounds_end_at_once_when_their_trusted_device_is_shut_out(coordinator: Opener, holds: bool) -> None:
+    """Whether or not it held its task; and so does every round after, until the experiment has stalled."""
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            *others, trusted = await fleet(operator, await operator.population(), 3)
+            running = await trusting(operator, trusted, rounds=9, min_updates=2)
+            beside = await operator.experiment(cohort=3, deadline_s=3600.0)
+            tasks = [await device.task() for device in others]
+            assert (await others[0].upload(tasks[0], update(tasks[0], 1.0))).status_code == 200
+            if holds:
+                await trusted.task()
+            await shut_out(operator, trusted)
+            # In the same transaction: nothing is waited for.
+            view = await operator.state(running)
+            assert (view["state"], view["reason"]) == ("finished", "stalled")
+            entries = await operator.rounds(running)
+            assert [(entry["state"], entry["cause"]) for entry in entries] == [("abandoned", "trusted_missing")] * 3
+            assert [entry["accepted"] for entry in entries] == [1, 0, 0]
+            seen = await events_of(operator, running)
+            told = [event["detail"] for event in seen if event["type"] == "round.abandoned"]
+            assert len(told) == 3 and all("another trusted client" in detail for detail in told)
+            late = await others[1].upload(tasks[1], update(tasks[1], 1.0))
+            assert (late.status_code, late.json()["code"]) == (410, "round_closed")
+            assert (await operator.state(beside))["state"] == "running"
+
+    asyncio.run(work())
+
+
+def test_a_round_that_has_the_update_of_a_trusted_device_goes_on_without_the_device(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            *others, trusted = await fleet(operator, await operator.population(), 4)
+            running = await trusting(operator, trusted, rounds=2)
+            task = await trusted.task()
+            assert (await trusted.upload(task, update(task, 1.0))).status_code == 200
+            await shut_out(operator, others[2])
+            await shut_out(operator, trusted)
+            assert (await operator.state(running))["round"] == 1
+            for device in others[:2]:
+                task = await device.task()
+                assert (await device.upload(task, update(task, 1.0))).status_code == 200
+            await operator.finished(running)
+            entries = await operator.rounds(running)
+            assert [entry["state"] for entry in entries] == ["committed", "abandoned"]
+            assert entries[1]["cause"] == "trusted_missing"
 
     asyncio.run(work())
 
