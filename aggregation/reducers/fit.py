@@ -48,10 +48,13 @@ def check_reducer(
         )
     fewest = rule.fewest + judges
     if fewest > min_updates:
+        # Of a rule without f, one update is enough.
+        why = ["2f ≥ n leaves no honest majority"] if rule.fewest > 1 else []
+        why += ["one is the trusted client's, which judges the others"] if judges else []
         raise errors.ExperimentError(
-            f"The reducer {rule.name} needs at least {fewest} updates (2f ≥ n leaves no honest majority), and a "
-            f"round may end with {min_updates}.",
-            hint=f"Set min_updates to {fewest} or more in the round policy, or lower f.",
+            f"The reducer {rule.name} needs at least {fewest} updates ({'; '.join(why)}), and a round may end with "
+            f"{min_updates}.",
+            hint=f"Set min_updates to {fewest} or more in the round policy{', or lower f' if rule.fewest > 1 else ''}.",
             code="reducer_updates",
         )
     apart = algorithm in _APART and rule.needs == "updates"

@@ -63,6 +63,21 @@ def test_fltrust_needs_a_trusted_client_whose_update_is_seen_alone_and_one_to_ju
 
 
 @pytest.mark.parametrize(
+    ("text", "fewest", "has_f"),
+    [("fltrust", 2, False), ("bucketing(2)+fltrust", 2, False), ("nnm(1)+fltrust", 4, True)],
+)
+def test_too_few_updates_for_a_trusted_client_are_refused_in_words_that_fit(
+    text: str, fewest: int, has_f: bool
+) -> None:
+    """Nobody can lower the f of a rule that has none."""
+    with pytest.raises(errors.ExperimentError, match=f"at least {fewest} updates .*the trusted client's") as caught:
+        check_reducer(text, fewest - 1, "fedavg", trusted="3")
+    assert caught.value.reason == "reducer_updates"
+    assert ("2f" in caught.value.message) == has_f == ("lower f" in str(caught.value.hint))
+    check_reducer(text, fewest, "fedavg", trusted="3")
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"mode": "buffered"},
