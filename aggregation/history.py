@@ -23,8 +23,9 @@ _PRIVATE = ("clipped", "epsilon", "delta")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """One round. metrics: evaluation means (``loss``, ``accuracy``, …); training: the means that clients saw while
-    training. fairness: how each metric differs between the clients that evaluated.
+    """One round. accepted: updates that count; failed: tasks that brought nothing, and updates that were taken in and
+    then found unusable. metrics: evaluation means (``loss``, ``accuracy``, …); training: the means that clients saw
+    while training. fairness: how each metric differs between the clients that evaluated.
     model: SHA-256 of the version that it committed. clipped: under secure aggregation, the share of the updates that
     were longer than the public norm and were shortened to it; None in the open, and where noise hides it. epsilon: what
     all rounds up to this one have spent of privacy, at delta; None without differential privacy.
@@ -55,8 +56,8 @@ class RoundRecord:
             round=round.number,
             state=round.phase.value,
             cause=None if round.cause is None else round.cause.value,
-            accepted=round.accepted,
-            failed=round.failed,
+            accepted=round.accepted - round.rejected,
+            failed=round.failed + round.rejected,
             metrics=means,
             training=MetricSums(round.training).means(),
             fairness=spreads(round.federated),

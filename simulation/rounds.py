@@ -20,7 +20,7 @@ from coterie.aggregation.progress import Progress, StartRound, after_round, conf
 from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
-from coterie.errors import InternalError, UpdateRefused
+from coterie.errors import InputError, InternalError, UpdateRefused
 from coterie.privacy.dp.participation import may_take_part
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.secagg import SecureTerms
@@ -36,7 +36,7 @@ from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
-from coterie.simulation.work import Assignment
+from coterie.simulation.work import NOT_FINITE, Assignment
 
 Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""
@@ -299,7 +299,9 @@ class Rounds:
         weights = self.versions.read(assignment.base)
         for done, measured in enumerate(self.runner.evaluate(clients, weights, assignment), 1):
             try:
-                if self._survey_sum is None:
+                if measured.refused is not None:
+                    events.append(engine.EvaluationFailed())
+                elif self._survey_sum is None:
                     sums = read_evaluation(manifest, read_update(measured.update, specs), weight_cap=cap)
                     events.append(engine.EvaluationAccepted(sums.sums))
                 else:
@@ -342,7 +344,12 @@ class Rounds:
             rows=self.rows,
             options=TrainOptions(threads=self.threads),
         )
-        return engine.Evaluated(self.trainer.evaluate(work).sums)
+        try:
+            return engine.Evaluated(self.trainer.evaluate(work).sums)
+        except InputError as error:
+            if error.reason != NOT_FINITE:
+                raise
+            return engine.Evaluated(None, error.message)
 
     def _settle(self, round: engine.Round) -> None:
         """Client and server state become what a committed round made of them; an abandoned round changes neither."""

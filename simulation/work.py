@@ -23,7 +23,7 @@ from coterie.client_sdk.device.trainers.base import (
     Trainer,
     TrainOptions,
 )
-from coterie.errors import CoterieError, UpdateRefused
+from coterie.errors import CoterieError, InputError, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
 from coterie.privacy.secagg.entropy import Entropy
@@ -37,6 +37,8 @@ from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import Encoded, encode_update, of_plan
 
 PLAIN = "float32"
+NOT_FINITE = "metric_invalid"
+"""The reason by which sums of metrics are refused that a model which diverges gives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ class Workplace:
             weight=result.weight,
             steps=result.steps,
             size=0,
-            loss=result.metrics(self.plan).means().get("loss"),
+            loss=self._loss(result),
             sections=result.sections,
             state=result.client_state,
         )
@@ -153,6 +155,8 @@ class Workplace:
         try:
             update, codec_state = self._encode(told, state, assignment)
         except CoterieError as error:
+            if error.reason == "not_finite":
+                return replace(told, sections={}, refused=error.message)
             _name(error, number, assignment)
             raise
         kept = {**result.client_state, **codec_state}
@@ -169,7 +173,13 @@ class Workplace:
             rows=rows,
             options=TrainOptions(threads=assignment.threads),
         )
-        sums = self.trainer.evaluate(work)
+        try:
+            sums = self.trainer.evaluate(work)
+        except InputError as error:
+            if error.reason != NOT_FINITE:
+                _name(error, number, assignment)
+                raise
+            return Measured(number=number, update=b"", size=0, refused=error.message)
         specs, sections = manifest.sections_for("evaluate"), evaluation_sections(manifest, sums)
         weight = min(int(sums.examples), assignment.weight_cap)
         if assignment.secure is not None:
@@ -188,6 +198,15 @@ class Workplace:
             sections=sections,
         )
         return Measured(number=number, update=update, size=len(update))
+
+    def _loss(self, result: LocalResult) -> float | None:
+        """The mean loss of a training; None where it diverged, which whoever looks at the sections refuses."""
+        try:
+            return result.metrics(self.plan).means().get("loss")
+        except InputError as error:
+            if error.reason != NOT_FINITE:
+                raise
+            return None
 
     def _noised(self, told: Trained, assignment: Assignment) -> Trained:
         """With local noise, from the experiment's seed: see `in_ring`."""

@@ -1,0 +1,54 @@
+"""A client that diverges: its update is left out and counted, and the round goes on, as it does on a coordinator."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from simulation_kit import CLIENTS, experiment, rows, same
+
+from coterie.aggregation.plan.compile import compile_plan
+from coterie.protocol.rounds import RoundPolicy
+from coterie.simulation import simulate, simulate_full
+
+# Products with the weights overflow, and the loss is infinity less infinity.
+FAR: dict[str, Any] = {"x": np.tile(np.array([3e38, -3e38, 3e38, -3e38], np.float32), (40, 1)), "y": rows(40)["y"]}
+WITH_ONE = [*CLIENTS, FAR]
+POLICY = RoundPolicy(rounds=2, cohort=len(WITH_ONE), min_updates=len(CLIENTS), evaluate_every=0)
+OPEN: dict[str, Any] = {"secure_aggregation": False, "rounds": POLICY}
+
+
+@pytest.mark.parametrize(
+    ("engine", "codec"),
+    [("threads", "float32"), ("threads", "int8"), ("threads", "topk:0.5+ef"), ("batched:4", "int8")]
+    + [("batched:4", "float32"), ("processes", "float32"), ("processes", "int8")],
+)
+def test_the_round_goes_on_without_a_client_whose_loss_is_not_finite(engine: str, codec: str) -> None:
+    found = simulate_full(experiment(codecs=(codec,), **OPEN), WITH_ONE, engine=engine)
+    few = POLICY.model_copy(update={"cohort": len(CLIENTS)})
+    alone = simulate_full(experiment(codecs=(codec,), secure_aggregation=False, rounds=few), CLIENTS, engine=engine)
+    assert [(one.state, one.accepted, one.failed) for one in found.history] == [("committed", len(CLIENTS), 1)] * 2
+    assert same(found.weights, alone.weights)
+
+
+def test_under_secret_sums_it_is_left_out_too() -> None:
+    history = simulate(experiment(secure_aggregation=True, rounds=POLICY), WITH_ONE)
+    assert [(one.state, one.failed) for one in history] == [("committed", 1)] * 2
+
+
+def test_it_counts_as_missing_where_too_few_are_left() -> None:
+    strict = POLICY.model_copy(update={"min_updates": len(WITH_ONE)})
+    history = simulate(experiment(secure_aggregation=False, rounds=strict), WITH_ONE)
+    assert [(one.state, one.cause, one.failed) for one in history] == [("abandoned", "too_few_updates", 1)] * 2
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_an_evaluation_that_is_not_finite_fails_alone(secret: bool) -> None:
+    measure = POLICY.model_copy(update={"rounds": 1, "purpose": "evaluate", "evaluate_every": 1})
+    twos = {name: np.full_like(tensor, 2) for name, tensor in compile_plan(experiment()).initial.items()}
+    (record,) = simulate(experiment(initial=twos, secure_aggregation=secret, rounds=measure), WITH_ONE)
+    assert record.state == "committed" and record.fairness["loss"].clients == len(CLIENTS)
+
+
+def test_rows_on_which_a_version_cannot_be_measured_fail_no_round() -> None:
+    history = simulate(experiment(evaluation=FAR, **OPEN), CLIENTS)
+    assert [(one.state, one.evaluation) for one in history] == [("committed", None)] * 2
