@@ -1,5 +1,7 @@
 """`coterie query`: a question about the rows of a population's devices, asked without training."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,10 +14,11 @@ from coterie.cli.joining import joining
 from coterie.cli.output import Json, Output, figure, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
-from coterie.cli.query_kinds import Kind, levels_of, made, refuse_idle
+from coterie.cli.query_kinds import Kind, in_python, levels_of, made, refuse_idle
 from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFound
 
 if TYPE_CHECKING:
+    from coterie.aggregation.analytics import Query
     from coterie.client_sdk.control.control import Control, Run
     from coterie.privacy.dp.privacy import LocalLevel, UserLevel
     from coterie.protocol.schema import DataSchema
@@ -119,19 +122,20 @@ def query(
             **{name: value for name, value in policy.items() if value is not None},
         )
         run = control.submit(experiment, population=place.name, key=signing_key(key))
-        lacking = place.devices - place.enrolled
-        if lacking > 0:
-            join = joining(output, control, run, place.name, url)
-        else:
-            output.event("submitted", experiment=run.id, name=run.name, population=place.name, url=url)
-            join = None
-        output.say(f"{run.name} ({short_id(run.id)}) asks {place.devices} devices of {place.name}.")
-        promise(output, experiment)
-        output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}")
-        if join is not None:
-            output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
-        answers = _follow(output, run, question.rule.rounds)
-        found = answered(question, run)
+        with _leaving(output, run, question):
+            lacking = place.devices - place.enrolled
+            if lacking > 0:
+                join = joining(output, control, run, place.name, url)
+            else:
+                output.event("submitted", experiment=run.id, name=run.name, population=place.name, url=url)
+                join = None
+            output.say(f"{run.name} ({short_id(run.id)}) asks {place.devices} devices of {place.name}.")
+            promise(output, experiment)
+            output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}")
+            if join is not None:
+                output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
+            answers = _follow(output, run, question.rule.rounds)
+            found = answered(question, run)
         cost = _cost(control, place.name, run)
     rounded = None
     if isinstance(found, Mean):
@@ -216,6 +220,20 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
     if mechanism is Mechanism.LOCAL:
         return LocalLevel(mechanism="gaussian", epsilon=epsilon, **chosen)
     return UserLevel(mechanism=mechanism.value, epsilon=epsilon, **chosen)
+
+
+@contextmanager
+def _leaving(output: Output, run: "Run", question: "Query[Any]") -> Generator[None]:
+    """Say at Ctrl-C what becomes of the question, and where its answer can still be found."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        word = quote(short_id(run.id))
+        output.say(f"\n{run.name} ({word}) is not withdrawn: devices may still answer, and what it pays is paid.")
+        output.say(f"Its rounds: coterie watch {word}    end it: coterie stop {word}")
+        line = f"answered({in_python(question)}, control.run({short_id(run.id)!r}))"
+        output.say(f"Its answer is read from Python (docs/analytics.md#after-ctrl-c):\n  {line}")
+        raise
 
 
 def _follow(output: Output, run: "Run", rounds: int) -> int:

@@ -76,6 +76,14 @@ def made(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *
             return analytics.heavy_hitters(column, **wanted)
 
 
+def in_python(question: "Query[Any]") -> str:
+    """The call of `coterie.aggregation.analytics` that makes this question, with all its numbers."""
+    numbers = {name: int(value) if value.is_integer() else value for name, value in question.rule.parameters.items()}
+    levels = tuple(numbers.pop(name) for name in sorted(numbers) if name[0] == "q" and name[1:].isdecimal())
+    words = [repr(question.column), *([repr(levels)] if levels else [])]
+    return f"{question.rule.name}({', '.join([*words, *(f'{name}={value!r}' for name, value in numbers.items())])})"
+
+
 def _bounds(schema: "DataSchema", column: str) -> dict[str, float | None]:
     """Between which values a column lies, as the schema says it; a class counts as its index."""
     label = schema.label

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -12,11 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_flow import next_event, running
+from test_flow import PROGRAM, next_event, running
 
+from coterie.aggregation import analytics
 from coterie.cli import main
-from coterie.cli.failures import BAD_INPUT, REMOTE, USAGE
+from coterie.cli.failures import BAD_INPUT, INTERRUPTED, REMOTE, USAGE
+from coterie.cli.output import short_id
 from coterie.cli.places import RESEARCHER_KEY
+from coterie.cli.query_kinds import in_python
+from coterie.client_sdk.control.asking import answered
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.control.submit import signing_key
 from coterie.client_sdk.device.agent import Agent
@@ -291,6 +297,52 @@ def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: As
     (code,) = set(refused)
     assert out.count(f"A device gave its task back: {code}; see docs/errors.md#") == 1
     assert out.index(code) < out.index("Round 1 of 1: abandoned") and "query_unanswered" in err
+
+
+def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(
+    coordinator: Asking, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    coordinator.control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
+    words = (*PROGRAM, "query", "mean", "pulse", "--asked", str(DEVICES), "--url", coordinator.url, "--json")
+    asking = subprocess.Popen(
+        words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        submitted = next_event(asking, "submitted")
+        said = ""
+        while "Ctrl-C leaves it running" not in said:
+            said = next(iter(asking.stderr or ()))
+        next(iter(asking.stderr or ()))  # how devices join: it waits for them
+        asking.send_signal(signal.SIGINT)
+        _, told = asking.communicate(timeout=30)
+    finally:
+        if asking.poll() is None:
+            asking.kill()
+            asking.communicate()
+    run = coordinator.control.run(submitted["experiment"])
+    word = short_id(run.id)
+    assert asking.returncode == INTERRUPTED and run.view().state == "running"
+    assert f"coterie watch {word} " in told and f"coterie stop {word}" in told, told
+    with joined(coordinator.url, submitted["token"], tmp_path):
+        found = eval(told.splitlines()[-1], vars(analytics) | {"answered": answered, "control": coordinator.control})
+    assert found.rows == ROWS and found.mean == pytest.approx(WHOLE["pulse"].mean(axis=0), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        analytics.count("it's"),
+        analytics.mean("pulse", low=-0.1, high=1e30, elements=2),
+        analytics.histogram("ill", low=0, high=3, bins=3),
+        analytics.quantiles("pulse", (0.5, 1.0, 0.1), low=0, high=200, bins=4, rounds=2),
+        analytics.heavy_hitters("word", bits=8, fraction=0.1, step=3),
+    ],
+    ids=lambda question: question.rule.name,
+)
+def test_a_question_in_python_is_the_same_question(question: analytics.Query[Any]) -> None:
+    again = eval(in_python(question), {**vars(analytics)})
+    assert (again.column, again.rule.name) == (question.column, question.rule.name)
+    assert again.rule.parameters == question.rule.parameters and again.rule.rounds == question.rule.rounds
 
 
 def _assert_refused(run: Program, words: str, code: int, reason: str, said: str) -> dict[str, Any]:
