@@ -21,15 +21,19 @@ def blocks(file: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[bytes]:
     """
     rest = b""
     while chunk := file.read(max(size, len(rest))):
-        text = rest + chunk
-        cut = _last_line_end(text)
+        if b'"' in chunk or b'"' in rest:
+            # Where a line ends then depends on all before.
+            rest, chunk = b"", rest + chunk
+        cut = _last_line_end(chunk)
         if cut:
-            yield text[:cut]
-        elif len(text) > LONGEST_LINE:
+            yield b"".join((rest, memoryview(chunk)[:cut]))
+            rest = chunk[cut:]
+            continue
+        rest += chunk
+        if len(rest) > LONGEST_LINE:
             raise BadText(
                 0, None, f"is longer than {LONGEST_LINE} bytes", "Look for a quote that is opened and never closed."
             )
-        rest = text[cut:]
     if rest:
         yield rest
 

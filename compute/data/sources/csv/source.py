@@ -17,6 +17,7 @@ from coterie.compute.data.sources.arrays import ArraySource, Values
 from coterie.compute.data.sources.csv.cells import BadText, Cells, cells
 from coterie.compute.data.sources.csv.lines import blocks, line_ends
 from coterie.compute.data.sources.csv.planning import choose, otherwise_separated, plan
+from coterie.compute.data.sources.csv.regular import Regular, learn
 from coterie.compute.data.sources.csv.table import Part, Table
 from coterie.compute.data.sources.loaded import LoadedSource
 from coterie.compute.ir import NDArray
@@ -78,9 +79,19 @@ class CsvSource(LoadedSource):
         rows = 0
         _keep_memory()
         try:
-            table, pending = self._begun(name, blocks(file))
+            table, regular, pending = self._begun(name, blocks(file))
             parts: list[list[Part]] = [[] for _ in table.wanted]
-            for block in _in_order(lambda text: table.read(self._cells(text, table.header)), pending, self.threads):
+
+            def read(text: bytes) -> list[Part]:
+                nonlocal regular
+                found = None if regular is None else regular.read(text)
+                if found is None:
+                    # What comes after it is hardly any better.
+                    regular = None
+                    found = table.read(self._cells(text, table.header))
+                return found
+
+            for block in _in_order(read, pending, self.threads):
                 for collected, part in zip(parts, block, strict=True):
                     collected.append(part)
                 rows += len(block[0]) if block else 0
@@ -90,8 +101,8 @@ class CsvSource(LoadedSource):
             raise _refusal(name, bad, rows + bad.row + 1) from bad
         return ArraySource({wanted.name: _joined(part) for wanted, part in zip(table.wanted, parts, strict=True)})
 
-    def _begun(self, name: str, text: Iterator[bytes]) -> tuple[Table, Iterator[bytes]]:
-        """How to read the file, and all its text after the line of names."""
+    def _begun(self, name: str, text: Iterator[bytes]) -> tuple[Table, Regular | None, Iterator[bytes]]:
+        """How to read the file, how to read it fast, and all its text after the line of names."""
         first = next(text, b"")
         if first.startswith(UTF16_MARKS):
             raise _undecodable(name, "it is in UTF-16")
@@ -110,7 +121,8 @@ class CsvSource(LoadedSource):
             first = following
         chosen = choose(name, tuple(header), self.select, self.dtypes or {})
         sample = self._cells(first, tuple(header))
-        return plan(tuple(header), sample, chosen, self.dtypes or {}, self.missing), chain([first], text)
+        table = plan(tuple(header), sample, chosen, self.dtypes or {}, self.missing)
+        return table, learn(table, sample, ord(self.delimiter)), chain([first], text)
 
     def _cells(self, text: bytes, header: tuple[str, ...]) -> Cells:
         try:
