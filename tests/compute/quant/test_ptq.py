@@ -250,6 +250,33 @@ def test_what_cannot_be_quantised_is_refused_by_name() -> None:
         quantise_dynamic(residual())
 
 
+def test_stacks_of_matrices_are_left_out_where_each_channel_has_a_scale() -> None:
+    rng = np.random.default_rng(3)
+    stack, flat = (rng.normal(size=size).astype(np.float32) for size in ((3, 6, 6), (6, 5)))
+    x = rng.normal(size=(2, 3, 4, 6)).astype(np.float32)
+    both, alone = _products(stack, flat), _products(stack)
+    for model, per_channel in ((both, True), (both, False), (alone, False)):
+        expected = run(model, x)
+        found = run(quantise_dynamic(model, per_channel=per_channel), x)
+        assert 0 < np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    with pytest.raises(GraphRefused, match="stacks of matrices") as caught:
+        quantise_dynamic(alone)
+    assert "--per-tensor" in str(caught.value.hint)
+
+
+def _products(*weights: NDArray) -> bytes:
+    """A file that multiplies x by the weights, one after another; its nodes have no names."""
+    names = ["x", *(f"y{index}" for index in range(len(weights)))]
+    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(len(weights))]
+    held = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3, 4, size])
+        for name, size in (("x", 6), (names[-1], weights[-1].shape[-1]))
+    ]
+    graph = helper.make_graph(nodes, "products", ends[:1], ends[1:], held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
 def _with_opset(model: bytes, opset: int) -> bytes:
     proto = ModelProto.FromString(model)
     proto.opset_import[0].version = opset
