@@ -196,6 +196,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
     },
 )
+_LARGEST = float(np.finfo(np.float32).max)
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "infer_batch")
 
 
@@ -212,7 +213,8 @@ def _shown(value: object) -> str:
 def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     """Each field by itself."""
     e = experiment
-    unfit_codecs = unfit(e.codecs)
+    nameless = [name for name in e.codecs if type(name) is not str]
+    unfit_codecs = unfit(name for name in e.codecs if type(name) is str)
     return (
         (0 < len(e.name) <= 128 and e.name.isprintable(), "its name needs 1 to 128 printable characters"),
         (1 <= e.batch_size <= MOST_ROWS, f"batch_size must be in 1..{MOST_ROWS}, not {e.batch_size}"),
@@ -225,6 +227,7 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (e.infer_batch >= 1, f"infer_batch must be at least 1, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
+        (not nameless, f"codecs must be names such as 'int8', not {', '.join(map(_shown, nameless))}"),
         (
             e.uploads is None or (bool(e.uploads) and all(name and type(name) is str for name in e.uploads)),
             "uploads must name at least one tensor, or be None for all",
@@ -286,6 +289,15 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
         *e.algorithm.needs(e),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
+        (
+            not (e.rounds.rest_rounds or e.rounds.rest_s) or e.rounds.selection.partition("(")[0] != "cyclic",
+            'selection="cyclic" counts through those who may be asked; where they rest between contributions some '
+            'would never have a turn; leave rest_rounds and rest_s out, or choose selection="least_recent"',
+        ),
+        (
+            all(abs(value) <= _LARGEST for values in (e.rounds.hyper_schedule or {}).values() for value in values),
+            "hyper_schedule holds a number that no float32 holds",
+        ),
         (not scheduled, f"hyper_schedule names {', '.join(sorted(scheduled))}, which no rule has"),
         (e.rounds.evaluate_every == 0 or e.holdout > 0, "clients cannot evaluate with holdout=0; set evaluate_every=0"),
         (

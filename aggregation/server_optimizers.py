@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie import errors
+from coterie.aggregation.number import is_number
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -114,8 +115,10 @@ _RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = MappingProxyType(
 def _check(**numbers: float) -> None:
     for name, value in numbers.items():
         holds, wanted = _RANGES[name]
-        if not (math.isfinite(value) and holds(value)):
-            raise errors.ExperimentError(f"The server's {name} must be {wanted}, not {value}.", code="server_optimizer")
+        if not (is_number(value) and math.isfinite(value) and holds(value)):
+            raise errors.ExperimentError(
+                f"The server's {name} must be {wanted}, not {value!r}.", code="server_optimizer"
+            )
 
 
 _WEIGHTS = "weights"

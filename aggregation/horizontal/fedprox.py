@@ -7,11 +7,10 @@ round began with. ``mu`` is a hyper-parameter of the task: a schedule may change
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from coterie import errors
 from coterie.aggregation.horizontal.algorithm import Algorithm, ClientPart, Step
+from coterie.aggregation.horizontal.needs import check_number
 
 if TYPE_CHECKING:
     from coterie.aggregation.horizontal.algorithm import Arrays
@@ -27,8 +26,7 @@ def FedProx(mu: float = 0.01) -> Algorithm:
 
     Raises errors.ExperimentError for a mu that is negative or not finite.
     """
-    if not (math.isfinite(mu) and mu >= 0):
-        raise errors.ExperimentError(f"FedProx needs a finite mu of at least 0, not {mu}.", code="algorithm_parameter")
+    check_number("FedProx", "mu", mu, least=0)
     return Algorithm(
         name="fedprox", parameters={"mu": float(mu)}, client=ClientPart(hyper={"mu": float(mu)}, gradient=_proximal)
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coterie import errors
 from coterie.aggregation.horizontal.algorithm import Rules
+from coterie.aggregation.number import is_number
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
@@ -42,11 +43,12 @@ def check_number(
 
     Raises errors.ExperimentError (``algorithm_parameter``) naming it.
     """
-    if not least <= value < below or (whole and value != int(value)):
+    if not is_number(value) or not least <= value < below or (whole and value != int(value)):
         kind = "a whole number" if whole else "a finite number"
         bound = "" if below == math.inf else f" and below {below:g}"
         raise errors.ExperimentError(
-            f"{method} needs {name} to be {kind} of at least {least:g}{bound}, not {value}.", code="algorithm_parameter"
+            f"{method} needs {name} to be {kind} of at least {least:g}{bound}, not {value!r}.",
+            code="algorithm_parameter",
         )
     return float(value)
 

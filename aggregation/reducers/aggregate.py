@@ -37,10 +37,27 @@ def aggregate(
     if len(claims) != len(rows):
         raise errors.InputError(f"{len(rows)} updates have {len(claims)} weights.", code="updates_shape")
     if reference is not None and chosen.beside is not None:
-        chosen = chosen.beside(stacked([np.asarray(reference, np.float32)])[0])
+        chosen = chosen.beside(_reference(reference))
     if chosen.over is None or not all(claim == 1.0 for claim in claims):
         return _one_by_one(chosen, rows, claims)
     return chosen.over(InMemory(rows, canonical(rows)))
+
+
+def _reference(given: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """The reference as a vector; it is no update, so what is wrong with it is said of it."""
+    try:
+        found = np.asarray(given, np.float32)
+    except (TypeError, ValueError) as error:
+        raise errors.InputError(f"The reference must be numbers: {error}.", code="updates_shape") from error
+    if found.ndim != 1 or not found.size:
+        raise errors.InputError(
+            f"The reference must be one vector, as long as the updates; its shape is {list(found.shape)}.",
+            code="updates_shape",
+        )
+    if not np.isfinite(found).all():
+        at = int(np.argmin(np.isfinite(found)))
+        raise errors.UpdateRefused(f"The reference holds {found[at]} at element {at}.", code="not_finite")
+    return found
 
 
 def _claims(weights: Sequence[float]) -> list[float]:

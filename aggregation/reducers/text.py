@@ -29,25 +29,31 @@ from coterie.aggregation.reducers.sums import MEAN, SUM, bounded_mean
 
 LONGEST_TEXT = 200
 MOST_PARTS = 8
+# A text comes from a researcher, and what it asks for runs on the coordinator.
+MOST_ITERATIONS = 10_000
 _PART = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?")
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number of a part: whole or not, at least ``least``, needed when it has no default."""
+    """A number of a part: whole or not, at least ``least`` and at most ``most``, needed when it has no default."""
 
     name: str
     least: float
     default: float | None = None
     whole: bool = True
+    most: float = math.inf
 
     def read(self, text: str, place: str) -> float:
         """The number. Raises errors.ExperimentError (``reducer_invalid``)."""
         value = float(text) if _NUMBER.fullmatch(text) else math.nan
-        if not (math.isfinite(value) and value >= self.least) or (self.whole and value != int(value)):
+        if not (math.isfinite(value) and self.least <= value <= self.most) or (self.whole and value != int(value)):
             kind = "a whole number" if self.whole else "a number"
-            raise _invalid(f"{place} needs {self.name} to be {kind} of at least {self.least:g}, not {text[:32]!r}")
+            bound = "" if self.most == math.inf else f" and at most {self.most:g}"
+            raise _invalid(
+                f"{place} needs {self.name} to be {kind} of at least {self.least:g}{bound}, not {text[:32]!r}"
+            )
         return int(value) if self.whole else value
 
 
@@ -79,10 +85,12 @@ RULES: Mapping[str, Part] = MappingProxyType(
         "multi_krum": Part(multi_krum, (_F, Parameter("m", 0, 0))),
         "bulyan": Part(bulyan, (_F,)),
         "geometric_median": Part(
-            geometric_median, (Parameter("nu", 1e-30, 1e-6, whole=False), Parameter("iterations", 1, 100))
+            geometric_median,
+            (Parameter("nu", 1e-30, 1e-6, whole=False), Parameter("iterations", 1, 100, most=MOST_ITERATIONS)),
         ),
         "centered_clipping": Part(
-            centered_clipping, (Parameter("tau", 1e-30, 100.0, whole=False), Parameter("iterations", 1, 1))
+            centered_clipping,
+            (Parameter("tau", 1e-30, 100.0, whole=False), Parameter("iterations", 1, 1, most=MOST_ITERATIONS)),
         ),
         "fltrust": Part(fltrust),
         "adasum": Part(adasum),

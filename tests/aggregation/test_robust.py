@@ -317,6 +317,8 @@ BAD = {
     "": "reducer_invalid",
     "krum": "reducer_invalid",
     "krum(-1)": "reducer_invalid",
+    "geometric_median(1e-6,10001)": "reducer_invalid",
+    "centered_clipping(1,1000000000)": "reducer_invalid",
     "krum(1.5)": "reducer_invalid",
     "krum(nan)": "reducer_invalid",
     "krum(1,2)": "reducer_invalid",
