@@ -56,8 +56,11 @@ def open_source(given: object) -> Source:
         return ArrowSource(cast(Any, given))
     if all(hasattr(given, name) for name in ("features", "with_format", "__len__")):
         return HuggingFaceSource(cast(Any, given))
+    own = all(hasattr(given, name) for name in ("columns", "rows", "__len__"))
     raise DataError(
         f"A {type(given).__name__} is no source of rows.",
-        hint="Give arrays by name, a path, a pyarrow.Table, a datasets.Dataset, or a Source.",
+        hint="Derive its class from coterie.compute.data.Source."
+        if own
+        else "Give arrays by name, a path, a pyarrow.Table, a datasets.Dataset, or a Source.",
         code="data_unknown_format",
     )

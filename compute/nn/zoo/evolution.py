@@ -7,7 +7,7 @@ with one change; the child joins and the oldest leaves. It needs no gradient and
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -108,10 +108,7 @@ def search(
         spent = cost(model)
         if misses := limits.misses(spent):
             return Trial(widths=widths, cost=spent, score=None, misses=misses)
-        value = float(score(model))
-        if not isfinite(value):
-            raise ArgumentValueError(f"search: the score of the model of widths {widths} is {value}.")
-        return Trial(widths=widths, cost=spent, score=value)
+        return Trial(widths=widths, cost=spent, score=_number(score(model), widths))
 
     # The smallest model first: where it misses a limit, so do the others.
     smallest = (space.widths[0],) * space.depth[0]
@@ -135,6 +132,20 @@ def search(
             scored += 1
     every = tuple(trials.values())
     return Found(best=max(every, key=lambda one: (_score(one), -one.cost.latency_us)), trials=every)
+
+
+def _number(score: object, widths: Widths) -> float:
+    """What a function of the user's gave, as a number."""
+    try:
+        value = float(cast(float, score))
+    except (TypeError, ValueError):
+        value = nan
+    if not isfinite(value):
+        raise ArgumentValueError(
+            f"search: the score of the model of widths {widths} is {score}.",
+            hint="Let the function return a finite number, the higher the better.",
+        )
+    return value
 
 
 def _score(trial: Trial) -> float:

@@ -557,3 +557,20 @@ def test_real_text_and_arrays(data_dir: Path) -> None:
     assert list(digits.rows(np.arange(4))["y"]) == [7, 2, 1, 0]
     assert len(CsvSource(data_dir / "heart" / "va.csv")) == 200
     assert isinstance(RecordSource("absent.rec"), Source)
+
+
+def test_a_class_that_has_all_of_a_source_but_its_base_is_told_so() -> None:
+    class Mine:
+        """Rows of a person who read that a source has these three."""
+
+        columns: Mapping[str, Column] = {}
+
+        def __len__(self) -> int:
+            return 0
+
+        def rows(self, indices: object) -> dict[str, object]:
+            raise NotImplementedError(str(indices))
+
+    with pytest.raises(DataError, match="A Mine is no source of rows") as caught:
+        open_source(Mine())
+    assert "coterie.compute.data.Source" in str(caught.value.hint)

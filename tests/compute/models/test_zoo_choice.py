@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import log2, nan
 from time import process_time
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -268,6 +269,11 @@ REFUSED: dict[str, tuple[Callable[[], object], type[InputError | InternalError],
     "too small a limit": (
         lambda: zoo.search(SPACE, smooth, by_count, size_mb=1e-6), ArgumentValueError, "even the smallest model"),
     "a score of NaN": (lambda: zoo.search(SPACE, lambda _: nan, by_count), ArgumentValueError, "score of the model"),
+    "a score that nobody returned": (
+        lambda: zoo.search(SPACE, lambda _: cast(Any, None), by_count),
+        ArgumentValueError,
+        "of widths (4,) is None",
+    ),
     "a regression": (
         lambda: measure(nn.Sequential(nn.Flatten(), nn.MeanPool()), IMAGES), InputError, "MeanPool"),
     "one number": (lambda: measure(_Sum(), IMAGES), ShapeError, "not logits"),
