@@ -8,6 +8,8 @@ from coterie.compute.data.sources.csv.decimals import PADDING, padded
 from coterie.compute.ir import NDArray
 
 NEWLINE, RETURN, QUOTE = ord("\n"), ord("\r"), ord('"')
+# A pair of bytes, little-endian, of which the second is one.
+ONLY_SECOND, BYTE = 0x0100, np.uint16(8)
 
 
 class BadText(Exception):
@@ -58,7 +60,7 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
         newlines &= outside
         if not outside[-1]:
             raise _never_closed(buffer, delimiter, newlines, width)
-    ends = np.flatnonzero(separators)
+    ends = places(separators)
     starts = np.empty_like(ends)
     starts[:1] = PADDING
     starts[1:] = ends[:-1] + 1
@@ -75,6 +77,21 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
         ends -= quoted
     shape = (last.size, int(last[0]) + 1 if last.size else width or 0)
     return Cells(buffer, starts.reshape(shape), ends.reshape(shape), b" " in text or b"\t" in text)
+
+
+def places(marks: NDArray) -> NDArray:
+    """``np.flatnonzero`` of as many bytes as a padded text has: to look at pairs takes half as long, but for cells that
+    are empty.
+    """
+    pairs = marks.view("<u2")
+    found = np.flatnonzero(pairs != 0)
+    second = pairs.take(found)
+    if int(second.max(initial=0)) > ONLY_SECOND:
+        return np.flatnonzero(marks)
+    second >>= BYTE
+    found <<= 1
+    found += second
+    return found
 
 
 def _full_lines(

@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from coterie.compute.data.sources.csv.cells import NEWLINE, RETURN, Cells
+from coterie.compute.data.sources.csv.cells import NEWLINE, RETURN, Cells, places
 from coterie.compute.data.sources.csv.decimals import MINUS, PADDING, ZERO, padded
 from coterie.compute.data.sources.csv.lines import BLOCK_BYTES
 from coterie.compute.data.sources.csv.numbers import POINT, numbers
@@ -26,7 +26,6 @@ MOST_FRACTION = 7
 LONG_STEP, SHORT_STEP = 4, 2
 TEN = np.uint8(10)
 HUNDRED = np.uint16(100)
-BYTE = np.uint16(8)
 SIGN_PLACE = np.uint64(63)
 
 
@@ -75,8 +74,8 @@ class Regular:
             return None
         parts: list[Part] = []
         for wanted, dtype in self.wanted:
-            places = [self.numeric[place] for place in wanted.places]
-            chosen = values[:, places[0] : places[-1] + 1] if _follow(places) else values[:, places]
+            at = [self.numeric[place] for place in wanted.places]
+            chosen = values[:, at[0] : at[-1] + 1] if _follow(at) else values[:, at]
             part = _converted(chosen, dtype)
             if part is None:
                 return None
@@ -88,8 +87,9 @@ class Regular:
         text = text if text.endswith(b"\n") else text + b"\n"
         buffer, size = padded(text), len(text)
         known, body = buffer[: PADDING + size], buffer[PADDING : PADDING + size]
-        # The byte after the text is none of them.
-        ends = _ends(buffer[PADDING : PADDING + size + size % 2], self.delimiter)
+        separators = buffer[PADDING:] == self.delimiter
+        separators |= buffer[PADDING:] == NEWLINE
+        ends = places(separators)
         rows = ends.size // self.width
         last = ends[self.width - 1 :: self.width]
         if ends.size != rows * self.width or ends.size > self.fixed.size or not _are_newlines(body, last):
@@ -216,29 +216,15 @@ def _slot(columns: list[list[tuple[int, int]]], rows: int) -> Digits:
 
 def _place(before: NDArray, counts: NDArray, rows: int) -> "int | NDArray":
     """From how far before the ends of each column's cells it is. counts: bool, the columns where it matters."""
-    places = PADDING - before
-    matter = np.unique(places[counts])
-    return int(matter[0]) if matter.size == 1 else np.tile(places, rows)
+    each = PADDING - before
+    matter = np.unique(each[counts])
+    return int(matter[0]) if matter.size == 1 else np.tile(each, rows)
 
 
-def _ends(body: NDArray, delimiter: int) -> NDArray:
-    """int64: the places of separators in text of an even length. Of two in a pair of bytes one may be left out."""
-    separators = body == delimiter
-    separators |= body == NEWLINE
-    # To look for pairs takes half as long as to look for bytes.
-    pairs = separators.view("<u2")
-    ends = np.flatnonzero(pairs != 0)
-    second = pairs.take(ends)
-    second >>= BYTE
-    ends <<= 1
-    ends += second
-    return ends
-
-
-def _are_newlines(body: NDArray, places: NDArray) -> bool:
-    """Whether the newlines of the text stand at these places, and nowhere else."""
+def _are_newlines(body: NDArray, ends: NDArray) -> bool:
+    """Whether the newlines of the text stand there, and nowhere else."""
     newlines = body == NEWLINE
-    return np.count_nonzero(newlines) == places.size and bool(newlines.take(places).all())
+    return np.count_nonzero(newlines) == ends.size and bool(newlines.take(ends).all())
 
 
 def _first_bytes(body: NDArray, ends: NDArray) -> NDArray:
@@ -296,5 +282,5 @@ def _converted(values: NDArray, dtype: str) -> NDArray | None:
     return None if dtype == "float16" and np.isinf(converted).any() else converted
 
 
-def _follow(places: list[int]) -> bool:
-    return places == [*range(places[0], places[0] + len(places))]
+def _follow(columns: list[int]) -> bool:
+    return columns == [*range(columns[0], columns[0] + len(columns))]
