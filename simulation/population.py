@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.data import DataSource, load_data
 from coterie.client_sdk.device.holdout import split
+from coterie.client_sdk.device.pipeline import Pipeline
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.errors import ConfigurationError, ExperimentError
+from coterie.errors import ConfigurationError, DataError, ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.simulation.partition.value import rows_of
@@ -35,9 +36,14 @@ class VirtualClients(Sequence[DataSource]):
     """
 
     def __init__(self, count: int, rows: Callable[[int], DataSource]) -> None:
-        if count < 1:
-            raise ConfigurationError(f"There must be at least one client, not {count}.")
-        self._count = count
+        if isinstance(count, bool) or not isinstance(cast(object, count), int | np.integer) or count < 1:
+            raise ConfigurationError(f"There must be a whole number of clients of at least one, not {count!r}.")
+        if not callable(rows):
+            raise ConfigurationError(
+                f"rows must be a function of a client's number that gives its rows, not a {type(rows).__name__}.",
+                hint="Give a list of clients to simulate(...) as it is, and parts to VirtualClients.of(arrays, parts).",
+            )
+        self._count = int(count)
         self._rows = rows
 
     def __len__(self) -> int:
@@ -127,6 +133,15 @@ class Population:
     def __init__(
         self, schema: DataSchema, sources: Sequence[DataSource], holdout: float, *, cached: int = CACHED
     ) -> None:
+        given = cast(object, sources)
+        if isinstance(given, str | Path | Mapping | np.ndarray) or not (
+            hasattr(given, "__len__") and hasattr(given, "__getitem__")
+        ):
+            raise ExperimentError(
+                f"clients must be a list with the rows of each client, not a {type(given).__name__}.",
+                hint="Give [rows_of_one, rows_of_another, ...], each arrays by name, or VirtualClients(...).",
+                code="experiment_invalid",
+            )
         if not len(sources):
             raise ExperimentError("A simulation needs at least one client.", code="no_clients")
         self._schema = schema
@@ -143,6 +158,8 @@ class Population:
             for number, source in enumerate(cast(Sequence[DataSource], sources)):
                 if isinstance(source, Mapping):
                     schema.check(cast(Arrays, source), f"client {number}")
+                else:
+                    _check_kind(source, number)
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -217,4 +234,15 @@ class Population:
         source = self._sources[number]
         if isinstance(source, Mapping):
             return self._schema.check(cast(Arrays, source), f"client {number}")
+        _check_kind(source, number)
         return load_data(source, self._schema)
+
+
+def _check_kind(source: object, number: int) -> None:
+    """Raise DataError (``data_missing``) for what no device takes as its data."""
+    if not (isinstance(source, str | Path | Mapping | Pipeline) or callable(source)):
+        raise DataError(
+            f"client {number}: its rows must be arrays by feature and label name, not a {type(source).__name__}.",
+            hint='Give a mapping such as {"x": x, "y": y}, a file, "module:function" or a function.',
+            code="data_missing",
+        )

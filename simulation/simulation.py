@@ -126,8 +126,12 @@ def simulate_full(
     Raises ExperimentError (too few clients for ``min_updates``), DataError naming the client, ConfigurationError for an
     engine that there is not, and what a trainer raises.
     """
-    if not isinstance(cast(object, workers), int) or workers < 1:
-        raise ConfigurationError(f"workers must be a whole number of at least 1, got {workers}.", code="workers")
+    if not isinstance(cast(object, experiment), Experiment):
+        raise ExperimentError(
+            f"simulate(...) takes an Experiment first, not a {type(experiment).__name__}.", code="experiment_invalid"
+        )
+    if not isinstance(cast(object, workers), int) or isinstance(workers, bool) or workers < 1:
+        raise ConfigurationError(f"workers must be a whole number of at least 1, got {workers!r}.", code="workers")
     if isinstance(experiment.model, ExternalModel) and trainer is None:
         raise ExperimentError(
             f"Experiment {experiment.name!r} has an ExternalModel, so its clients need a trainer.",

@@ -15,6 +15,12 @@ def resolve_trainer(trainer: Trainer | str) -> Trainer:
     Raises ExperimentError (``trainer_missing``).
     """
     if not isinstance(trainer, str):
+        if isinstance(trainer, type) or not (hasattr(trainer, "train") and hasattr(trainer, "evaluate")):
+            raise ExperimentError(
+                f"A trainer has train(work) and evaluate(work); a {type(trainer).__name__} has not.",
+                hint="Wrap a function: trainer=ExternalTrainer(fit). A class is given as an instance, or by its name.",
+                code="trainer_missing",
+            )
         return trainer
     module, colon, attribute = trainer.partition(":")
     try:
