@@ -138,7 +138,7 @@ class Population:
             hasattr(given, "__len__") and hasattr(given, "__getitem__")
         ):
             raise ExperimentError(
-                f"clients must be a list with the rows of each client, not a {type(given).__name__}.",
+                f"clients must be a list with the rows of each client, not a {type(cast(object, sources)).__name__}.",
                 hint="Give [rows_of_one, rows_of_another, ...], each arrays by name, or VirtualClients(...).",
                 code="experiment_invalid",
             )
