@@ -75,7 +75,7 @@ def _running_sum(node: Operation) -> Array:
     if node.option("reverse", 0):
         x = cnp.flip(x, axis=axis)
     sums = cnp.cumulative_sum(x, axis=axis)
-    if node.option("exclusive", 0):  # without the element itself: one place later, and 0 at first
+    if node.option("exclusive", 0) and x.shape[axis]:  # without the element itself: one place later, and 0 at first
         place = axis % x.ndim
         widths = [(1, 0) if index == place else (0, 0) for index in range(x.ndim)]
         kept = tuple(slice(0, n - 1 if index == place else n) for index, n in enumerate(x.shape))

@@ -113,6 +113,11 @@ def _conv_transposed(node: Operation) -> Array:
     spans = [d * (k - 1) + 1 for d, k in zip(at.dilation, at.kernel, strict=True)]
     whole = [(n - 1) * s + span + e for n, s, span, e in zip(x.shape[2:], at.stride, spans, extra, strict=True)]
     (top, bottom), (left, right) = _cut_off(node, at, x.shape[2:], whole)
+    left_over = [n - sum(ends) for n, ends in zip(whole, ((top, bottom), (left, right)), strict=True)]
+    if min(top, left, *left_over) < 0 or not all(left_over):
+        node.refuse(
+            f"pads {[top, left, bottom, right]} do not fit {whole} elements", "The file is damaged: export it again."
+        )
     more = [max(-n, 0) for n in (bottom, right)]
     node.held(x.shape[0] * w.shape[1] * prod(n + m for n, m in zip(whole, more, strict=True)))
     # Unequal pads are cut off a result without padding.

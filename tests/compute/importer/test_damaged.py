@@ -144,6 +144,14 @@ REFUSED: list[tuple[str, bytes]] = [
     ("makes 17592186044416 elements", model([node("Resize", ["x", "", "k"], ["y"])], IMAGE, k=GROWN)),
     ("makes 2199040032800 elements", model([node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2], pads=HUGE)], IMAGE)),
     ("makes 1236953726978 elements", model([node("ConvTranspose", ["x", "w"], ["y"], strides=FAR)], IMAGE, w=BACK)),
+    *(
+        (f"pads {told} do not fit", model([node("ConvTranspose", ["x", "w"], ["y"], pads=pads)], IMAGE, w=BACK))
+        for pads, told in (([-1, 0, 0, 0], [-1, 0, 0, 0]), ([0, 2, 0, 2], [0, 2, 0, 2]))
+    ),
+    (
+        "its output_shape [-1, -1] does not fit",
+        model([node("ConvTranspose", ["x", "w"], ["y"], output_shape=[-1, -1])], IMAGE, w=BACK),
+    ),
     (
         "makes 4194304 elements of 8",
         model([node("Resize", ["x", "", "k"], ["y"], mode="cubic")], (8,), k=np.asarray([2**19], np.float32)),
@@ -178,6 +186,11 @@ def test_many_constants_of_a_size_that_passes_are_counted_together(monkeypatch: 
     monkeypatch.setattr(importer_model, "MOST_ELEMENTS", 1000)
     with pytest.raises(GraphRefused, match=r"Up to the node '#2' \(ConstantOfShape\) the file makes 1200 elements"):
         load(model(MANY, s=[20, 20]))({}, X)
+
+
+def test_a_running_sum_over_no_rows_has_no_rows() -> None:
+    found = load(model([node("CumSum", ["x", "k"], ["y"], exclusive=1)], (0, 3), k=np.asarray(0)))
+    assert found({}, X[:0]).shape == (0, 3)
 
 
 def test_infinite_numbers_are_a_mask_and_no_weight() -> None:
