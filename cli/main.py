@@ -92,8 +92,7 @@ def run(words: Sequence[str]) -> int:
     try:
         code = typer.main.get_command(app).main([*words] or ["--help"], prog_name="coterie", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        print("\ninterrupted", file=sys.stderr)
-        return INTERRUPTED
+        code = INTERRUPTED
     except SystemExit as leaving:
         # Typer leaves with 1 when the reader of our output has left, as `head` does; that is no failure.
         if isinstance(leaving.__context__, BrokenPipeError):
@@ -101,6 +100,9 @@ def run(words: Sequence[str]) -> int:
         raise
     except Exception as error:
         return report(error, as_json="--json" in words)
+    if code == INTERRUPTED:
+        # Typer makes this code of Ctrl-C in a command, without a word.
+        print("\ninterrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 

@@ -1,5 +1,6 @@
 """`coterie query` against a coordinator that is a program of its own, and devices in this process that answer it."""
 
+import ast
 import asyncio
 import json
 import signal
@@ -323,8 +324,13 @@ def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(
     word = short_id(run.id)
     assert asking.returncode == INTERRUPTED and run.view().state == "running"
     assert f"coterie watch {word} " in told and f"coterie stop {word}" in told, told
+    *_, line, nothing, last = told.splitlines()
+    assert (nothing, last) == ("", "interrupted")
+    reading = _call(line.strip())
+    question, name = reading.args
+    assert ast.unparse(name) == f"control.run({word!r})" and ast.unparse(reading.func) == "answered"
     with joined(coordinator.url, submitted["token"], tmp_path):
-        found = eval(told.splitlines()[-1], vars(analytics) | {"answered": answered, "control": coordinator.control})
+        found = answered(_question(ast.unparse(question)), coordinator.control.run(word))
     assert found.rows == ROWS and found.mean == pytest.approx(WHOLE["pulse"].mean(axis=0), rel=1e-5)
 
 
@@ -340,9 +346,23 @@ def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(
     ids=lambda question: question.rule.name,
 )
 def test_a_question_in_python_is_the_same_question(question: analytics.Query[Any]) -> None:
-    again = eval(in_python(question), {**vars(analytics)})
+    again = _question(in_python(question))
     assert (again.column, again.rule.name) == (question.column, question.rule.name)
     assert again.rule.parameters == question.rule.parameters and again.rule.rounds == question.rule.rounds
+
+
+def _call(line: str) -> ast.Call:
+    read = ast.parse(line, mode="eval").body
+    assert isinstance(read, ast.Call), line
+    return read
+
+
+def _question(line: str) -> analytics.Query[Any]:
+    """What a line of Python like ``mean('pulse', low=0, high=200)`` asks."""
+    call = _call(line)
+    ask = getattr(analytics, ast.unparse(call.func))
+    named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    return ask(*map(ast.literal_eval, call.args), **named)
 
 
 def _assert_refused(run: Program, words: str, code: int, reason: str, said: str) -> dict[str, Any]:
