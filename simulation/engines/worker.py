@@ -69,14 +69,14 @@ def main() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    try:
-        worker = Worker(folder, sys.argv[2])
-    except CoterieError as error:
-        say(error_answer(error))
-        return
-    say({"ready": os.getpid()})
-    # Whoever vanishes while a job is done hears no answer.
+    # Whoever vanishes while this starts, or while a job is done, hears no answer.
     with suppress(BrokenPipeError):
+        try:
+            worker = Worker(folder, sys.argv[2])
+        except CoterieError as error:
+            say(error_answer(error))
+            return
+        say({"ready": os.getpid()})
         for line in sys.stdin:
             job = json.loads(line)
             if job["kind"] == "end":

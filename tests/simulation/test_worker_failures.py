@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulation_kit import CLIENTS
+from simulation_kit import CLIENTS, experiment
 from test_engines import add_one, external
 
+from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.errors import RemoteError, StorageError
 from coterie.simulation import simulate
 from coterie.simulation.engines import processes, shared
+from coterie.simulation.engines.naming import PLAN_TRAINER
 
 Worker = processes._Worker  # pyright: ignore[reportPrivateUsage]
 
@@ -78,6 +80,20 @@ def test_a_worker_that_cannot_be_replaced_ends_the_run(
     with pytest.raises(RemoteError, match="No other worker can start"):
         simulate(external(), CLIENTS, engine="processes", trainer="test_engines:DIES")
     assert all(worker.process.returncode is not None for worker in started)
+
+
+@pytest.mark.parametrize("trainer", [PLAN_TRAINER, "no_module:at_all"])
+def test_a_worker_whose_run_is_killed_while_it_starts_clears_its_memory_away(tmp_path: Path, trainer: str) -> None:
+    plan = compile_plan(experiment()).plan
+    folder = tmp_path / "memory"
+    plan.save(folder / "plan")
+    worker = Worker.start(folder, trainer)
+    # Nobody is there any more, neither to ask nor to hear.
+    for pipe in (worker.process.stdin, worker.process.stdout):
+        if pipe is not None:
+            pipe.close()
+    worker.process.wait(60)
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
