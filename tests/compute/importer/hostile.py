@@ -40,6 +40,10 @@ ATTRIBUTES: dict[str, list[Any]] = {
     "epsilon": [1e-5, 0.0, -1.0],
     "transB": [0, 1],
     "p": [1, 2, 3],
+    "output_shape": [[4, 4], [9], [-1, 2], [2**20, 2**20]],
+    "auto_pad": ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID", "ANY"],
+    "exclusive": [0, 1],
+    "reverse": [0, 1],
 }
 SHAPES: list[tuple[int, ...]] = [(), (1,), (4,), (2, 4), (4, 4), (2, 2, 4), (1, 2, 4, 4), (0,), (1, 6, 4), (1, 6, 2)]
 
