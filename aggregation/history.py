@@ -110,11 +110,11 @@ class RoundRecord:
             evaluation=cast("Evaluation | None", value.get("evaluation")),
             bytes_up=int(value.get("bytes_up") or 0),
             bytes_down=int(value.get("bytes_down") or 0),
-            seconds=value.get("seconds"),
+            seconds=_optional(value, "seconds"),
             model=value.get("model"),
-            clipped=value.get("clipped"),
-            epsilon=value.get("epsilon"),
-            delta=value.get("delta"),
+            clipped=_optional(value, "clipped"),
+            epsilon=_optional(value, "epsilon"),
+            delta=_optional(value, "delta"),
         )
 
 
@@ -194,6 +194,11 @@ _CURVES: Mapping[str, Callable[[RoundRecord], Mapping[str, float]]] = {
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _optional(value: Mapping[str, Any], name: str) -> float | None:
+    """A number, or None. Raises TypeError or ValueError for anything else."""
+    return None if value.get(name) is None else float(value[name])
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """A history as panels of curves: what to draw, whoever draws it."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +9,7 @@ from coterie.protocol.spread import Spread
 
 Points = tuple[tuple[int, float], ...]
 _FIRST = ("loss", "accuracy")
+_LARGEST = 1e300
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def _metric(history: History, name: str) -> tuple[Series, ...]:
 
 
 def _drawable(points: Iterable[tuple[int, float]]) -> Points:
-    """Without NaN and infinity, which a run that diverges measures and no axis has."""
-    return tuple((round, value) for round, value in points if math.isfinite(value))
+    """Without NaN, infinity and what is so large that no axis holds two of it: a run that diverges measures them."""
+    return tuple((round, value) for round, value in points if abs(value) < _LARGEST)
 
 
 def _deciles(history: History, name: str, read: Callable[[Spread], float]) -> Points:

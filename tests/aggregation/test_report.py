@@ -68,6 +68,25 @@ def test_what_is_no_run_is_refused_by_name(content: bytes | None, tmp_path: Path
         assert caught.value.reason == "run_unreadable"
 
 
+@pytest.mark.parametrize("wrong", [{"seconds": "x"}, {"clipped": "x"}, {"epsilon": [1]}, {"metrics": {"auc": "x"}}])
+def test_a_line_that_holds_no_number_where_one_must_be_is_no_run(wrong: dict[str, object], tmp_path: Path) -> None:
+    file = tmp_path / "printed.jsonl"
+    file.write_text(json.dumps({**record(1).to_dict(), **wrong}))
+    with pytest.raises(errors.InputError) as caught:
+        read_run(file)
+    assert caught.value.reason == "run_unreadable"
+
+
+def test_what_no_axis_holds_is_left_out_of_the_curves(tmp_path: Path) -> None:
+    far = [record(1), record(2, metrics={"loss": 1.7e308}), record(3, metrics={"loss": -1.7e308})]
+    history = History(tuple(far), "completed", None)
+    write_run(tmp_path, "far", history)
+    assert read_run(tmp_path)[1] == history
+    (loss,) = [panel for panel in panels(history) if panel.title == "loss"]
+    assert loss.series[0].points == ((1, 1.0),)
+    ElementTree.fromstring(svg("far", panels(history)))
+
+
 def test_every_round_has_its_panels() -> None:
     found = {panel.title: panel for panel in panels(RUN)}
     assert list(found) == ["loss", "accuracy", "auc", "bytes per round", "seconds per round", "clients per round"]
