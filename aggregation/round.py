@@ -172,12 +172,21 @@ class Round:
         return sum(self.buffer.values())
 
     @property
+    def usable(self) -> int:
+        """Accepted updates, but for those that were found unusable when they were aggregated."""
+        return self.accepted - self.rejected
+
+    @property
+    def lost(self) -> int:
+        """Tasks that failed, and updates that were found unusable."""
+        return self.failed + self.rejected
+
+    @property
     def clipped_share(self) -> float | None:
         """Of the updates that were summed secretly, the share that was shortened; None where nothing was summed so, and
         where that share is not released.
         """
-        summed = self.accepted - self.rejected
-        return self.clipped / summed if self.clipped is not None and self.version and summed > 0 else None
+        return self.clipped / self.usable if self.clipped is not None and self.version and self.usable > 0 else None
 
     def to_json(self) -> str:
         """This value as JSON text; ``from_json`` gives an equal value back."""

@@ -99,6 +99,31 @@ def test_an_update_that_may_not_enter_an_aggregate_is_refused_by_name(case: str,
     asyncio.run(work())
 
 
+def test_an_update_that_the_disk_spoils_later_is_counted_as_lost(coordinator: Opener, settings: Settings) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            devices = await fleet(operator, await operator.population(), 3)
+            experiment = await operator.experiment(rounds=1, cohort=3, min_updates=2)
+            first, *others = devices
+            task = await first.task()
+            data = update(task)
+            assert (await first.upload(task, data)).status_code == 200
+            (stored,) = (path for path in settings.folder.rglob("*") if _holds(path, data))
+            stored.write_bytes(data.replace(np.ones(2, "<f4").tobytes(), np.full(2, np.nan, "<f4").tobytes()))
+            for device in others:
+                task = await device.task()
+                assert (await device.upload(task, update(task))).status_code == 200
+            await operator.finished(experiment)
+            (entry,) = await operator.rounds(experiment)
+            assert (entry["state"], entry["accepted"], entry["failed"]) == ("committed", 2, 1)
+
+    asyncio.run(work())
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
+
+
 def with_task(coordinator: Opener, check: Callable[[Operator, Device, Task], Any], **changes: Any) -> None:
     """Run a check with a device that holds a task."""
 
