@@ -52,6 +52,14 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
         return schema.check(_called(source, schema), _named(source))
     if isinstance(source, str) and _is_entry_point(source):
         return schema.check(_called(_imported(source), schema), source)
+    # Callers are not all typed.
+    given = cast(object, source)
+    if not isinstance(given, str | os.PathLike):
+        raise DataError(
+            f"The data is of type {type(given).__name__}.",
+            hint="Give a file, a folder, a function, arrays by name, or a source of coterie.compute.data.",
+            code="data_dtype",
+        )
     path = Path(source)
     if path.is_dir():
         return _folder(path, schema)

@@ -7,7 +7,7 @@ from coterie.compute.nn.module import Module
 from coterie.compute.nn.zoo.cost import Cost, Costs, recorded
 from coterie.compute.nn.zoo.limits import Limits, measures
 from coterie.compute.nn.zoo.table import Entry, Task, entries
-from coterie.errors import ArgumentValueError, ConfigurationError
+from coterie.errors import ArgumentTypeError, ArgumentValueError, ConfigurationError
 
 
 class Report(Protocol):
@@ -81,11 +81,16 @@ def select(
     differ in more than speed, so measure before promising (``coterie.compute.training.measure``).
 
     Raises ArgumentValueError for a task that is not there, a limit that is not above 0, or where no model keeps the
-    limits (naming what each would need); ConfigurationError for a device that did not measure its yardstick, or says
-    that it takes no time.
+    limits (naming what each would need); ArgumentTypeError for a device that is no report; ConfigurationError for one
+    that did not measure its yardstick, or says that it takes no time.
     """
     table = recorded() if costs is None else costs
     asked = Limits(latency_ms=latency_ms, step_ms=step_ms, size_mb=size_mb, memory_mb=memory_mb)
+    if device is not None and not (hasattr(device, "yardstick_us") and hasattr(device, "memory_bytes")):
+        raise ArgumentTypeError(
+            f"device is of type {type(device).__name__}, which has no yardstick_us and memory_bytes.",
+            hint="Give a device's capabilities: coterie.protocol.device.Capabilities.",
+        )
     limits = asked if device is None else asked.within(device.memory_bytes)
     factor = 1.0 if device is None else _factor(device, table)
     known = [(entry, *table.models[task, entry.name]) for entry in entries(task) if (task, entry.name) in table.models]

@@ -253,6 +253,8 @@ REFUSED: dict[str, tuple[Callable[[], object], type[InputError | InternalError],
         lambda: zoo.select(task="images", device=Said(None)), ConfigurationError, "has yardstick_us None"),
     "a device that takes no time": (
         lambda: zoo.select(task="images", device=Said(0.0)), ConfigurationError, "has yardstick_us 0.0"),
+    "a device that is no report": (
+        lambda: zoo.select(task="images", device=cast(Any, {"memory": 5})), InputError, "is of type dict"),
     "a limit of yes": (lambda: zoo.select(task="images", size_mb=True), ArgumentValueError, "size_mb must be a number"),
     "nothing fits": (
         lambda: zoo.select(task="images", size_mb=0.001), ArgumentValueError, "logistic_regression has size_mb 0.03"),
