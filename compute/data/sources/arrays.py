@@ -85,7 +85,8 @@ def take(values: Values, indices: NDArray) -> "NDArray | list[Any]":
     """The values of these rows: a copy of an array's, a list of texts or bytes."""
     if isinstance(values, np.ndarray):
         # Of what lies together, whole rows are copied; of anything else, `take` would first copy all of it.
-        taken = values.take(indices, axis=0) if values.flags.c_contiguous else values[indices]
+        together = values.flags.c_contiguous and values.flags.aligned
+        taken = values.take(indices, axis=0) if together else values[indices]
         # In this machine's order of bytes, as the column says.
         return taken.tolist() if taken.dtype.kind in "UT" else taken.astype(taken.dtype.newbyteorder("="), copy=False)
     return [values[index] for index in indices.tolist()]

@@ -8,6 +8,7 @@ from coterie.compute.data.sources.csv.decimals import PADDING, padded
 from coterie.compute.ir import NDArray
 
 NEWLINE, RETURN, QUOTE = ord("\n"), ord("\r"), ord('"')
+BLANKS = b" \t"
 # A pair of bytes, little-endian, of which the second is one.
 ONLY_SECOND, BYTE = 0x0100, np.uint16(8)
 
@@ -29,7 +30,7 @@ class Cells:
     """The cells of some lines.
 
     buffer: uint8, the lines as `padded`. starts, ends: int64[rows, width] into it, without the quotes
-    around quoted cells. blank: whether there is a space or a tab anywhere.
+    around quoted cells. blank: whether a space or a tab may be in a cell.
     """
 
     buffer: NDArray
@@ -46,8 +47,8 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
     """The cells of whole lines, each with ``width`` of them (None: as many as the first line).
 
     text: begins outside quotes; the last line may lack its newline. Empty lines are skipped; a carriage return before a
-    newline is no part of its cell. Raises BadText for a row of another width, a quote out of place, and one that is
-    never closed.
+    newline is no part of its cell. Raises BadText for a row of another width, a quote out of place, one that is never
+    closed, and any other carriage return outside quotes.
     """
     buffer = padded(text if text.endswith(b"\n") else text + b"\n")
     newlines = buffer == NEWLINE
@@ -66,7 +67,16 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
     starts[1:] = ends[:-1] + 1
     starts, ends, last = _full_lines(buffer, newlines, starts, ends, width)
     if b"\r" in text:
-        ends[last] -= (buffer[ends[last] - 1] == RETURN) & (ends[last] > starts[last])
+        ended = (buffer[ends[last] - 1] == RETURN) & (ends[last] > starts[last])
+        returns = buffer == RETURN
+        if np.count_nonzero(returns) != np.count_nonzero(ended):
+            # Most often they belong to empty lines, or stand in quotes.
+            returns[:-1] &= buffer[1:] != NEWLINE
+            if quotes is not None:
+                returns &= ~np.logical_xor.accumulate(quotes)
+            if returns.any():
+                raise _unended(int(np.count_nonzero(ends[last] < np.flatnonzero(returns)[0])))
+        ends[last] -= ended
     if quotes is not None:
         astray = _astray(buffer, delimiter)
         if astray is not None:
@@ -76,7 +86,8 @@ def cells(text: bytes, delimiter: int, width: int | None = None) -> Cells:
         starts += quoted
         ends -= quoted
     shape = (last.size, int(last[0]) + 1 if last.size else width or 0)
-    return Cells(buffer, starts.reshape(shape), ends.reshape(shape), b" " in text or b"\t" in text)
+    blank = any(mark in text for mark in BLANKS if mark != delimiter or quotes is not None)
+    return Cells(buffer, starts.reshape(shape), ends.reshape(shape), blank)
 
 
 def places(marks: NDArray) -> NDArray:
@@ -141,6 +152,15 @@ def _astray(buffer: NDArray, delimiter: int) -> int | None:
 def _misplaced(row: int) -> BadText:
     return BadText(
         row, None, "has a quote in the middle of a cell", 'Quote the cell and double its quotes: "a 5"" pipe".'
+    )
+
+
+def _unended(row: int) -> BadText:
+    return BadText(
+        row,
+        None,
+        "has a carriage return in its middle, without a newline after it",
+        "End all lines alike; or quote the cell that it belongs to.",
     )
 
 

@@ -34,7 +34,7 @@ class Numbers:
     plain: Decimals
 
     def whole(self) -> tuple[NDArray, NDArray]:
-        """int64, and bool where it is the cell's number: written without a point or exponent, and in range."""
+        """int64, and bool where it is the cell's number: without digits after a point, without exponent, in range."""
         digits = self.plain.mantissa.view(np.int64)
         fits = (digits >= 0) & (self.plain.fraction == 0) & ~self.plain.bad
         if self.plain.negative.any():
@@ -42,6 +42,12 @@ class Numbers:
             sign = self.plain.negative.astype(np.int64)
             digits = (digits ^ -sign) + sign
         return digits, fits
+
+    def strike(self, cells: NDArray) -> None:
+        """Make these cells hold no number, in place. cells: bool."""
+        self.values[cells] = np.nan
+        self.bad[cells] = self.plain.bad[cells] = True
+        self.plain.mantissa[cells] = self.plain.fraction[cells] = 0
 
     def at(self, columns: "slice | NDArray") -> "Numbers":
         """Some columns of cells in rows."""

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from coterie.compute.data.sources.csv.cells import Cells
+from coterie.compute.data.sources.csv.cells import BLANKS, Cells
 from coterie.compute.data.sources.csv.numbers import NUMBER
 from coterie.compute.data.sources.csv.table import FLOATS, INTEGERS, Numeric, Table, Text
 from coterie.errors import DataError
@@ -117,4 +117,4 @@ def _check_columns(name: str, header: tuple[str, ...], wanted: Sequence[str]) ->
 def _first(sample: Cells, place: int, gaps: frozenset[bytes]) -> bytes:
     """The first cell that holds something; empty if none does."""
     filled = np.flatnonzero(sample.ends[:, place] > sample.starts[:, place])
-    return next((cell for row in filled.tolist() if (cell := sample.at(row, place)).strip() not in gaps), b"")
+    return next((cell for row in filled.tolist() if (cell := sample.at(row, place)).strip(BLANKS) not in gaps), b"")

@@ -152,10 +152,13 @@ class Regular:
 
 
 def learn(table: Table, sample: Cells, delimiter: int) -> Regular | None:
-    """How to read a file like the sample. None where a column holds text, or writes its numbers in several ways."""
+    """How to read a file like the sample. None where a column holds text, or writes its numbers in several ways.
+
+    And where numbers stand for no number, which has to be looked for cell by cell.
+    """
     starts, ends = sample.starts[:SHOWN], sample.ends[:SHOWN]
     columns = tuple(column for column in table.wanted if isinstance(column, Numeric))
-    if not starts.size or sample.blank or len(columns) != len(table.wanted):
+    if not starts.size or sample.blank or len(columns) != len(table.wanted) or table.missing_numbers:
         return None
     shown = numbers(sample.buffer, starts, ends)
     fractions = shown.plain.fraction[0]

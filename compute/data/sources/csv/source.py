@@ -36,9 +36,9 @@ class CsvSource(LoadedSource):
 
     path: the file, in UTF-8. select: what to read: name → a column of the file, or several of them as one vector a row;
     None for every column by its own name. dtypes: by those names, one of int8 to int64, uint8 to uint32, float16 to
-    float64, and ``str``. missing: cells that stand for no number, such as "?". header: the names of the file's columns
-    where the file has no line of names. delimiter: one character. threads: how many read blocks of lines, beside the
-    one that reads the file; one does all of it by itself.
+    float64, and ``str``. missing: cells that stand for no number, letter for letter, such as "?" or "-999". header: the
+    names of the file's columns where the file has no line of names. delimiter: one character. threads: how many read
+    blocks of lines, beside the one that reads the file; one does all of it by itself.
 
     A column without a dtype holds numbers if its first cell that is neither empty nor missing is one: int64 if all
     cells are whole numbers, else float64. Otherwise it holds text. Numbers are the nearest float64 (or int64) to what
@@ -47,7 +47,7 @@ class CsvSource(LoadedSource):
 
     The file is read whole on first use, and stays in memory in columns. Raises DataError naming the file, and the row
     (the first after the header is 1) and column of the first cell that does not fit: rows of another width, text among
-    numbers, a quote that never closes, a file that ends within a row.
+    numbers, a quote that never closes, a carriage return within a row, a file that ends within a row.
     """
 
     path: str | Path
@@ -109,11 +109,13 @@ class CsvSource(LoadedSource):
         first = first.removeprefix(UTF8_MARK)
         if b"\n" not in first:
             # All of a file whose lines end in carriage returns alone, as spreadsheets once wrote them.
-            first = first.replace(b"\r", b"\n")
+            parts = first.split(b'"')
+            parts[::2] = [outside.replace(b"\r", b"\n") for outside in parts[::2]]
+            first = b'"'.join(parts)
         header = self.header
         if header is None:
             header, first = _names(name, first, ord(self.delimiter))
-        while not first.strip():
+        while not first.strip(b"\r\n"):
             # A block may hold the line of names alone, or empty lines.
             following = next(text, None)
             if following is None:

@@ -6,8 +6,8 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from coterie.compute.data.sources.csv.cells import BadText, Cells
-from coterie.compute.data.sources.csv.numbers import Numbers, numbers
+from coterie.compute.data.sources.csv.cells import BLANKS, BadText, Cells
+from coterie.compute.data.sources.csv.numbers import NUMBER, Numbers, numbers
 from coterie.compute.ir import NDArray
 from coterie.errors import InternalError
 
@@ -15,7 +15,6 @@ Part: TypeAlias = "NDArray | list[str]"
 """The values of one column in some lines."""
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 FLOATS = ("float16", "float32", "float64")
-BLANKS = (ord(" "), ord("\t"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,11 @@ class Table:
     numeric: tuple[int, ...]
     missing: frozenset[bytes]
 
+    @property
+    def missing_numbers(self) -> list[bytes]:
+        """Cells that stand for no number although they are written as one, such as ``-999``."""
+        return [cell for cell in self.missing if NUMBER.fullmatch(cell) and not np.isnan(float(cell))]
+
     def read(self, cells: Cells) -> list[Part]:
         """The values of each wanted column. Raises BadText naming the first cell that does not hold what it should."""
         found = self._numbers(cells) if self.numeric else None
@@ -70,12 +74,14 @@ class Table:
         read = numbers(cells.buffer, starts, ends)
         if read.bad.any():
             self._require_missing(cells, read.bad)
+        for cell in self.missing_numbers:
+            read.strike(_equal(cells.buffer, starts, ends, cell))
         return read
 
     def _require_missing(self, cells: Cells, bad: NDArray) -> None:
         for row, k in np.argwhere(bad).tolist():
             cell = cells.at(row, self.numeric[k])
-            if cell.strip() not in self.missing:
+            if cell.strip(BLANKS) not in self.missing:
                 hint = "Mend the cell; or name it in missing=, or read the column as text by the dtype 'str'."
                 if b"," in cell:
                     hint = "Write numbers with a decimal point, and with nothing between thousands."
@@ -108,7 +114,7 @@ class Table:
         row, k = cast(tuple[int, int], tuple(np.argwhere(~good)[0].tolist()))
         place = self.numeric[wanted.places[k]]
         cell = cells.at(row, place)
-        told = f"is {_shown(cell)}, not a {what} {wanted.dtype}" if cell.strip() else "is empty"
+        told = f"is {_shown(cell)}, not a {what} {wanted.dtype}" if cell.strip(BLANKS) else "is empty"
         raise BadText(row, self.header[place], told, "Read the column as float64, in which empty cells are NaN.")
 
 
@@ -144,6 +150,14 @@ def _trimmed(buffer: NDArray, starts: NDArray, ends: NDArray) -> tuple[NDArray, 
         while (trailing := (buffer[ends - 1] == blank) & (starts < ends)).any():
             ends = ends - trailing
     return starts, ends
+
+
+def _equal(buffer: NDArray, starts: NDArray, ends: NDArray, text: bytes) -> NDArray:
+    """bool: the cells that hold this text."""
+    equal = ends - starts == len(text)
+    written = buffer[starts[equal][:, np.newaxis] + np.arange(len(text))]
+    equal[equal] = (written == np.frombuffer(text, np.uint8)).all(axis=1)
+    return equal
 
 
 def _shown(cell: bytes) -> str:
