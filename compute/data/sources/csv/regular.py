@@ -171,7 +171,9 @@ def learn(table: Table, sample: Cells, delimiter: int) -> Regular | None:
     before_point = int((ends - starts - fractions - (fractions > 0) - shown.plain.negative).max())
     if int(fractions.max()) > MOST_FRACTION or before_point > 2 * LONG_STEP:
         return None
-    return _of(fractions, before_point, tuple(zip(columns, dtypes, strict=True)), table.numeric, delimiter)
+    wanted = tuple(zip(columns, dtypes, strict=True))
+    # A sample is a block, or all of a small file.
+    return _of(fractions, before_point, wanted, table.numeric, delimiter, 2 * len(sample.starts))
 
 
 def _of(
@@ -180,12 +182,13 @@ def _of(
     wanted: "tuple[tuple[Numeric, str], ...]",
     numeric: tuple[int, ...],
     delimiter: int,
+    most_rows: int,
 ) -> Regular:
     # Steps of four digits are less work for each cell, steps of two for each byte. A sign takes the place of a digit.
     step = SHORT_STEP if before_point < SHORT_STEP else LONG_STEP
     pointed = fractions > 0
     fixed = np.where(pointed, fractions + 2, 1)
-    rows = BLOCK_BYTES // int((fixed + ~pointed).sum()) + 2
+    rows = min(BLOCK_BYTES // int((fixed + ~pointed).sum()) + 2, most_rows)
     lists = [_digits(fraction, step) for fraction in fractions.tolist()]
     return Regular(
         wanted=wanted,
