@@ -87,15 +87,16 @@ class Regular:
         text = text if text.endswith(b"\n") else text + b"\n"
         buffer, size = padded(text), len(text)
         known, body = buffer[: PADDING + size], buffer[PADDING : PADDING + size]
+        newlines = buffer[PADDING:] == NEWLINE
         separators = buffer[PADDING:] == self.delimiter
-        separators |= buffer[PADDING:] == NEWLINE
+        separators |= newlines
         ends = places(separators)
         rows = ends.size // self.width
         last = ends[self.width - 1 :: self.width]
-        if ends.size != rows * self.width or ends.size > self.fixed.size or not _are_newlines(body, last):
+        if ends.size != rows * self.width or ends.size > self.fixed.size or not _are_all(newlines, last):
             return None
         negative = _first_bytes(body, ends) == MINUS
-        beyond = np.diff(ends, prepend=-1)
+        beyond = _lengths(ends)
         beyond -= self.fixed[: ends.size]
         digits = known - np.uint8(ZERO)
         written = digits < TEN
@@ -227,10 +228,17 @@ def _place(before: NDArray, counts: NDArray, rows: int) -> "int | NDArray":
     return int(matter[0]) if matter.size == 1 else np.tile(each, rows)
 
 
-def _are_newlines(body: NDArray, ends: NDArray) -> bool:
-    """Whether the newlines of the text stand there, and nowhere else."""
-    newlines = body == NEWLINE
-    return np.count_nonzero(newlines) == ends.size and bool(newlines.take(ends).all())
+def _are_all(marks: NDArray, wanted: NDArray) -> bool:
+    """Whether these places are marked, and no others."""
+    return np.count_nonzero(marks) == wanted.size and bool(marks.take(wanted).all())
+
+
+def _lengths(ends: NDArray) -> NDArray:
+    """int64: each cell's bytes, with its separator."""
+    lengths = np.empty_like(ends)
+    lengths[:1] = ends[:1] + 1
+    np.subtract(ends[1:], ends[:-1], out=lengths[1:])
+    return lengths
 
 
 def _first_bytes(body: NDArray, ends: NDArray) -> NDArray:
