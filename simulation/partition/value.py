@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coterie.aggregation.number import is_number
 from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.tensors import read_file, write_file
@@ -285,7 +286,7 @@ def whole(value: object, what: str) -> int:
 
 def real(value: object, what: str) -> float:
     """A number, also one of NumPy's. Raises ConfigurationError (``partition_invalid``) for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if not is_number(value):
         raise refuse(f"{what} must be a number, not {_shown(value)}")
     return float(cast(float, value))
 

@@ -2,7 +2,7 @@
 
 Most tables that programs write are such. Nothing has to be found out cell by cell then: one pass over the text gives
 every byte the number that the last digits up to it write, 64 bytes to an instruction, and a cell's value is what stands
-at known distances before its end. That is a third to a half of the work of `decimals`, which reads any notation.
+at known distances before its end. That is a half to three quarters of the work of reading any notation (`decimals`).
 
 It is never guessed: text with one cell that is otherwise, or empty, is not read here at all.
 """

@@ -84,7 +84,9 @@ class CsvSource(LoadedSource):
 
             def read(text: bytes) -> list[Part]:
                 nonlocal regular
-                found = None if regular is None else regular.read(text)
+                # Another thread may give it up meanwhile.
+                fast = regular
+                found = None if fast is None else fast.read(text)
                 if found is None:
                     # What comes after it is hardly any better.
                     regular = None
