@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from test_flow import hear_interrupts
 
 from coterie.cli.children import age, child
 
@@ -22,11 +23,6 @@ with child("patient", [], log=Path("log"), environment=os.environ) as process:
     print(process.stdout.readline().strip(), flush=True)
     time.sleep(60)
 """
-
-
-def _hear_interrupts() -> None:
-    """In the child, before it runs: a shell that started these tests in the background left SIGINT ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _lives(pid: int) -> bool:
@@ -47,7 +43,7 @@ def test_no_child_is_left(tmp_path: Path, how: signal.Signals) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        preexec_fn=_hear_interrupts,
+        preexec_fn=hear_interrupts,
     )
     with parent:
         line = parent.stdout.readline() if parent.stdout else ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_flow import hear_interrupts
 
 from coterie.cli import demo_digits
 from coterie.simulation import simulate_full
@@ -29,11 +30,6 @@ SUMMARY = (
     "bytes_down",
     "model",
 )
-
-
-def _hear_interrupts() -> None:
-    """In the child, before it runs: a shell that started these tests in the background left SIGINT ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _processes_in(folder: Path) -> list[int]:
@@ -114,7 +110,7 @@ def test_an_interrupted_demo_leaves_no_process(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_hear_interrupts,
+        preexec_fn=hear_interrupts,
     )
     with demo:
         for line in demo.stdout or ():

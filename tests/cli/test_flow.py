@@ -20,6 +20,11 @@ Coterie = Callable[..., Any]
 PROGRAM = (sys.executable, "-m", "coterie.cli.main")
 
 
+def hear_interrupts() -> None:
+    """In the child, before it runs: a shell that started these tests in the background left SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def running(*words: str, cwd: Path, environment: dict[str, str]) -> Generator[subprocess.Popen[str]]:
     """A command that stays. It is interrupted at the end, and must end well."""

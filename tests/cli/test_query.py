@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_flow import PROGRAM, next_event, running
+from test_flow import PROGRAM, hear_interrupts, next_event, running
 
 from coterie.aggregation import analytics
 from coterie.cli import main
@@ -306,7 +306,13 @@ def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(
     coordinator.control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
     words = (*PROGRAM, "query", "mean", "pulse", "--asked", str(DEVICES), "--url", coordinator.url, "--json")
     asking = subprocess.Popen(
-        words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
     )
     try:
         submitted = next_event(asking, "submitted")
