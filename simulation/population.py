@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.selection import Candidate
-from coterie.client_sdk.device.data import DataSource, load_data
+from coterie.client_sdk.device.data import DataSource, check_source, load_data
 from coterie.client_sdk.device.holdout import split
-from coterie.client_sdk.device.pipeline import Pipeline
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.errors import ConfigurationError, DataError, ExperimentError
+from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.simulation.partition.value import rows_of
@@ -159,7 +158,7 @@ class Population:
                 if isinstance(source, Mapping):
                     schema.check(cast(Arrays, source), f"client {number}")
                 else:
-                    _check_kind(source, number)
+                    check_source(source, f"client {number}: its rows")
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -234,15 +233,5 @@ class Population:
         source = self._sources[number]
         if isinstance(source, Mapping):
             return self._schema.check(cast(Arrays, source), f"client {number}")
-        _check_kind(source, number)
+        check_source(source, f"client {number}: its rows")
         return load_data(source, self._schema)
-
-
-def _check_kind(source: object, number: int) -> None:
-    """Raise DataError (``data_missing``) for what no device takes as its data."""
-    if not (isinstance(source, str | Path | Mapping | Pipeline) or callable(source)):
-        raise DataError(
-            f"client {number}: its rows must be arrays by feature and label name, not a {type(source).__name__}.",
-            hint='Give a mapping such as {"x": x, "y": y}, a file, "module:function" or a function.',
-            code="data_missing",
-        )

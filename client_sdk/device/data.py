@@ -44,6 +44,7 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
 
     Raises DataError.
     """
+    check_source(source, "The data")
     if isinstance(source, Mapping):
         return schema.check(cast(Arrays, source), "the arrays given")
     if isinstance(source, Pipeline):
@@ -52,18 +53,24 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
         return schema.check(_called(source, schema), _named(source))
     if isinstance(source, str) and _is_entry_point(source):
         return schema.check(_called(_imported(source), schema), source)
-    # Callers are not all typed.
-    given = cast(object, source)
-    if not isinstance(given, str | os.PathLike):
-        raise DataError(
-            f"The data is of type {type(given).__name__}.",
-            hint="Give a file, a folder, a function, arrays by name, or a source of coterie.compute.data.",
-            code="data_dtype",
-        )
     path = Path(source)
     if path.is_dir():
         return _folder(path, schema)
     return schema.check(_file(path, schema), path.name)
+
+
+def check_source(source: object, what: str) -> None:
+    """Raise DataError (``data_missing``) for what no device takes as its data: callers are not all typed.
+
+    what: whose it is, for the message.
+    """
+    if not (isinstance(source, str | os.PathLike | Mapping | Pipeline) or callable(source)):
+        raise DataError(
+            f"{what} must be arrays by feature and label name, a file or a function, not a {type(source).__name__}.",
+            hint='Give a mapping such as {"x": x, "y": y}, a file or folder, "module:function", a function, or a '
+            "source of coterie.compute.data.",
+            code="data_missing",
+        )
 
 
 def _is_entry_point(source: str) -> bool:

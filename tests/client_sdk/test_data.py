@@ -194,6 +194,6 @@ def test_a_pickled_object_is_never_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [None, 5, [[1.0]], b"pets.csv"])
 def test_what_is_no_data_at_all_is_named(given: Any) -> None:
-    with pytest.raises(DataError, match=rf"The data is of type {type(given).__name__}\.") as caught:
+    with pytest.raises(DataError, match=rf"^The data must be .*, not a {type(given).__name__}\.") as caught:
         load_data(given, SCHEMA)
-    assert caught.value.reason == "data_dtype"
+    assert caught.value.reason == "data_missing"

@@ -378,7 +378,7 @@ def test_what_is_no_record_file_is_refused(tmp_path: Path, data: bytes) -> None:
         len(RecordSource(tmp_path / "absent.rec"))
 
 
-def _read_all(path: Path) -> None:
+def _assert_read_or_refused(path: Path) -> None:
     """Whatever the bytes are: rows, or DataError."""
     try:
         source = RecordSource(path, torn="drop")
@@ -435,7 +435,7 @@ def test_no_bytes_do_anything_but_read_or_raise(
     data = data[: len(data) - cut % len(data)] if cut % 8 == 1 else data
     path = tmp_path_factory.getbasetemp() / "fuzzed.rec"
     path.write_bytes(_resealed(data) if sealed else bytes(data))
-    _read_all(path)
+    _assert_read_or_refused(path)
 
 
 HEADERS: list[Any] = [
