@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.protocol.finite import all_finite
 from coterie.protocol.schema_rules import FeatureFields, LabelFields
 from coterie.protocol.texts import as_bytes, as_places, text_of, texts_of
 
@@ -160,8 +161,8 @@ def _flat(cells: _Cells) -> _Cells:
 def _values(cells: _Cells, dtype: str, low: float | None, high: float | None) -> Array:
     """The cells in `dtype` and within the bounds, or the error that names the first that is not."""
     numbers = _numbers(cells)
-    if numbers.dtype.kind == "f" and not (finite := np.isfinite(numbers)).all():
-        raise cells.refuse(~finite, "is not a finite number", "Mend or drop such rows.")
+    if numbers.dtype.kind == "f" and not all_finite(numbers.ravel(order="K")):
+        raise cells.refuse(~np.isfinite(numbers), "is not a finite number", "Mend or drop such rows.")
     values = _to_float32(numbers, cells) if dtype == "float32" else _to_whole(numbers, dtype, cells)
     # A bound of 0.1 must let pass the float32 nearest to 0.1, so bounds are rounded as the data is.
     bounds = tuple(
@@ -181,9 +182,9 @@ def _to_float32(numbers: Array, cells: _Cells) -> Array:
             hint = "Scale the column down; or store it as a float, if losing its last digits is meant."
             raise cells.refuse(inexact, "is a whole number too large for float32", hint)
     with np.errstate(over="ignore"):
-        values = numbers.astype(np.float32)
-    if not (fits := np.isfinite(values)).all():
-        raise cells.refuse(~fits, "is too large for float32", "Scale the column down.")
+        values = numbers.astype(np.float32, copy=False)
+    if numbers.dtype == np.float64 and not all_finite(values.ravel(order="K")):
+        raise cells.refuse(~np.isfinite(values), "is too large for float32", "Scale the column down.")
     return values
 
 
