@@ -27,6 +27,12 @@ ATTEMPT_EVENTS = ("attempt.began", "attempt.phase")
 # has may be starting, or its address may be wrong.
 PATIENCE_S, FIRST_PATIENCE_S = 600.0, 30.0
 ASK_AGAIN_S = 1.0
+# When an experiment that has stalled is worth another try, by why its rounds were abandoned.
+_WHEN: Mapping[str | None, str] = {
+    "too_few_updates": "Once enough clients are there",
+    "deadline": "Once enough clients are there",
+    "trusted_missing": "Once the trusted client is there, or with another one",
+}
 
 
 def watch(
@@ -150,7 +156,8 @@ def follow_run(output: Output, run: "Run") -> None:
     if why is not None:
         output.say(f"Round {why['round']} was abandoned: {why['detail']}.")
     if ending.get("reason") == "stalled":
-        output.say("Once enough clients are there, submit it again; those that have joined need no token for it.")
+        when = _WHEN.get(why["cause"] if why else None, "Once that is mended")
+        output.say(f"{when}, submit it again; clients that have joined need no token for it.")
     if not committed:
         raise typer.Exit(FAILED)
     advise(output, table.rows)

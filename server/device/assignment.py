@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.errors import Conflict
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel
+from coterie.privacy.dp.privacy import LocalLevel
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import ExperimentCreate
@@ -19,7 +19,7 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device.limits import masked_limit, upload_limit
 from coterie.server.device.secure_terms import joined
 from coterie.server.device.terms import edge_terms, fits, with_time_left
-from coterie.server.rounds.eligibility import eligible
+from coterie.server.rounds.eligibility import eligible, may_try
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import blob_rows, events, experiments, nonces, participations, tasks
@@ -27,8 +27,6 @@ from coterie.server.store.devices import ClientBounds
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import TaskRow
 
-ATTEMPTS = 3
-"""So many tasks of one kind may a device have in one round, when the earlier ones failed."""
 KINDS: tuple[Kind, ...] = ("evaluate", "train")
 
 
@@ -65,9 +63,6 @@ async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Ask
 async def _may_take(
     coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker
 ) -> bool:
-    states = await tasks.tried(session, opened.row.experiment, opened.row.number, kind, asker.id)
-    if tasks.ACCEPTED in states or tasks.REFUSED in states or len(states) >= ATTEMPTS:
-        return False
     # One device has one say in a buffer, and trains on what it keeps only when that is settled.
     buffered = opened.value.config.buffered and kind == "train"
     if buffered and await tasks.waits(session, opened.row.experiment, asker.id):
@@ -77,9 +72,7 @@ async def _may_take(
         return False
     request = experiments.request_of(experiment)
     privacy = privacy_of(request)
-    # What a device trains anew it noises anew, and a round pays for one upload of each device: of a task that came to
-    # nothing the coordinator may have seen most.
-    if states and kind == "train" and isinstance(privacy, LocalLevel | ExampleLevel):
+    if not may_try(await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id), kind, privacy):
         return False
     if not await fits(session, opened, kind, asker.clients, request):
         return False

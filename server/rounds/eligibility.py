@@ -1,11 +1,18 @@
 """Which devices may take a training task of a round, and what is known of each for its selection. Pure."""
 
+from collections.abc import Sequence
+
+from coterie.aggregation.engine import Kind
 from coterie.aggregation.selection import Candidate
 from coterie.privacy.dp.participation import may_take_part
-from coterie.privacy.dp.privacy import Privacy
+from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, Privacy
 from coterie.protocol.device import DataReport
 from coterie.protocol.rounds import RoundPolicy
+from coterie.server.store import tasks
 from coterie.server.store.tables import ParticipationRow
+
+ATTEMPTS = 3
+"""So many tasks of one kind may a device have in one round, when the earlier ones failed."""
 
 
 def eligible(
@@ -33,6 +40,17 @@ def eligible(
     if not may_take_part(privacy, round=round, last_round=past.last_round, times=past.times):
         return False
     return round - past.last_round > policy.rest_rounds and now - past.at >= policy.rest_s * 1000
+
+
+def may_try(states: Sequence[str], kind: Kind, privacy: Privacy | None) -> bool:
+    """Whether a device may have a task of this kind in a round in which it has had tasks in these states, none of which
+    it holds.
+    """
+    if tasks.ACCEPTED in states or tasks.REFUSED in states or len(states) >= ATTEMPTS:
+        return False
+    # What a device trains anew it noises anew, and a round pays for one upload of each device: of a task that came to
+    # nothing the coordinator may have seen most.
+    return not (states and kind == "train" and isinstance(privacy, LocalLevel | ExampleLevel))
 
 
 def candidate(policy: RoundPolicy, device: str, report: DataReport | None, past: ParticipationRow | None) -> Candidate:

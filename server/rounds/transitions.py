@@ -45,9 +45,10 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.server.clock import now_ms
 from coterie.server.edge import answer
 from coterie.server.fleet import Fleet
+from coterie.server.rounds.eligibility import may_try
 from coterie.server.rounds.record import round_record
 from coterie.server.rounds.reservations import reserve
-from coterie.server.rounds.spending import Spending
+from coterie.server.rounds.spending import Spending, privacy_of
 from coterie.server.store import attempts, blob_rows, devices, events, experiments, tasks
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
@@ -85,8 +86,13 @@ class Rounds:
         it is not told.
         """
         opened = await experiments.open_round(session, task.experiment)
-        if opened is not None and awaits(opened, task):
-            await self.apply(session, opened, TaskFailed(task.place) if task.kind == "train" else EvaluationFailed())
+        if opened is None or not awaits(opened, task):
+            return
+        failed = TaskFailed(task.place) if task.kind == "train" else EvaluationFailed()
+        opened = await self.apply(session, opened, failed)
+        experiment = await experiments.find(session, task.experiment)
+        if experiment is not None:
+            await self._without_trusted(session, experiment, opened)
 
     async def shut_out(self, session: AsyncSession, population: str) -> None:
         """A device of this population has been shut out for ever: end the rounds that nobody but it could complete."""
@@ -95,18 +101,24 @@ class Rounds:
             await self._without_trusted(session, experiment, opened)
 
     async def _without_trusted(self, session: AsyncSession, experiment: ExperimentRow, opened: OpenRound) -> None:
-        """End a round at once whose trusted client was shut out before it reported: waiting for the deadline would
+        """End a round at once whose trusted client can bring no update to it any more: waiting for the deadline would
         bring nothing by which the others could be judged.
         """
-        trusted = experiments.request_of(experiment).rounds.trusted
+        request = experiments.request_of(experiment)
+        trusted = request.rounds.trusted
         if trusted is None or opened.value.phase is not Phase.COLLECTING:
             return
-        if await devices.enrolled(session, trusted, experiment.population):
-            return
         states = await tasks.tried(session, experiment.id, opened.value.number, "train", trusted)
-        if tasks.ACCEPTED not in states:
+        if tasks.ACCEPTED in states:
+            return
+        if not await devices.enrolled(session, trusted, experiment.population):
             why = "the trusted client has been shut out for ever; submit anew with another trusted client"
-            await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
+        elif tasks.LEASED in states or may_try(states, "train", privacy_of(request)):
+            return
+        else:
+            often = "once" if len(states) == 1 else f"{len(states)} times"
+            why = f"the trusted client has failed {often} in this round and may not try again; its own log says why"
+        await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
 
     async def apply(
         self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None

@@ -140,13 +140,21 @@ def test_the_next_command_can_be_copied_whatever_the_name(capsys: pytest.Capture
     assert "coterie models download 'bright or dark' infer.onnx" in capsys.readouterr().out
 
 
-def test_who_watches_is_told_why_nothing_was_trained(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("cause", "when"),
+    [
+        ("deadline", "Once enough clients are there"),
+        ("trusted_missing", "Once the trusted client is there"),
+        ("aggregate_failed", "Once that is mended"),
+    ],
+)
+def test_who_watches_is_told_why_nothing_was_trained(capsys: pytest.CaptureFixture[str], cause: str, when: str) -> None:
     class Failing(Restarted):
         def watch(self, *, after: str | None = None) -> Iterator[Event]:
             row = {
                 **ROWS[0],
                 "state": "abandoned",
-                "cause": "deadline",
+                "cause": cause,
                 "detail": "all refused",
                 "round": 3,
                 "failed": 9,
@@ -160,7 +168,7 @@ def test_who_watches_is_told_why_nothing_was_trained(capsys: pytest.CaptureFixtu
         follow_run(Output(json=False), cast(Run, Failing(1)))
     said = capsys.readouterr().out
     assert "Round 3 was abandoned: all refused." in said
-    assert "submit it again" in said
+    assert when in said and "submit it again" in said
 
 
 @pytest.mark.parametrize(

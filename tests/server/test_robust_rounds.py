@@ -1,6 +1,7 @@
 """Rounds with a robust reducer on a real coordinator: a lying device does not move the model."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,44 @@ def test_a_round_that_has_the_update_of_a_trusted_device_goes_on_without_the_dev
             entries = await operator.rounds(running)
             assert [entry["state"] for entry in entries] == ["committed", "abandoned"]
             assert entries[1]["cause"] == "trusted_missing"
+
+    asyncio.run(work())
+
+
+async def gives_up(device: Device) -> None:
+    task = await device.task()
+    reason = b'{"phase":"training","code":"data_damaged"}'
+    assert (await device.send("POST", f"/v1/device/tasks/{task.id}/abort", reason)).status_code == 204
+
+
+async def sends_rubbish(device: Device) -> None:
+    task = await device.task()
+    ones, none = (np.full(2, value, "<f4").tobytes() for value in (1, np.nan))
+    assert (await device.upload(task, update(task, 1.0).replace(ones, none))).status_code == 422
+
+
+@pytest.mark.parametrize(("fails", "times", "often"), [(gives_up, 3, "3 times"), (sends_rubbish, 1, "once")])
+def test_a_round_ends_at_once_when_its_trusted_device_may_not_try_again(
+    coordinator: Opener, fails: Callable[[Device], Awaitable[None]], times: int, often: str
+) -> None:
+    """Until then it may; and in the next round it may again."""
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            *others, trusted = await fleet(operator, await operator.population(), 3)
+            running = await trusting(operator, trusted, rounds=2)
+            for _ in range(times):
+                assert (await operator.state(running))["round"] == 1
+                await fails(trusted)
+            (first, *_) = await operator.rounds(running)
+            assert (first["state"], first["cause"]) == ("abandoned", "trusted_missing")
+            (told,) = [one for one in await events_of(operator, running) if one["type"] == "round.abandoned"]
+            assert f"failed {often} in this round" in told["detail"]
+            for device in (trusted, *others):
+                task = await device.task()
+                assert (await device.upload(task, update(task, 1.0))).status_code == 200
+            await operator.finished(running)
+            assert [entry["state"] for entry in await operator.rounds(running)] == ["abandoned", "committed"]
 
     asyncio.run(work())
 
