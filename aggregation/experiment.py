@@ -258,11 +258,11 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     external = isinstance(e.model, ExternalModel)
     known = set(e.metric_names)
     clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
-    scheduled = (
-        set(e.rounds.hyper_schedule or {})
-        - set(e.optimizer.hyper if e.optimizer else ())
-        - set(e.algorithm.client.hyper)
-    )
+    hyper = {**(e.optimizer.hyper if e.optimizer else {}), **e.algorithm.client.hyper}
+    schedule = e.rounds.hyper_schedule or {}
+    scheduled = set(schedule) - set(hyper)
+    # What an optimizer refuses when it is made, a schedule must not bring in later.
+    negative = sorted(name for name in set(schedule) & set(hyper) if min(schedule[name]) < 0 <= hyper[name])
     measured = e.evaluation is not None or e.rounds.evaluate_every > 0
     return (
         (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
@@ -295,9 +295,10 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             'would never have a turn; leave rest_rounds and rest_s out, or choose selection="least_recent"',
         ),
         (
-            all(abs(value) <= _LARGEST for values in (e.rounds.hyper_schedule or {}).values() for value in values),
+            all(abs(value) <= _LARGEST for values in schedule.values() for value in values),
             "hyper_schedule holds a number that no float32 holds",
         ),
+        (not negative, f"hyper_schedule makes {', '.join(negative)} negative, which the experiment has not"),
         (not scheduled, f"hyper_schedule names {', '.join(sorted(scheduled))}, which no rule has"),
         (e.rounds.evaluate_every == 0 or e.holdout > 0, "clients cannot evaluate with holdout=0; set evaluate_every=0"),
         (

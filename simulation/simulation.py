@@ -132,6 +132,9 @@ def simulate_full(
         )
     if not isinstance(cast(object, workers), int) or isinstance(workers, bool) or workers < 1:
         raise ConfigurationError(f"workers must be a whole number of at least 1, got {workers!r}.", code="workers")
+    for name, given in (("on_event", on_event), ("watch", watch)):
+        if not callable(given):
+            raise ConfigurationError(f"{name} must be a function, not {given!r}; leave it out for none.")
     if isinstance(experiment.model, ExternalModel) and trainer is None:
         raise ExperimentError(
             f"Experiment {experiment.name!r} has an ExternalModel, so its clients need a trainer.",
@@ -160,7 +163,7 @@ def simulate_full(
     versions = Versions(compiled.plan.manifest.layout, place)
     shares = Shares(workers)
     setting = Setting(
-        name=engine,
+        name=str(engine),
         experiment=experiment,
         plan=compiled.plan,
         frozen=compiled.frozen,

@@ -134,7 +134,7 @@ class Workplace:
         )
 
     def sent(self, number: int, result: LocalResult, state: Tensors, assignment: Assignment) -> Trained:
-        """A finished training as it leaves the client. Errors name the client."""
+        """A finished training as it leaves the client; ``refused`` where it cannot."""
         told = Trained(
             number=number,
             task=task_id(assignment.round, number),
@@ -154,11 +154,9 @@ class Workplace:
             return self._plain(told, assignment, result.finite if assignment.local is None else frozenset())
         try:
             update, codec_state = self._encode(told, state, assignment)
-        except CoterieError as error:
-            if error.reason == "not_finite":
-                return replace(told, sections={}, refused=error.message)
-            _name(error, number, assignment)
-            raise
+        except UpdateRefused as error:
+            # As on a device: what its codec cannot hold is not sent.
+            return replace(told, sections={}, refused=error.message)
         kept = {**result.client_state, **codec_state}
         return replace(told, size=len(update), sections={}, update=update, state=kept)
 

@@ -55,7 +55,8 @@ class Batched:
                 hint='Take engine="threads" or "processes".',
                 code="batched_trainer",
             )
-        self._lanes = _lanes(setting.name)
+        # No round has more clients than its cohort, and lanes without a client cost what others cost.
+        self._lanes = min(_lanes(setting.name), setting.experiment.rounds.cohort)
         self._trainer = PlanTrainer()
         self._workplace = Workplace(setting.plan, setting.frozen, self._trainer)
         self._alone = Threads(setting)

@@ -95,6 +95,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"rounds": rounds(target={"metric": "auc", "value": 0.9})}, "target"),
     ({"rounds": rounds(best={"metric": "auc"})}, "best"),
     ({"rounds": rounds(hyper_schedule={"beta": (1.0, 2.0)})}, "beta"),
+    ({"rounds": rounds(hyper_schedule={"lr": (0.1, -0.1)})}, "makes lr negative"),
     ({"algorithm": FedProx(), "optimizer": sgd(0.1), "model": ExternalModel({"w": (2,)})}, "ExternalModel"),
     ({"name": 3}, "name must be text, not '3' \\(int\\)"),
     ({"name": "two\nlines"}, "printable"),

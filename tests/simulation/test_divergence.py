@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulation_kit import CLIENTS, experiment, rows, same
+from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
 
+from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 
@@ -28,6 +30,30 @@ def test_the_round_goes_on_without_a_client_whose_loss_is_not_finite(engine: str
     alone = simulate_full(experiment(codecs=(codec,), secure_aggregation=False, rounds=few), CLIENTS, engine=engine)
     assert [(one.state, one.accepted, one.failed) for one in found.history] == [("committed", len(CLIENTS), 1)] * 2
     assert same(found.weights, alone.weights)
+
+
+def goes_far(params: Params, task: FitTask) -> FitResult:
+    """The client with fewest rows goes farther than float16 can tell."""
+    step = 1e6 if len(task.rows["y"]) == len(CLIENTS[0]["y"]) else 1.0
+    return {name: value + np.float32(step) for name, value in params.items()}, len(task.rows["y"]), 1, {}
+
+
+GOES_FAR = ExternalTrainer(goes_far)
+
+
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+def test_the_round_goes_on_without_a_client_whose_change_its_codec_cannot_hold(engine: str) -> None:
+    own = Experiment(
+        name="own",
+        model=ExternalModel({"w": (3,)}),
+        schema=SCHEMA,
+        holdout=0.0,
+        codecs=("float16",),
+        secure_aggregation=False,
+        rounds=POLICY.model_copy(update={"cohort": 3, "min_updates": 2}),
+    )
+    history = simulate(own, CLIENTS[:3], engine=engine, trainer="test_divergence:GOES_FAR")
+    assert [(one.state, one.accepted, one.failed) for one in history] == [("committed", 2, 1)] * 2
 
 
 def test_under_secret_sums_it_is_left_out_too() -> None:

@@ -75,6 +75,12 @@ def test_an_unknown_engine_is_refused_by_name() -> None:
     assert told.value.reason == "unknown_engine"
 
 
+def test_no_graph_has_more_lanes_than_a_round_has_clients() -> None:
+    many = simulate_full(experiment(), CLIENTS, engine=f"batched:{10**10}")
+    cohort = simulate_full(experiment(), CLIENTS, engine=f"batched:{experiment().rounds.cohort}")
+    assert same(many.weights, cohort.weights)
+
+
 def test_workers_read_files_themselves(tmp_path: Path) -> None:
     for number, client in enumerate(CLIENTS):
         np.savez(tmp_path / f"{number}.npz", allow_pickle=False, **client)

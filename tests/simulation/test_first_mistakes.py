@@ -69,6 +69,9 @@ GIVEN: list[tuple[dict[str, Any], str]] = [
     ({"trainer": Mine}, "A trainer has train"),
     ({"workers": True}, "workers must be a whole number"),
     ({"experiment": "digits"}, "takes an Experiment first"),
+    ({"engine": None}, "no engine 'None'"),
+    ({"on_event": None}, "on_event must be a function"),
+    ({"watch": 3}, "watch must be a function"),
 ]
 
 
