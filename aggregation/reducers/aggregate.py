@@ -31,7 +31,7 @@ def aggregate(
     Raises errors.ExperimentError as `reducer` does; errors.InputError (``updates_shape``, ``reference_missing``);
     errors.UpdateRefused: ``not_finite``, ``too_few_updates`` (2f ≥ n), ``bad_weight``, ``zero_weight``.
     """
-    chosen = reducer(rule) if isinstance(rule, str) else rule
+    chosen = rule if isinstance(rule, Reducer) else reducer(rule)
     rows = stacked(updates)
     claims = [1.0] * len(rows) if weights is None else _claims(weights)
     if len(claims) != len(rows):
@@ -63,7 +63,7 @@ def _reference(given: npt.ArrayLike) -> npt.NDArray[np.float32]:
 def _claims(weights: Sequence[float]) -> list[float]:
     try:
         claims = np.asarray(weights, np.float64).reshape(-1)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise errors.UpdateRefused(f"Weights must be numbers: {error}.", code="bad_weight") from error
     # A weight times the largest float32, summed over all, must stay a float64.
     if not (np.isfinite(claims).all() and (claims >= 0).all() and claims.sum() < MOST_WEIGHT):
@@ -75,8 +75,13 @@ def _claims(weights: Sequence[float]) -> list[float]:
 
 def _one_by_one(rule: Reducer, rows: npt.NDArray[np.float32], claims: Sequence[float]) -> Vector:
     acc = rule.init(rows.shape[1])
-    for row, claim in zip(rows, claims, strict=True):
-        acc = rule.add(acc, ((0, row),), claim)
+    try:
+        for row, claim in zip(rows, claims, strict=True):
+            acc = rule.add(acc, ((0, row),), claim)
+    except errors.UpdateRefused:
+        # What takes in one update at a time cannot say which it was.
+        check_finite(rows)
+        raise
     total = rule.result(acc)
     if not np.isfinite(total).all():
         check_finite(rows)

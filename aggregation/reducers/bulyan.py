@@ -29,4 +29,9 @@ def bulyan(f: int) -> ByCoordinate:
             left = np.delete(left, first)
         return np.sort(np.array(chosen, np.intp))
 
-    return ByCoordinate(lambda lanes: around_the_median(lanes, lanes.shape[1] - 2 * f), 4 * f + 3, choose)
+    return ByCoordinate(
+        lambda lanes: around_the_median(lanes, lanes.shape[1] - 2 * f),
+        4 * f + 3,
+        choose,
+        because="to allow for f attackers it takes 4f + 3, since it trims what it chose once more",
+    )

@@ -49,12 +49,13 @@ def check_reducer(
     fewest = rule.fewest + judges
     if fewest > min_updates:
         # Of a rule without f, one update is enough.
-        why = ["2f ≥ n leaves no honest majority"] if rule.fewest > 1 else []
+        why = [rule.because] if rule.fewest > 1 else []
         why += ["one is the trusted client's, which judges the others"] if judges else []
         raise errors.ExperimentError(
             f"The reducer {rule.name} needs at least {fewest} updates ({'; '.join(why)}), and a round may end with "
             f"{min_updates}.",
-            hint=f"Set min_updates to {fewest} or more in the round policy{', or lower f' if rule.fewest > 1 else ''}.",
+            hint=f"Set min_updates to {fewest} or more in the round policy"
+            f"{', or lower f, m or s, whichever it has' if rule.fewest > 1 else ''}.",
             code="reducer_updates",
         )
     apart = algorithm in _APART and rule.needs == "updates"

@@ -39,4 +39,6 @@ def multi_krum(f: int, m: int = 0) -> Combination:
         among[chosen] = 1.0 / chosen.size
         return among
 
-    return Combination(weights, fewest=max(2 * f + 1, m))
+    if m > 2 * f + 1:
+        return Combination(weights, fewest=m, because=f"the best {m} of them are to be averaged")
+    return Combination(weights, fewest=2 * f + 1)

@@ -18,6 +18,9 @@ Lanes = npt.NDArray[np.float32]
 """``[columns, n]``: for each coordinate the values of all updates, sorted."""
 
 
+MAJORITY = "with f attackers allowed for, 2f ≥ n leaves no honest majority to follow"
+"""Why most parts need as many updates as they do."""
+
 Draw = Callable[[], np.random.Generator]
 """A generator that the updates decide; see `coterie.aggregation.reducers.source.generator`."""
 
@@ -25,11 +28,12 @@ Draw = Callable[[], np.random.Generator]
 @dataclass(frozen=True)
 class Step:
     """Mixes updates before a rule sees them: ``mix(G, draw)`` is A; only steps that draw call draw. fewest: the least
-    number of updates it takes; before(m): how many it takes to give m.
+    number of updates it takes, and because of what; before(m): how many it takes to give m.
     """
 
     mix: Callable[[Matrix, Draw], Matrix]
     fewest: int = 1
+    because: str = MAJORITY
     before: Callable[[int], int] = lambda count: count
 
 
@@ -42,6 +46,7 @@ class Combination:
     weights: Callable[[Matrix], Vector]
     fewest: int = 1
     reference: Reference | None = None
+    because: str = MAJORITY
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class ByCoordinate:
     reduce: Callable[[Lanes], Vector]
     fewest: int = 1
     choose: Callable[[Matrix], npt.NDArray[np.intp]] | None = None
+    because: str = MAJORITY
 
 
 Rule = Combination | ByCoordinate

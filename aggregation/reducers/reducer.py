@@ -43,11 +43,11 @@ class Reducer:
     cover it once, and *consumes* ``acc``: its vector is reused, so memory is that of one model however many updates
     come. merge(a, b) joins two accumulators, consuming ``a``. result(acc) is the aggregate, float64.
     needs: ``sums`` when an accumulator is made of sums, which a tree of aggregators can form; ``updates`` when it must
-    keep every update. fewest: the least number of updates that give a result. over(source): the result over updates
-    that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once. reference: what it
-    sees beside the updates, if anything; beside(vector ``[length]``): the same rule with that reference, float32, and
-    no other difference. measures: whether it reads lengths of whole updates or
-    distances between them, and not each coordinate alone.
+    keep every update. fewest: the least number of updates that give a result, and because of what. over(source): the
+    result over updates that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once.
+    reference: what it sees beside the updates, if anything; beside(vector ``[length]``): the same rule with that
+    reference, float32, and no other difference. measures: whether it reads lengths of whole updates or distances
+    between them, and not each coordinate alone.
 
     Guarantees: any grouping and order of the same updates gives the same result to 1 ulp of float32; the neutral
     element changes nothing. result raises errors.UpdateRefused (``zero_weight``) when there is nothing to divide by.
@@ -64,6 +64,7 @@ class Reducer:
     reference: Reference | None = None
     beside: "Callable[[npt.NDArray[np.float32]], Reducer] | None" = None
     measures: bool = False
+    because: str = ""
 
 
 def check_length(left: Accumulator, right: Accumulator) -> None:

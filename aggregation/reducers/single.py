@@ -59,6 +59,7 @@ def single(pipeline: Pipeline) -> Reducer:
         reference=pipeline.reference,
         beside=beside if pipeline.reference else None,
         measures=pipeline.measures,
+        because=pipeline.because,
     )
 
 

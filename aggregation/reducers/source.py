@@ -215,6 +215,9 @@ def stacked(updates: Sequence[npt.ArrayLike] | npt.NDArray[Any]) -> Block:
 
     Raises errors.InputError (``updates_shape``) unless they are one vector or more, of real numbers, all of one length.
     """
+    several = updates if isinstance(updates, list | tuple) else ()
+    if any(isinstance(one, np.ma.MaskedArray) for one in (updates, *several)):
+        raise _misshapen("these are masked, and what a mask hides would count all the same")
     try:
         given = np.asarray(updates)
     except ValueError as error:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from coterie import errors
 from coterie.aggregation.reducers.adasum import adasum
@@ -32,7 +32,7 @@ MOST_PARTS = 8
 # A text comes from a researcher, and what it asks for runs on the coordinator.
 MOST_ITERATIONS = 10_000
 _PART = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?")
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,13 @@ def reducer(text: str) -> Reducer:
     Raises errors.ExperimentError: ``unknown_reducer`` for a part that does not exist, ``reducer_invalid`` for text that
     does not parse, numbers out of range, or a rule before the end.
     """
+    if not isinstance(cast(object, text), str):
+        raise _invalid(f"it must be text, not a {type(text).__name__}")
     if text == SUM.name:
         return SUM
     if len(text) > LONGEST_TEXT or text.count("+") >= 2 * MOST_PARTS:
         raise _invalid(f"its text is longer than {LONGEST_TEXT} characters or has too many parts")
-    pieces = re.split(r"\+(?=[a-z])", text)
+    pieces = [piece.strip() for piece in re.split(r"\+(?=\s*[a-z])", text)]
     # arc's f may be left out: it is then the largest that the other parts name.
     read = [_read(piece) for piece in pieces if piece.strip("()") != "arc"]
     named = [int(part.numbers["f"]) for part in read if "f" in part.numbers]
@@ -147,7 +149,7 @@ def _assembled(read: list[_Read]) -> Reducer:
 
 
 def _read(piece: str) -> _Read:
-    match = _PART.fullmatch(piece.strip())
+    match = _PART.fullmatch(piece)
     if match is None:
         raise _invalid(f"{piece[:64]!r} is not of the form name or name(number, ...)")
     name = match[1]
@@ -168,7 +170,9 @@ def _numbers(name: str, part: Part, inside: str) -> Mapping[str, float]:
         key, equals, value = (one.strip() for one in item.partition("="))
         if not equals:
             if place >= len(part.parameters):
-                raise _invalid(f"{name} takes {len(part.parameters)} numbers: {', '.join(known) or 'none'}")
+                raise _invalid(
+                    f"{name} takes no more numbers than {', '.join(known)}" if known else f"{name} takes no number"
+                )
             key, value = part.parameters[place].name, key
         if key not in known or key in given:
             raise _invalid(
