@@ -180,7 +180,7 @@ class Population:
         """The clients that a round may choose from, by the policy's rules of eligibility.
 
         What a policy asks of the rows is looked up in them, once for each client; a policy that asks nothing loads
-        nobody's rows.
+        nobody's rows. Rows count for no more than one update may weigh.
         """
         looks = policy.min_examples is not None or policy.labels or policy.selection not in ("uniform", "cyclic")
         found: list[Candidate] = []
@@ -196,7 +196,7 @@ class Population:
             found.append(
                 Candidate(
                     id=f"{number:09d}",
-                    examples=facts.examples if facts else None,
+                    examples=min(facts.examples, policy.weight_cap) if facts else None,
                     loss=standing.loss if standing else None,
                     last_round=standing.last_round if standing else None,
                     times=standing.times if standing else 0,

@@ -378,8 +378,13 @@ class Rounds:
         return sorted(int(name) for name in (*chosen, *trusted))
 
     def _choose_evaluators(self, count: int, round: int) -> list[int]:
-        """The first in an order drawn by lot that have rows to evaluate on."""
-        order = self._lots(f"evaluate/{round}", range(len(self.population)))
+        """The first in an order drawn by lot that have rows to evaluate on: of all, to measure what training made; of
+        those who are eligible, where the experiment only evaluates.
+        """
+        policy, everybody = self.experiment.rounds, range(len(self.population))
+        only = policy.purpose == "evaluate"
+        asked = [int(one.id) for one in self.population.candidates(policy, round)] if only else everybody
+        order = self._lots(f"evaluate/{round}", asked)
         return sorted(islice((number for number in order if self.population.facts(number).can_evaluate), count))
 
     def _lots(self, purpose: str, numbers: Sequence[int]) -> list[int]:

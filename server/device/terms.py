@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Kind
 from coterie.aggregation.reducers import reducer
-from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.protocol.device import EdgeTerms
 from coterie.server.clock import now_ms
 from coterie.server.store import tasks, upstream
@@ -16,7 +16,9 @@ from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import TaskRow
 
 CHOICE: Final = ("selection", "min_examples", "labels", "rest_rounds", "rest_s")
-"""The fields of a round policy that say who may train: an edge aggregator asks them of its devices."""
+"""The fields of a round policy that say who is asked: an edge aggregator asks them of its devices."""
+_ANYBODY: Final = RoundPolicy(rounds=1, cohort=1)
+"""Whoever can may measure what a round of training made."""
 
 
 async def room(session: AsyncSession, opened: OpenRound, kind: Kind) -> int | None:
@@ -52,12 +54,13 @@ async def edge_terms(
     if clients is None:
         return None
     left = await room(session, opened, kind)
+    asks = request.rounds if kind == "train" or request.rounds.purpose == "evaluate" else _ANYBODY
     return EdgeTerms(
         reducer=request.reducer,
         min_clients=clients.fewest,
         max_clients=clients.most if left is None else min(clients.most, left),
         deadline_ms=_left(opened, round(request.rounds.lease_s * 1000)),
-        **{name: getattr(request.rounds, name) for name in CHOICE},
+        **{name: getattr(asks, name) for name in CHOICE},
     )
 
 

@@ -241,7 +241,9 @@ def local_request(population: str, task: Task, manifest: Manifest, config: Round
             deadline_s=config.deadline_s,
             lease_s=max(task.lease_ms / 1000, 0.001),
             weight_cap=task.weight_cap,
-            evaluate_every=0,
+            # Whom an evaluation asks is the task's to say, as it is in an experiment that only evaluates.
+            purpose=task.kind,
+            evaluate_every=int(task.kind == "evaluate"),
             **{name: getattr(task.edge, name) for name in CHOICE if task.edge is not None},
         ),
         server=ServerRule(name="sgd"),

@@ -1,6 +1,7 @@
 """Hierarchical rounds over real HTTP: every coordinator is a process, every device speaks to its own edge."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from pathlib import Path
@@ -147,6 +148,45 @@ def test_devices_below_an_edge_evaluate_too(tell: Callable[[Story], None]) -> No
         fairness = entry["fairness"]["accuracy"]
         assert fairness["clients"] == 3
         assert fairness["worst_decile"] == pytest.approx(0.2, abs=1 / 128)
+
+    tell(story)
+
+
+async def asked(device: Device, rows: int, seconds: float = 30) -> Task | None:
+    """The first task of a device that says how many rows it holds; None after a while without one."""
+    body = json.dumps({"capabilities": {"trainers": ["external"]}, "data": {"examples": rows, "labels": []}}).encode()
+    ends = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < ends:
+        found = (await device.send("POST", "/v1/device/check-in", body)).json()["task"]
+        if found is not None:
+            return Task.model_validate(found)
+        await asyncio.sleep(0.02)
+    return None
+
+
+def test_an_evaluation_alone_asks_the_same_devices_below_an_edge(tell: Callable[[Story], None]) -> None:
+    async def story(forest: Forest) -> None:
+        root = await plant(forest)
+        _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
+        small, *large = await devices(edge, "people", 3)
+        only = await root.experiment(cohort=1, rounds=1, purpose="evaluate", evaluate_every=1, min_examples=50)
+        for device in large:
+            task = await asked(device, 50)
+            assert task is not None and task.kind == "evaluate"
+            assert await asked(small, 49, seconds=0.2) is None
+            assert (await device.upload(task, update(task, sums=(10, 5.0, 5.0)))).is_success
+        assert (await root.finished(only))["reason"] == "completed"
+        # What training made, anybody below may measure.
+        both = await root.experiment(cohort=1, rounds=1, evaluate_every=1, evaluation_cohort=1, min_examples=50)
+        for device in large:
+            task = await asked(device, 50)
+            assert task is not None and task.kind == "train"
+            await deliver(device, task, 1.0)
+        for device in (small, large[0]):
+            task = await asked(device, 49)
+            assert task is not None and task.kind == "evaluate"
+            assert (await device.upload(task, update(task, sums=(10, 5.0, 5.0)))).is_success
+        assert (await root.finished(both))["reason"] == "completed"
 
     tell(story)
 
