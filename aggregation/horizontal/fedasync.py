@@ -6,7 +6,8 @@ x_τ that it was given (its gradient gains rho · (x − x_τ)) and returns x_ne
     x_t = (1 − α_t) x_{t−1} + α_t x_new     with α_t = alpha · (1 + lag) ** -staleness_exponent,
 
 one update at a time: ``RoundPolicy(mode="buffered", cohort=1)``. What travels is x_new − x_τ; the server knows x_τ, so
-the step is α_t · (Δ + (x_τ − x_{t−1})).
+the step is α_t · (Δ + (x_τ − x_{t−1})). Updates that arrive while a version is made are in the next one together: n of
+them have the share that n mixings one after another give them, 1 − (1 − α_t)ⁿ, divided among them by their weights.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def FedAsync(alpha: float = 0.6, rho: float = 0.005) -> Algorithm:
 
     def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
         behind = 0.0 if aggregates.drift is None else aggregates.drift
-        return optimize(share * aggregates.freshness * (aggregates.sections[DELTA] + behind)), state
+        mixed = 1 - (1 - share * aggregates.freshness) ** aggregates.clients
+        return optimize(mixed * (aggregates.sections[DELTA] + behind)), state
 
     return Algorithm(
         name="fedasync",

@@ -32,7 +32,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Step,
     delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, one_version, plain_server
+from coterie.aggregation.horizontal.needs import check_number, enough_clients, one_version, plain_server
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -53,7 +53,11 @@ def _begin(context: Begin) -> Arrays:
 
 def _needs(experiment: Experiment) -> Rules:
     why = "the method says itself where the model goes"
-    return (*plain_server(experiment, "FedDyn", why), *one_version(experiment, "FedDyn"))
+    return (
+        *enough_clients(experiment, "FedDyn", experiment.algorithm.parameters["clients"]),
+        *plain_server(experiment, "FedDyn", why),
+        *one_version(experiment, "FedDyn"),
+    )
 
 
 def FedDyn(clients: int, alpha: float = 0.01) -> Algorithm:

@@ -53,6 +53,18 @@ def check_number(
     return float(value)
 
 
+def enough_clients(experiment: Experiment, method: str, clients: float) -> Rules:
+    """A round needs no more clients than there are said to be in all."""
+    least = experiment.rounds.min_updates
+    return (
+        (
+            least <= clients,
+            f"{method}(clients={clients:g}) says how many clients there are in all, and every round needs {least}; "
+            f"give it their number, {least} or more, or lower cohort and min_updates",
+        ),
+    )
+
+
 def one_version(experiment: Experiment, method: str) -> Rules:
     """All updates of a round were trained on the same version."""
     return ((not experiment.rounds.buffered, f"{method} needs updates of one version; leave out mode={BUFFERED!r}"),)

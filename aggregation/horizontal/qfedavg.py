@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from coterie.aggregation.horizontal.algorithm import (
     Aggregates,
     Algorithm,
@@ -69,7 +71,10 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
 
 
 def _apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
-    return optimize(aggregates.sections[DELTA] / aggregates.sections[CURVATURE]), state
+    # Losses whose q-th power is below what float32 holds leave nothing to divide by, and nothing to learn.
+    curvature = float(aggregates.sections[CURVATURE][0])
+    scaled = aggregates.sections[DELTA]
+    return optimize(scaled / curvature if curvature else np.zeros_like(scaled)), state
 
 
 def _needs(experiment: Experiment) -> Rules:

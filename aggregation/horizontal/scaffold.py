@@ -31,7 +31,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Step,
     delta,
 )
-from coterie.aggregation.horizontal.needs import check_number, moving, one_version, plain_descent
+from coterie.aggregation.horizontal.needs import check_number, enough_clients, moving, one_version, plain_descent
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
@@ -78,6 +78,7 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
 def _needs(experiment: Experiment) -> Rules:
     why = "its variates are mean gradients, read off from the steps"
     return (
+        *enough_clients(experiment, "Scaffold", experiment.algorithm.parameters["clients"]),
         *plain_descent(experiment, "SCAFFOLD", why),
         *moving(experiment, "SCAFFOLD", why),
         *one_version(experiment, "SCAFFOLD"),

@@ -340,6 +340,14 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "ifca with Adam": ({"algorithm": IFCA(2), "server_optimizer": server_adam()}, "that nobody chose"),
     "scaffold in a buffer": ({"algorithm": Scaffold(4), "rounds": BUFFERED}, "one version"),
     "feddyn in a buffer": ({"algorithm": FedDyn(4), "rounds": BUFFERED}, "one version"),
+    "scaffold of fewer clients than a round needs": (
+        {"algorithm": Scaffold(4), "rounds": RoundPolicy(rounds=1, cohort=6, min_updates=5)},
+        "every round needs 5; give it their number, 5 or more",
+    ),
+    "feddyn of fewer clients than a round needs": (
+        {"algorithm": FedDyn(4), "rounds": RoundPolicy(rounds=1, cohort=5)},
+        "every round needs 5; give it their number, 5 or more",
+    ),
     "fedsgd with epochs": ({"algorithm": FedSGD(), "epochs": 2}, "epochs=1"),
 }
 

@@ -40,6 +40,8 @@ from coterie.aggregation.server_optimizers import (
     server_yogi,
 )
 from coterie.compute import nn
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
 from coterie.compute.optim import sgd
 from coterie.protocol.tensors import read_file
 
@@ -258,6 +260,18 @@ def test_qfedavg(start: Start, data: Data, q: float) -> None:
         return x - mean(data, above) / mean(data, below)
 
     assert_same_rounds(start(QFedAvg(q)), data, round)
+
+
+def test_qfedavg_of_clients_that_have_nothing_left_to_learn_stays_where_it_is(start: Start, data: Data) -> None:
+    """The paper's q goes up to 15, at which float32 holds no power of a small loss."""
+
+    def nothing(prediction: Array, label: Array) -> Array:
+        return xp.sum(0.0 * prediction, axis=1)
+
+    federation = start(QFedAvg(15.0), loss=nothing)
+    before = federation.vector()
+    federation.round({client: data[client] for client in (0, 1, 3)})
+    np.testing.assert_array_equal(federation.vector(), before)
 
 
 def two_layers(weights: Vector, x: Any) -> tuple[Vector, Vector]:

@@ -128,6 +128,19 @@ def test_fedasync_mixes_the_clients_model_in(
     np.testing.assert_allclose(buffer.next(exponent), expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("place", [3, 2])
+def test_fedasync_mixes_what_waited_together_as_if_one_after_another(place: int, tmp_path: Path) -> None:
+    """While a version is made, several may arrive; the next round counts them all at once."""
+    versions, (returned,) = numbers(1, 4), numbers(2, 1)
+    buffer = Buffer(tmp_path, FedAsync(alpha=0.5), versions)
+    for weight in (7, 1, 30):
+        buffer.add(returned - versions[place], weight, place)
+    share, expected = 0.5 * (3 - place + 1) ** -0.5, versions[-1]
+    for _ in range(3):
+        expected = (1 - share) * expected + share * returned
+    np.testing.assert_allclose(buffer.next(0.5), expected, atol=1e-5)
+
+
 def test_an_update_that_lies_about_its_base_is_rejected(tmp_path: Path) -> None:
     buffer = Buffer(tmp_path, FedBuff(), numbers(1, 3))
     buffer.add(numbers(2, 1)[0], 5, 0)
