@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.history import History
+from coterie.aggregation.number import is_number
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import read_file
 
@@ -40,10 +41,15 @@ def average(versions: Sequence[Tensors], weights: Sequence[float] | None = None)
     return layout.unflatten(total.astype(np.float32))
 
 
-def average_last(history: History, folder: Path, count: int) -> dict[str, npt.NDArray[np.float32]]:
+def average_last(history: History, folder: str | Path, count: int) -> dict[str, npt.NDArray[np.float32]]:
     """The mean of the versions that a simulation's last ``count`` rounds made, from the folder that it kept them in.
 
     Rounds that made none are passed over; there may be fewer. Raises as `average`, and errors.StorageError.
     """
+    if not is_number(count) or not 1 <= count < np.inf or count != int(count):
+        raise errors.InputError(
+            f"The last {count!r} versions cannot be averaged; how many must be a whole number of at least 1.",
+            code="nothing_to_average",
+        )
     made = [record.model for record in history.rounds if record.model is not None]
-    return average([read_file(folder / f"{version}.safetensors") for version in made[-count:] if count > 0])
+    return average([read_file(Path(folder) / f"{version}.safetensors") for version in made[-int(count) :]])

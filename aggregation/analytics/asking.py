@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from coterie import errors
 from coterie.aggregation.analytics.bound import Terms
+from coterie.aggregation.analytics.checks import whole
 from coterie.aggregation.analytics.noise import Noised, check_ring, checked, deviation, with_room
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import LARGEST_EXACT, TALLY, TOLD, Rule, method, most_rows, shapes_of
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.plan.manifest import MOST_ROWS
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -44,6 +46,19 @@ def ask(
     (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, for a batch that is
     too large, for privacy that sums cannot have, and for so many noised sums that a secure ring has no room for them.
     """
+    for name_of, given, kind, such in (
+        ("a query", cast(object, query), Query, "count('age')"),
+        ("the schema", cast(object, schema), DataSchema, "DataSchema(features=..., label=...)"),
+    ):
+        if not isinstance(given, kind):
+            raise errors.ExperimentError(
+                f"ask(query, schema, clients=...) takes {name_of} such as {such}, not a {type(given).__name__}.",
+                hint="The queries are count, mean, histogram, quantiles and heavy_hitters of "
+                "coterie.aggregation.analytics; the schema is the one that the population's devices joined with.",
+                code="query_invalid",
+            )
+    if batch_size is not None:
+        batch_size = whole(query.rule.name, "batch_size", batch_size, least=1, most=MOST_ROWS)
     columns = {feature.name: feature for feature in schema.features}
     if query.column not in (*columns, schema.label.name):
         raise errors.ExperimentError(

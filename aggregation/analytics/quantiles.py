@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -188,10 +189,18 @@ def quantiles(
     low, high: where the quantiles are looked for; one outside is reported as such. Raises errors.ExperimentError
     (``query_invalid``).
     """
+    if not isinstance(cast(object, levels), Sequence | np.ndarray) or isinstance(levels, str | bytes):
+        raise errors.ExperimentError(
+            f"quantiles: levels must be numbers in a tuple, got {levels!r}.",
+            hint="Write (0.25, 0.5, 0.75), or (0.5,) for the median alone.",
+            code="query_invalid",
+        )
     if not 1 <= len(levels) <= MOST_LEVELS:
         raise errors.ExperimentError(
             f"quantiles: one to {MOST_LEVELS} levels can be asked for at once, got {len(levels)}.", code="query_invalid"
         )
+    # The rule takes a level that is None for one that is not asked for.
+    levels = tuple(number("quantiles", "a level", level, least=0, most=1) for level in levels)
 
     def noised(terms: Terms) -> Rule:
         return quantiles_rule(low, high, bins, rounds, *levels, **terms.parameters)

@@ -24,7 +24,7 @@ async def download(
     """Write a model version to ``path`` (made with its folders) and return the path.
 
     version: ``best``, ``latest``, a round's number, a version's SHA-256 or the beginning of one, or ``average(n)``: the
-    mean of the last n versions. form: ``infer`` is
+    mean of the last n versions that the run made, of all where they are fewer. form: ``infer`` is
     an ONNX file with the weights inside, whose inputs are the schema's features (raw values) and whose output is
     ``output``; ``weights`` is the version's safetensors file as it is.
     Guarantees: every byte that was downloaded has the digest by which it is known; the file is whole or absent.
@@ -48,7 +48,9 @@ def choose(models: list[ModelView], version: str, best: str | None) -> list[Mode
     """
     found: list[ModelView] = []
     if (mean := AVERAGE.fullmatch(version)) and models:
-        return models[-int(mean[1]) :]
+        # What a run began with is none of what it made, and mostly random numbers.
+        made = [model for model in models if model.round > 0]
+        return (made or models)[-int(mean[1]) :]
     if version == "latest" or (version == "best" and best is None):
         found = models[-1:]
     elif version == "best":

@@ -277,6 +277,12 @@ def test_the_order_of_clients_changes_no_answer(name: str) -> None:
         (lambda: ask(count("height"), SCHEMA, clients=3), "asks about 'height'; the schema has age, code"),
         (lambda: ask(mean("pixels", low=0, high=1), SCHEMA, clients=3), "give elements=3"),
         (lambda: ask(count("x"), ERASED, clients=3), "multiplies 'x' by 0"),
+        (lambda: quantiles("age", cast(Any, 0.5), low=0, high=1), "levels must be numbers in a tuple, got 0.5"),
+        (lambda: quantiles("age", cast(Any, "0.5"), low=0, high=1), "levels must be numbers in a tuple, got '0.5'"),
+        (lambda: quantiles("age", cast(Any, (None,)), low=0, high=1), "a level must be a finite number in 0..1"),
+        (lambda: ask(cast(Any, "age"), SCHEMA, clients=3), "takes a query such as count.'age'., not a str"),
+        (lambda: ask(count("age"), cast(Any, {}), clients=3), "takes the schema such as DataSchema.*, not a dict"),
+        (lambda: ask(count("age"), SCHEMA, clients=3, batch_size=cast(Any, "8")), "batch_size must be a whole number"),
     ],
 )
 def test_impossible_queries_are_refused_by_name(make: Any, words: str) -> None:

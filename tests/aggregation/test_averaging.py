@@ -1,6 +1,7 @@
 """The mean over versions."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,13 @@ def test_one_version_and_equal_versions_stay_as_they_are() -> None:
 def test_nothing_to_average_is_refused(count: int, weights: list[float] | None) -> None:
     with pytest.raises(errors.InputError) as caught:
         average([version(seed) for seed in range(count)], weights)
+    assert caught.value.reason == "nothing_to_average"
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, None, "2", np.nan, True])
+def test_how_many_of_the_last_is_a_whole_number(count: Any, tmp_path: Path) -> None:
+    with pytest.raises(errors.InputError, match="must be a whole number of at least 1") as caught:
+        average_last(History((), None, None), tmp_path, count)
     assert caught.value.reason == "nothing_to_average"
 
 
