@@ -5,7 +5,7 @@ of the server in ``states/``. It is written last and whole, so a folder always h
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +21,15 @@ from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.files import create_durably, make_folder, write_durably
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import decode_tensors, encode_tensors
+from coterie.simulation.claim import Claim
 from coterie.simulation.population import Standing
 from coterie.simulation.versions import damaged, read_named
 
 FILE = "checkpoint.json"
 STATES = "states"
 _FORMAT = "coterie-simulation-2"
+# Of what is known by a digest alone there is no more to say.
+_NAMES = {"plan": "name, model, loss, optimizer, method, data schema or codecs", "initial": "the first weights"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +50,15 @@ class Checkpoint:
     landed: Sequence[Mapping[str, Any]] = ()
 
 
-def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> str:
-    """What must be equal for a run to be continued: all but the number of rounds and their schedule, which may grow.
+def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> Mapping[str, Any]:
+    """What must be equal for a run to be continued, by name, as JSON values: all but the number of rounds and their
+    schedule, which may grow.
 
     initial: the first version's digest. Data is not part of it: whoever continues gives the same clients.
     """
     policy = experiment.rounds.model_dump(mode="json", exclude={"rounds", "hyper_schedule"})
     server = experiment.server_optimizer
-    value = {
+    return {
         "plan": plan.id,
         "initial": initial,
         "clients": clients,
@@ -65,15 +69,17 @@ def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> 
         "privacy": None if experiment.privacy is None else experiment.privacy.to_json(),
         "server": json.dumps([server.name, dict(server.parameters)], sort_keys=True),
     }
-    return sha256_hex(canonical_json(value))
 
 
 class CheckpointFolder:
     """Where a run is kept. identity: see `identity`. policy: how many rounds there are to be, and their schedule."""
 
-    def __init__(self, folder: Path, identity: str, policy: RoundPolicy) -> None:
+    def __init__(self, folder: Path, identity: Mapping[str, Any], policy: RoundPolicy) -> None:
+        """Raises ConfigurationError (``run_in_use``) where another process keeps a run."""
         self._folder = folder
-        self._identity = identity
+        self._claim = Claim(folder)
+        self._made_of = identity
+        self._identity = sha256_hex(canonical_json(identity))
         self._policy = policy
         self._named: dict[int, tuple[Tensors, str]] = {}
 
@@ -89,6 +95,7 @@ class CheckpointFolder:
         value = {
             "format": _FORMAT,
             "identity": self._identity,
+            "made_of": dict(self._made_of),
             "planned": {"rounds": self._policy.rounds, "schedule": dict(self._policy.hyper_schedule or {})},
             "progress": json.loads(checkpoint.progress.to_json()),
             "rounds": [record.to_dict() for record in checkpoint.records],
@@ -110,30 +117,38 @@ class CheckpointFolder:
         """The last checkpoint; None when there is none.
 
         Raises ExperimentError (``checkpoint_mismatch``) for one of another experiment, or of more rounds, or of rounds
-        with another schedule; StorageError (``checkpoint_damaged``) for one that cannot be read.
+        with another schedule, naming what differs, or of another version of coterie; StorageError
+        (``checkpoint_damaged``) for one that cannot be read.
         """
         path = self._folder / FILE
         if not path.exists():
             return None
         try:
             value = cast(dict[str, Any], json.loads(path.read_bytes()))
-            mine, there = (_FORMAT, self._identity), (value["format"], value["identity"])
-            if mine == there and self._goes_on(**value["planned"]):
+            other = None if value["format"] == _FORMAT else str(value["format"])
+            if other is None and self._identity == value["identity"] and self._goes_on(**value["planned"]):
                 return Checkpoint(
                     progress=Progress.from_json(json.dumps(value["progress"])),
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
                     clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
                     server=self._read(value["server"]) if value["server"] else {},
                     standings={int(n): Standing(**standing) for n, standing in value["standings"].items()},
-                    informed=frozenset(value["informed"]),
-                    air=value["air"],
-                    before=value["before"],
-                    landed=value["landed"],
+                    informed=frozenset(int(number) for number in value["informed"]),
+                    air=_of_kind(value["air"], dict, None),
+                    before=_of_kind(value["before"], str, None),
+                    landed=[_of_kind(flight, dict) for flight in _of_kind(value["landed"], list)],
                 )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = "" if other else self._differences(value.get("made_of"), value["planned"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise damaged(path, str(error)) from error
+        if other is not None:
+            raise ExperimentError(
+                f"The checkpoint {path} is of the form {other[:40]!r}, and this version of coterie reads {_FORMAT!r}.",
+                hint="Continue with the version of coterie that wrote it, or take another folder.",
+                code="checkpoint_mismatch",
+            )
         raise ExperimentError(
-            f"The checkpoint {path} is of another experiment, seed, round policy or number of clients.",
+            f"The checkpoint {path} is of another experiment, seed, round policy or number of clients{found}.",
             hint="Continue with what it was begun with (only the number of rounds may grow), or take another folder.",
             code="checkpoint_mismatch",
         )
@@ -156,10 +171,49 @@ class CheckpointFolder:
     def _read(self, digest: str) -> dict[str, Any]:
         return decode_tensors(read_named(self._folder / STATES / f"{digest}.safetensors", digest))
 
+    def _differences(self, there: Mapping[str, Any] | None, planned: Mapping[str, Any]) -> str:
+        """What differs between the checkpoint's run and this one, in a few words; nothing where it does not tell."""
+        if there is None:
+            return ""
+        told = [
+            f"{_NAMES[name]} differ" if name in _NAMES else f"{name} was {_shown(was)} and is {_shown(now)}"
+            for name, was, now in _unequal(there, self._made_of)
+        ]
+        if planned["rounds"] > self._policy.rounds:
+            told.append(f"rounds was {planned['rounds']} and is {self._policy.rounds}")
+        elif not self._goes_on(**planned):
+            told.append("the schedule of its rounds differs")
+        return f": {'; '.join(told)}" if told else ""
+
     def _goes_on(self, rounds: int, schedule: Mapping[str, Sequence[float]]) -> bool:
         """Whether this policy has those rounds, as they were, and perhaps more."""
         mine = {name: list(values[:rounds]) for name, values in (self._policy.hyper_schedule or {}).items()}
         return rounds <= self._policy.rounds and mine == {name: list(values) for name, values in schedule.items()}
+
+
+def _unequal(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """(name, there, here) of what differs; of the round policy each setting by itself."""
+    for name, now in here.items():
+        was = there.get(name)
+        if was == now:
+            continue
+        if name != "policy":
+            yield name, was, now
+            continue
+        before, after = json.loads(str(was)), json.loads(now)
+        yield from ((key, before.get(key), after[key]) for key in after if before.get(key) != after[key])
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _of_kind(value: Any, *kinds: type | None) -> Any:
+    """The value. Raises TypeError for one of another kind."""
+    if not isinstance(value, tuple(type(None) if kind is None else kind for kind in kinds)):
+        raise TypeError(f"{str(value)[:40]!r} stands where there must be another kind of value")
+    return value
 
 
 def between_rounds(progress: Progress) -> Progress:

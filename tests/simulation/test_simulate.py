@@ -344,7 +344,7 @@ def test_a_folder_keeps_every_version_and_the_last_checkpoint(tmp_path: Path) ->
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
     assert {f"{record.model}.safetensors" for record in result.history.rounds} < kept
     assert len([name for name in kept if name.endswith(".safetensors")]) == 5
-    others = {"checkpoint.json", "states", "rounds.jsonl", "rounds.csv", "rounds.svg"}
+    others = {"checkpoint.json", "run.lock", "states", "rounds.jsonl", "rounds.csv", "rounds.svg"}
     assert kept - {f"{model}.safetensors" for model in _versions(result.history)} == others
     assert not list((tmp_path / "kept" / "states").iterdir())
 
