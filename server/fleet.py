@@ -56,12 +56,12 @@ class Fleet:
 
     def count(self, now: int, population: str | None = None) -> int:
         """How many devices, of one population or of all, were here in the last quarter of an hour, as of at most a
-        second ago.
+        second ago. A clock that was set back leaves times in the future, which say as little as those long past.
         """
-        if now - self._counted_at > RECOUNT_MS:
-            self._seen = {device: at for device, at in self._seen.items() if now - at < ACTIVE_MS}
+        if abs(now - self._counted_at) > RECOUNT_MS:
+            self._seen = {device: at for device, at in self._seen.items() if abs(now - at) < ACTIVE_MS}
             self._populations = {
-                name: {device: at for device, at in members.items() if now - at < ACTIVE_MS}
+                name: {device: at for device, at in members.items() if abs(now - at) < ACTIVE_MS}
                 for name, members in self._populations.items()
             }
             self._reports = {device: said for device, said in self._reports.items() if device in self._seen}

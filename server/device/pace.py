@@ -33,7 +33,7 @@ class Arrivals:
     """The rate of check-ins, the mean window issued, and the share of those who got a task where some were open, each
     averaged over the last minute with falling weight.
 
-    Times are seconds on any clock that does not go back.
+    Times are seconds on any clock. One that is set back takes what was noted with it.
     """
 
     def __init__(self, memory_s: float = MEMORY_S) -> None:
@@ -86,13 +86,17 @@ class Arrivals:
     def _fade(self, now: float) -> None:
         if self._begun is None:
             self._begun = self._at = now
-        factor = math.exp(-max(now - self._at, 0.0) / self._memory_s)
+        if now < self._at:
+            # Else nothing would fade until the clock has caught up, and a few devices would pass for a crowd.
+            self._begun -= self._at - now
+            self._at = now
+        factor = math.exp(-(now - self._at) / self._memory_s)
         self._arrivals *= factor
         self._windows *= factor
         self._issued *= factor
         self._asked *= factor
         self._taken *= factor
-        self._at = max(now, self._at)
+        self._at = now
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,3 +137,43 @@ def test_a_fleet_that_is_seen_is_paced_by_its_count(coordinator: Opener) -> None
             assert here.fleet.longest_pause_ms("people") == 240_000
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("set_by", [-3600, 3600], ids=["back", "forward"])
+def test_a_clock_that_is_set_makes_no_crowd_of_a_few_devices(set_by: int) -> None:
+    random = np.random.Generator(np.random.PCG64(7))
+    fleet = Fleet()
+    pacer, wanted = Pacer(SETTINGS, fleet), Demand(open_slots=10, seconds=150.0)
+    due = {number: random.uniform(0, 1) for number in range(150)}
+    waits: list[float] = []
+    now = 0
+    while (at := min(due.values())) < 400:
+        number = min(due, key=due.__getitem__)
+        # A third of the devices are gone when the clock is set.
+        if at > 200 and number < 50:
+            del due[number]
+            continue
+        now = round((1e9 + at + (set_by if at > 200 else 0)) * 1000)
+        fleet.saw(f"dev_{number}", now, "people")
+        window = pacer.window("people", wanted, now)
+        due[number] = at + random.uniform(window.min_ms, window.max_ms) / 1000
+        waits += [window.max_ms / 1000] if at > 150 else []  # a fleet that comes all at once is counted by then
+    assert max(waits) < 4.5  # 150 devices at half of a hundred check-ins a second
+    assert fleet.count(now, "people") == 100 and len(fleet.around("people", 0)) == 100
+
+
+def test_the_next_round_is_never_expected_later_than_a_round_takes(coordinator: Opener) -> None:
+    """Also by a clock that was set back while a round ran."""
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            await operator.population()
+            experiment = await operator.experiment(rounds=2, cohort=2)
+            here = operator.app.state.coordinator
+            here.rounds.durations[experiment] = (40.0, 30.0)
+            await here.board.refresh()
+            for earlier, expected in ((0, 30.0), (3_600_000, 30.0)):
+                demand = here.board.demand("people", now_ms() - earlier)
+                assert demand.next_round_s == pytest.approx(expected, abs=2.0)
+
+    asyncio.run(work())
