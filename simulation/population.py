@@ -229,9 +229,15 @@ class Population:
         return shard
 
     def _load(self, number: int) -> Arrays:
-        """Arrays, whose errors name the client; anything else as a device reads it, whose errors name the file."""
-        source = self._sources[number]
-        if isinstance(source, Mapping):
-            return self._schema.check(cast(Arrays, source), f"client {number}")
-        check_source(source, f"client {number}: its rows")
-        return load_data(source, self._schema)
+        """Arrays, whose errors name the client; anything else as a device reads it, whose errors name the file, if
+        there is one, and get a note of whose it is.
+        """
+        try:
+            source = self._sources[number]
+            if not isinstance(source, Mapping):
+                check_source(source, f"client {number}: its rows")
+                return load_data(source, self._schema)
+        except Exception as error:
+            error.add_note(f"Raised while the rows of virtual client {number} were read.")
+            raise
+        return self._schema.check(cast(Arrays, source), f"client {number}")

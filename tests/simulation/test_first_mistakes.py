@@ -1,13 +1,17 @@
 """What people give `simulate` at first, and the sentence that they get for it."""
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import pytest
-from simulation_kit import CLIENTS, experiment
+from simulation_kit import CLIENTS, SCHEMA, experiment
 
+from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.errors import ConfigurationError, CoterieError, DataError, ExperimentError
+from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import VirtualClients, simulate
 
 X, Y = CLIENTS[0]["x"], CLIENTS[0]["y"]
@@ -80,3 +84,33 @@ def test_what_is_of_another_kind_is_refused_by_what_it_should_be(given: dict[str
     arguments: dict[str, Any] = {"experiment": experiment(), **given}
     with pytest.raises(CoterieError, match=sentence):
         simulate(arguments.pop("experiment"), CLIENTS, **arguments)
+
+
+def fails(params: Params, task: FitTask) -> FitResult:
+    raise ZeroDivisionError("on purpose")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_trainer_of_ones_own_raises_says_at_which_client(workers: int) -> None:
+    policy = RoundPolicy(rounds=2, cohort=4, evaluate_every=0)
+    external = Experiment(name="own", model=ExternalModel({"w": (3,)}), schema=SCHEMA, rounds=policy)
+    with pytest.raises(ZeroDivisionError, match="on purpose") as raised:
+        simulate(external, CLIENTS, trainer=ExternalTrainer(fails), workers=workers)
+    assert re.fullmatch(r"Raised by virtual client \d in round 1\.", "\n".join(raised.value.__notes__))
+
+
+@pytest.mark.parametrize("engine", ["threads", "batched"])
+def test_what_reading_rows_raises_says_whose_they_are(engine: str) -> None:
+    def rows(number: int) -> dict[str, Any]:
+        if number == 2:
+            raise KeyError("no such file")
+        return CLIENTS[number]
+
+    everybody = RoundPolicy(rounds=1, cohort=4)
+    with pytest.raises(KeyError, match="no such file") as raised:
+        simulate(experiment(rounds=everybody), VirtualClients(4, rows), engine=engine)
+    assert raised.value.__notes__ == ["Raised while the rows of virtual client 2 were read."]
+    given: list[Any] = [*CLIENTS[:3], lambda: {"y": np.zeros(1)}]
+    with pytest.raises(DataError) as missing:
+        simulate(experiment(rounds=everybody), given, engine=engine)
+    assert missing.value.__notes__ == ["Raised while the rows of virtual client 3 were read."]

@@ -13,7 +13,7 @@ from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.zoo import mlp
-from coterie.errors import ExperimentError, UpdateRefused
+from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import read_file
 from coterie.simulation import simulate_full
@@ -81,13 +81,11 @@ def test_an_external_model_uploads_everything() -> None:
         replace(partial("w"), model=ExternalModel(parameters={"w": (3,)}), loss=None, optimizer=None, metrics={})
 
 
-def test_an_update_that_its_codec_cannot_hold_is_refused_with_the_clients_number() -> None:
+def test_updates_that_their_codec_cannot_hold_fail_the_round_by_name() -> None:
     def fit(params: Params, task: FitTask) -> FitResult:
         return {"w": params["w"] + np.float32(1e5)}, 1, 1, {}
 
     own = replace(experiment(), model=ExternalModel({"w": (3,)}), optimizer=None, loss=None, metrics={})
     wanted = replace(own, codecs=("float16",), rounds=RoundPolicy(rounds=1, cohort=2, evaluate_every=0))
-    with pytest.raises(UpdateRefused, match="beyond the largest float16") as caught:
-        simulate_full(wanted, CLIENTS[:2], trainer=ExternalTrainer(fit))
-    assert caught.value.reason == "out_of_range"
-    assert caught.value.__notes__ == ["Raised by virtual client 0 in round 1."]
+    (record,) = simulate_full(wanted, CLIENTS[:2], trainer=ExternalTrainer(fit)).history
+    assert (record.state, record.cause, record.model) == ("abandoned", "aggregate_failed", None)
