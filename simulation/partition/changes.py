@@ -32,10 +32,12 @@ class Noise:
             0 <= real(self.variance, "the variance of noise") < np.inf,
             f"the variance of noise must be finite and not negative: {self.variance}",
         )
+        whole(self.seed, "the seed of noise")
 
     def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with noise."""
         array = _array(rows, self.feature)
+        require(array.dtype.kind in "iuf", f"{self.feature!r} must hold real numbers to be noised, not {array.dtype}")
         deviation = float(np.sqrt(self.variance * (client + 1) / clients))
         noisy = array + _stream(self.seed, "noise", client).normal(0.0, deviation, array.shape)
         return {**rows, self.feature: _as(noisy, array.dtype)}
@@ -91,6 +93,7 @@ class LabelNoise:
         low, high = real(self.low, "the lowest rate"), real(self.high, "the highest rate")
         require(0 <= low <= high <= 1, f"rates must be 0 <= low <= high <= 1, not {self.low} and {self.high}")
         require(whole(self.classes, "classes") >= 2, f"label noise needs at least 2 classes, not {self.classes}")
+        whole(self.seed, "the seed of label noise")
 
     def rate(self, client: int, clients: int) -> float:
         """The share of wrong labels to expect at this client."""

@@ -1,7 +1,8 @@
 """The partition as a value: whose rows are whose, how that came about, and how skewed it is."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -68,6 +69,10 @@ class Partition(Sequence[Rows]):
         require(
             self.labels is None or len(self.labels) == self.total,
             f"there must be a label for each of the {self.total} rows",
+        )
+        require(
+            self.names is None or len(self.names) == len(self.rows),
+            f"there must be a name for each of the {len(self.rows)} clients",
         )
 
     @staticmethod
@@ -199,24 +204,29 @@ class Partition(Sequence[Rows]):
         """What `write` wrote: rows and changes, without labels, which the manifest only counts.
 
         Raises ConfigurationError (``partition_damaged``) when rows and manifest do not belong together,
-        ``partition_invalid`` for a change that only the writer's own code knows.
+        ``partition_invalid`` for a change that only the writer's own code knows, or another version's form.
         """
         from coterie.simulation.partition.changes import known_change
 
         place = Path(folder)
-        try:
+        with _reading(place):
             told = json.loads((place / MANIFEST_FILE).read_text(encoding="utf-8"))
+            form, changes = str(told["format"]), [dict(change) for change in told.get("changes", ())]
+        if form != FORMAT:
+            raise refuse(
+                f"the partition in {place} is of the form {form[:40]!r}, and this version of coterie reads {FORMAT!r}",
+                hint="Update coterie, or make the partition again from its seed.",
+            )
+        with _reading(place):
             tensors = read_file(place / ROWS_FILE)
             parts = np.split(tensors["rows"], np.cumsum(tensors["sizes"])[:-1])
             names = None if told["names"] is None else tuple(told["names"])
             found = Partition.of(
-                told["method"], told["rows"], parts, names=names, seed=told["seed"], **told["parameters"]
+                str(told["method"]), told["rows"], parts, names=names, seed=told["seed"], **told["parameters"]
             )
-        except (OSError, ValueError, KeyError, TypeError, CoterieError) as error:
-            raise _damaged(place, f"{type(error).__name__}: {error}") from error
         if found.sha256 != told.get("sha256"):
             raise _damaged(place, "the rows are not those that the manifest's digest names")
-        return found.then(*(known_change(change) for change in told.get("changes", ())))
+        return found.then(*(known_change(change) for change in changes))
 
 
 def split(arrays: Arrays, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]]:
@@ -227,13 +237,26 @@ def split(arrays: Arrays, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]
 def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDArray[Any]]:
     """The rows of one part, as `split` gives them.
 
-    Raises ConfigurationError (``partition_invalid``) for arrays of other lengths than the partition was made for.
+    Raises ConfigurationError (``partition_invalid``) for what is no arrays by name, for arrays of other lengths than
+    the partition was made for, and for rows that they do not have.
     """
-    if isinstance(parts, Partition):
-        for name, array in arrays.items():
+    if not isinstance(cast(object, arrays), Mapping):
+        raise refuse(
+            f"what is divided must be arrays by name, not a {type(arrays).__name__}", hint='Write {"x": x, "y": y}.'
+        )
+    given = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in given.items():
+        require(array.ndim > 0, f"array {name!r} is a single value, not rows")
+        if isinstance(parts, Partition):
             has = len(array)
             require(has == parts.total, f"array {name!r} has {has} rows; the partition is one of {parts.total} rows")
-    rows = {name: np.asarray(array)[parts[client]] for name, array in arrays.items()}
+    try:
+        rows = {name: array[parts[client]] for name, array in given.items()}
+    except (IndexError, TypeError) as error:
+        raise refuse(
+            f"the rows of client {client} cannot be taken out: {error}",
+            hint="A client's part is a list of row numbers, below the number of rows.",
+        ) from error
     for change in parts.changes if isinstance(parts, Partition) else ():
         rows = change.apply(rows, client, len(parts))
     return rows
@@ -336,6 +359,17 @@ def _too_few(what: str) -> ConfigurationError:
         hint="Take fewer clients, ask for a minimum number of rows, or for less skew.",
         code="partition_empty",
     )
+
+
+@contextmanager
+def _reading(place: Path) -> Generator[None]:
+    """Let whatever is wrong with the files of a partition be called so."""
+    try:
+        yield
+    except CoterieError as error:
+        raise _damaged(place, error.message.rstrip(".")) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(place, f"{type(error).__name__}: {error}") from error
 
 
 def _damaged(place: Path, why: str) -> ConfigurationError:
