@@ -47,11 +47,7 @@ def report(
     if found is None:
         name, history = _fetched(run, url, token, ca)
         if not panels(history):
-            raise InputError(
-                f"Nothing of {name} can be drawn yet: no round of it has measured anything.",
-                hint=f"Wait for one: coterie watch {quote(name)}",
-                code="run_unreadable",
-            )
+            raise _nothing(f"{name} can be drawn yet", f"Wait for one: coterie watch {quote(name)}")
         folder = write_run(REPORTS / folder_name(name), name, history)
     else:
         name, history, folder = found
@@ -65,13 +61,21 @@ def report(
             hint=f"Name it {path.with_suffix('.svg')}.",
             code="report_format",
         )
+    if ending != ".csv" and not panels(history):
+        raise _nothing(f"{name} can be drawn", f"Write its table: --out {path.with_suffix('.csv')}")
     make_folder(path.parent)
     if ending in _DRAWN:
         require("plot", command="report")
-        _draw(name, history, path)
+        if _draw(name, history, path):
+            output.say("Some characters are not in matplotlib's font; a picture that ends in .svg has them all.")
     else:
         write_durably(path, (history.to_csv() if ending == ".csv" else svg(name, panels(history))).encode())
     _tell(output, name, history, path)
+
+
+def _nothing(what: str, hint: str) -> InputError:
+    """The refusal of a picture without a curve."""
+    return InputError(f"Nothing of {what}: no round of it has measured anything.", hint=hint, code="run_unreadable")
 
 
 def _stored(run: str) -> "tuple[str, History, Path] | None":
@@ -150,8 +154,10 @@ def _tell(output: Output, name: str, history: "History", path: Path) -> None:
     output.say(f"Drawn: {path}")
 
 
-def _draw(name: str, history: "History", path: Path) -> None:
-    """The same panels by matplotlib."""
+def _draw(name: str, history: "History", path: Path) -> bool:
+    """The same panels by matplotlib. Whether its font lacks characters."""
+    import warnings
+
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -183,4 +189,7 @@ def _draw(name: str, history: "History", path: Path) -> None:
         place.legend(fontsize=8, frameon=False)
     for spare in axes[len(drawn) :]:
         spare.set_axis_off()
-    figure.savefig(path, dpi=120)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        figure.savefig(path, dpi=120)
+    return any("missing from" in str(one.message) for one in told)

@@ -1,10 +1,11 @@
 """The files that a run leaves in its folder: one line per round for programs, a table for spreadsheets, the curves."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from coterie import errors
-from coterie.aggregation.history import History
+from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.report.panels import panels
 from coterie.aggregation.report.svg import svg
 from coterie.protocol.canonical import parse_json
@@ -32,32 +33,54 @@ def write_run(folder: Path, name: str, history: History) -> Path:
 def read_run(path: Path) -> tuple[str, History]:
     """The name and history of a run, from its folder or from the lines that a command with ``--json`` printed.
 
-    Lines that tell of other things than rounds and the end are passed over.
-    Raises errors.InputError (``run_unreadable``) for a file that is absent or holds no round.
+    Lines that tell of other things than rounds and the end are passed over, and so is a last line that was not written
+    to its end, as of a command that is still at work. Of lines of several runs, one after another, the last run counts:
+    a round whose number does not rise begins another.
+    Raises errors.InputError (``run_unreadable``) for a file that is absent or holds no round, naming the line that is
+    wrong.
     """
     file = path / ROUNDS if path.is_dir() else path
-    rounds: list[dict[str, object]] = []
-    name, reason, best = path.resolve().stem, None, None
+    rounds: list[RoundRecord] = []
+    unnamed = path.resolve().stem
+    name, reason, best = unnamed, None, None
+    for number, line, ended in _lines(file):
+        try:
+            value = parse_json(line.encode())
+        except errors.InputError as error:
+            if not ended:
+                continue
+            raise _unreadable(file, f"its line {number} is no JSON: {error.message.rstrip('.')}") from error
+        try:
+            match value:
+                case {"event": "round", **_more}:
+                    record = RoundRecord.from_dict(dict(value))
+                    if rounds and record.round <= rounds[-1].round:
+                        rounds, name, reason, best = [], unnamed, None, None
+                    rounds.append(record)
+                case {"event": "finished" | "summary", **more}:
+                    name, reason, best = str(more.get("name") or unnamed), more.get("reason"), more.get("best")
+                case _:
+                    continue
+        except KeyError as error:
+            raise _unreadable(file, f"its line {number} tells nothing of {error}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise _unreadable(file, f"its line {number} cannot be read: {str(error).rstrip('.')}") from error
+    if not rounds:
+        raise _unreadable(file, "it holds no round")
+    return name, History(tuple(rounds), _text(reason), _text(best))
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str, bool]]:
+    """(number, line, whether a newline ends it) of lines that are not empty."""
     try:
         if file.stat().st_size > _LARGEST:
             raise _unreadable(file, f"it is larger than {_LARGEST >> 20} MB")
-        for line in file.read_text(encoding="utf-8").splitlines():
-            value = parse_json(line.encode()) if line.strip() else None
-            match value:
-                case {"event": "round", **_more}:
-                    rounds.append(dict(value))
-                case {"event": "finished" | "summary", **more}:
-                    name, reason, best = str(more.get("name") or name), more.get("reason"), more.get("best")
-                case _:
-                    continue
-        history = History.from_dicts(rounds, reason=_text(reason), best=_text(best))
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise _unreadable(file, error.strerror or str(error)) from error
-    except (errors.InputError, UnicodeDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(file, str(error).rstrip(".")) from error
-    if not len(history):
-        raise _unreadable(file, "it holds no round")
-    return name, history
+    except UnicodeDecodeError as error:
+        raise _unreadable(file, f"it is no text in UTF-8: {error}") from error
+    return ((number, line, number < len(lines)) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def _text(value: object) -> str | None:

@@ -68,6 +68,39 @@ def test_what_is_no_run_is_refused_by_name(content: bytes | None, tmp_path: Path
         assert caught.value.reason == "run_unreadable"
 
 
+def test_a_run_that_is_still_being_written_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
+    whole = "".join(f"{json.dumps(line)}\n" for line in RUN.to_dicts()[:2])
+    third = json.dumps(RUN.to_dicts()[2])
+    for cut in (1, len(third) // 2, third.index("}") + 1, len(third) - 1):
+        (tmp_path / "printed.jsonl").write_text(whole + third[:cut])
+        assert read_run(tmp_path / "printed.jsonl")[1].rounds == RUN.rounds[:2]
+    (tmp_path / "printed.jsonl").write_text(whole + third)
+    assert read_run(tmp_path / "printed.jsonl")[1].rounds == RUN.rounds[:3]
+
+
+def test_of_several_runs_in_a_file_the_last_counts_and_one_that_goes_on_is_one(tmp_path: Path) -> None:
+    once, file = list(map(json.dumps, RUN.to_dicts())), tmp_path / "printed.jsonl"
+    ended = json.dumps({"event": "finished", "name": "first", "reason": "stopped", "best": "b"})
+    file.write_text("\n".join([*once, ended, *once[:2]]) + "\n")
+    assert read_run(file) == ("printed", History(RUN.rounds[:2]))
+    file.write_text("\n".join([*once[:2], ended, *once[2:]]) + "\n")
+    assert read_run(file)[1].rounds == RUN.rounds
+
+
+def test_a_wrong_line_is_named_and_a_mark_of_byte_order_is_none(tmp_path: Path) -> None:
+    lines, file = [f"{json.dumps(line)}\n" for line in RUN.to_dicts()], tmp_path / "printed.jsonl"
+    file.write_text("".join(lines), encoding="utf-8-sig")
+    assert read_run(file)[1].rounds == RUN.rounds
+    for wrong, why in (("warning: slow", "is no JSON"), ('{"event": "round", "round": 2}', "tells nothing of 'state'")):
+        file.write_text(f"{lines[0]}{wrong}\n{lines[1]}")
+        with pytest.raises(errors.InputError, match=f"its line 2 {why}") as caught:
+            read_run(file)
+        assert caught.value.reason == "run_unreadable"
+    file.write_bytes("".join(lines).encode("utf-16"))
+    with pytest.raises(errors.InputError, match="no text in UTF-8"):
+        read_run(file)
+
+
 @pytest.mark.parametrize("wrong", [{"seconds": "x"}, {"clipped": "x"}, {"epsilon": [1]}, {"metrics": {"auc": "x"}}])
 def test_a_line_that_holds_no_number_where_one_must_be_is_no_run(wrong: dict[str, object], tmp_path: Path) -> None:
     file = tmp_path / "printed.jsonl"

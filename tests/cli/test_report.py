@@ -95,3 +95,22 @@ def test_an_experiment_without_a_round_is_not_drawn(monkeypatch: pytest.MonkeyPa
         with pytest.raises(InputError, match="no round of it") as caught:
             command.report("bright or dark", out, "http://127.0.0.1:1")
         assert "coterie watch 'bright or dark'" in str(caught.value.hint) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("out", ["run.svg", "run.png"])
+def test_a_run_that_measured_nothing_is_no_picture_but_a_table(coterie: Any, out: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", "run", History((RoundRecord(round=1, state="abandoned", cause="deadline"),)))
+    refused = coterie("report", "run", "--out", out, "--json")
+    assert refused.code == BAD_INPUT and refused.events[-1]["code"] == "run_unreadable"
+    assert not (tmp_path / out).exists()
+    assert coterie("report", "run", "--out", "run.csv").code == 0
+    assert "deadline" in (tmp_path / "run.csv").read_text()
+
+
+def test_characters_that_no_font_has_are_said_in_a_sentence(coterie: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plot` draws other formats than SVG")
+    record = RoundRecord(round=1, state="committed", metrics={"loss": 1.0})
+    for name, lacks in (("\U0001f40c", True), ("é", False)):
+        write_run(tmp_path / "run", name, History((record,)))
+        drawn = coterie("report", "run", "--out", "run.png")
+        assert drawn.code == 0 and ("not in matplotlib's font" in drawn.out) == lacks
