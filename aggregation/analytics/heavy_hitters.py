@@ -1,8 +1,11 @@
 """The values that occur most: whole numbers found digit by digit.
 
-Values are whole numbers in [0, 2**bits): ids, categories, or hashes of text that devices make. Each round lengthens the
-prefixes that occur in at least the fraction ``fraction`` of all n values by ``step`` bits. A value occurs at most as
-often as its prefix, and at most 1/fraction prefixes occur that often; therefore, if the same rows answer every round:
+Values are whole numbers in [0, 2**bits): ids, categories, or hashes of text that devices make. A device that undoes the
+normalisation of a float32 column finds them only nearly, so whatever lies within 1/64 of a whole number counts as it,
+which is right up to 2**14; columns of greater numbers are int32. Other values only count into the total. Each round
+lengthens the prefixes that occur in at least the fraction ``fraction`` of all n values by ``step`` bits. A value occurs
+at most as often as its prefix, and at most 1/fraction prefixes occur that often; therefore, if the same rows answer
+every round:
 
     found          every value that occurs at least fraction · n times, and no other
     counts         exact
@@ -29,8 +32,10 @@ it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -43,12 +48,18 @@ from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import Rule, Told
 from coterie.aggregation.reducers import Vector
 
+if TYPE_CHECKING:
+    from coterie.compute.array import Array
+
+    Contribute: TypeAlias = Callable[[Array, Mapping[str, Array]], Array]
+
 MOST_BITS, MOST_STEP = 24, 8
 """float32 holds every whole number up to 2**24, so that is the largest domain."""
 LEAST_FRACTION = 1e-4
 FOUND, HIGH, LOW, FLOOR = "found", "times/high", "times/low", "floor"
 """Told of noised ones alone: the floor, which is the most that noise alone was taken to reach in any round so far."""
 NOTHING = np.float32(-1)
+NEAR = 2.0**-6
 ENOUGH = 1 - 1e-12
 """A fraction such as 0.07 is not what it says in binary: 7 of 100 must be enough."""
 OF_VALUES = 0.25
@@ -136,7 +147,7 @@ def heavy_hitters_rule(
         name="heavy_hitters",
         parameters={"bits": float(length), "fraction": share, "step": float(stride), **terms.parameters},
         size=size(edges) if bound is None else bound.weights.size,
-        contribute=below if bound is None else inside,
+        contribute=_of_whole(below if bound is None else inside),
         told={
             EDGES: edges,
             **_listed(slots, np.zeros(0, np.float32), np.zeros(0)),
@@ -148,9 +159,22 @@ def heavy_hitters_rule(
     )
 
 
+def _of_whole(contribute: Contribute) -> Contribute:
+    """The same of whole numbers; what is none is nowhere, and only counts into the total."""
+
+    def snapped(values: Array, told: Mapping[str, Array]) -> Array:
+        from coterie.compute import numpy as xp
+
+        nearest = xp.round(values)
+        return contribute(xp.where(xp.abs(values - nearest) <= NEAR, nearest, -1.0), told)
+
+    return snapped
+
+
 def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> Query[HeavyHitters]:
-    """The values of a column of whole numbers that make up at least ``fraction`` of all; the module's docstring states
-    what is certain. bits: values lie in [0, 2**bits), others only count into the total. step: bits per round.
+    """The whole numbers of a column that make up at least ``fraction`` of all; the module's docstring states
+    what is certain. bits: values lie in [0, 2**bits); others, and what is no whole number, only count into the total.
+    step: bits per round.
 
     Raises errors.ExperimentError (``query_invalid``).
     """

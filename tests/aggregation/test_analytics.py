@@ -230,6 +230,17 @@ def test_values_outside_the_domain_count_into_the_total_only() -> None:
     assert (answer.values, answer.found) == (5, {3: 2})
 
 
+@pytest.mark.parametrize(("offset", "scale"), [(0.0, 1.0), (50.0, 0.1), (40.7, 1 / 17.3), (8000.5, 1 / 4096)])
+def test_whole_numbers_are_found_whatever_the_normalisation_and_others_are_none(offset: float, scale: float) -> None:
+    column = Feature(name="x", low=0, high=16383, offset=offset, scale=scale)
+    schema = DataSchema(features=(column,), label=Label(name="y", low=0, high=1))
+    values = np.repeat(np.array([3, 7, 48, 8191, 16383, 48.5, 99.75], np.float32), (5, 6, 7, 8, 9, 30, 35))
+    rows = [{"x": part, "y": np.zeros(part.size, np.int32)} for part in (values[::2], values[1::2])]
+    query = heavy_hitters("x", bits=14, fraction=0.05, step=7)
+    answer = query.answer(simulate_full(ask(query, schema, clients=2), rows).weights)
+    assert (answer.values, answer.found) == (100, {16383: 9, 8191: 8, 48: 7, 7: 6, 3: 5})
+
+
 def test_totals_beyond_float32_stay_exact() -> None:
     query = count("age")
     part = method(query.rule)
