@@ -81,7 +81,8 @@ class Eden(Memoryless):
         out = np.empty(self.min_bytes(shape), np.uint8)
         for span in spans(values.size):
             block = cut(values, span)
-            squares = np.vecdot(block, block)
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares = np.vecdot(block, block)
             if not bool((squares <= LARGEST**2).all()):  # also where there is NaN
                 check_vector(vector, shape)
                 check_magnitudes(values, self.name)

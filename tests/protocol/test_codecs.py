@@ -161,6 +161,13 @@ def test_overflow_is_refused_and_never_saturated(name: str, value: float) -> Non
     assert caught.value.reason == "out_of_range"
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("eden", "drive", "rotate", "powersgd"))])
+def test_a_magnitude_whose_square_overflows_is_refused_without_a_warning_before(name: str) -> None:
+    with np.errstate(over="raise", invalid="raise"), pytest.raises(errors.UpdateRefused) as caught:
+        encoded(name, np.array([1.0, 1e37, -3e38], np.float32), Shape.flat(3))
+    assert caught.value.reason == "out_of_range"
+
+
 def test_float16_keeps_the_largest_number_it_has() -> None:
     payload = encoded("float16", np.array([65519.0, -65504.0], np.float32), Shape.flat(2))
     assert decoded("float16", payload, Shape.flat(2)).tolist() == [65504.0, -65504.0]
