@@ -56,7 +56,7 @@ def svg(partition: "Partition") -> str:
     legend = [
         f'<rect x="{_LEFT + _WIDTH + 16}" y="{_TOP + 16 * at}" width="10" height="10" '
         f'fill="{COLOURS[at % len(COLOURS)]}"/>'
-        f'<text x="{_LEFT + _WIDTH + 32}" y="{_TOP + 16 * at + 9}">{escape(name[:14])}</text>'
+        f'<text x="{_LEFT + _WIDTH + 32}" y="{_TOP + 16 * at + 9}">{escape(_short(name))}</text>'
         for at, name in enumerate(named)
     ]
     base = _TOP + _HEIGHT
@@ -76,6 +76,11 @@ def svg(partition: "Partition") -> str:
             "</svg>\n",
         ]
     )
+
+
+def _short(name: str) -> str:
+    """A class's name in the room that the legend has. What tells names apart often stands at their end."""
+    return name if len(name) <= 14 else f"{name[:6]}…{name[-7:]}"
 
 
 def draw(partition: "Partition", path: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import ConfigurationError
-from coterie.simulation.partition import LabelNoise, Noise, Partition, iid, natural, split
+from coterie.simulation.partition import LabelNoise, Noise, Partition, iid, natural, shards, split
 
 PARTS = iid(12, 3, seed=1)
 NOISE = Noise(feature="x", variance=0.5, seed=1)
@@ -103,3 +103,9 @@ def test_names_that_the_data_has_survive_a_folder(tmp_path: Path) -> None:
     owners = np.array(["é", "日本", '<&>"', "é"])
     natural(owners).write(tmp_path)
     assert Partition.read(tmp_path).names == ('<&>"', "é", "日本")
+
+
+def test_long_names_of_classes_stay_apart_in_the_legend(tmp_path: Path) -> None:
+    labels = np.array([f"handwritten digit {number}" for number in range(6)] * 4)
+    drawn = shards(labels, 3, seed=1).draw(tmp_path / "split.svg").read_text("utf-8")
+    assert all(drawn.count(f">handwr…digit {number}</text>") == 1 for number in range(6))
