@@ -263,6 +263,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     scheduled = set(schedule) - set(hyper)
     # What an optimizer refuses when it is made, a schedule must not bring in later.
     negative = sorted(name for name in set(schedule) & set(hyper) if min(schedule[name]) < 0 <= hyper[name])
+    strange = e.schema.label.lacks(e.rounds.labels)
     measured = e.evaluation is not None or e.rounds.evaluate_every > 0
     return (
         (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
@@ -299,6 +300,11 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "hyper_schedule holds a number that no float32 holds",
         ),
         (not negative, f"hyper_schedule makes {', '.join(negative)} negative, which the experiment has not"),
+        (
+            not strange,
+            f"labels={e.rounds.labels!r} asks for clients with the label {strange[0] if strange else None}, and the "
+            "schema has none such, so nobody could ever take part",
+        ),
         (not scheduled, f"hyper_schedule names {', '.join(sorted(scheduled))}, which no rule has"),
         (e.rounds.evaluate_every == 0 or e.holdout > 0, "clients cannot evaluate with holdout=0; set evaluate_every=0"),
         (

@@ -5,7 +5,7 @@ part of the schema but is compiled into the graphs, never applied by a device. T
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
@@ -111,6 +111,14 @@ class Label:
 
     def __post_init__(self) -> None:
         _require(self.name, rules_of_label(self))
+
+    def lacks(self, labels: Sequence[int]) -> list[int]:
+        """Those of these classes that no row can have; all of them where labels are no classes."""
+        low, high = (self.low, self.high) if self.classes is None else (0, len(self.classes) - 1)
+        if self.constant is not None:
+            low = high = self.constant
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        return [label for label in labels if self.dtype != "int32" or not low <= label <= high]
 
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values; ``others`` and ``constant`` only where they are set."""

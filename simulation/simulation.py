@@ -157,6 +157,8 @@ def simulate_full(
             hint="Name a client by its number: RoundPolicy(trusted='3').",
             code="trusted_unknown",
         )
+    if not isinstance(cast(object, folder), str | Path | None) or "\0" in str(folder):
+        raise ConfigurationError(f"folder must be a path, got {folder!r}; leave it out to keep nothing.")
     place = None if folder is None else Path(folder)
     if place is not None:
         make_folder(place)

@@ -234,12 +234,7 @@ def _check_selection(policy: RoundPolicy, manifest: Manifest) -> None:
     """Raises ExperimentError: ``selection_invalid``, or ``labels_unknown`` for labels that no device can have."""
     selector_of(policy.selection)
     label = manifest.schema.label
-    low, high = (0, len(label.classes) - 1) if label.classes is not None else (label.low, label.high)
-    wrong = [
-        value
-        for value in policy.labels
-        if label.dtype != "int32" or (low is not None and value < low) or (high is not None and value > high)
-    ]
+    wrong = label.lacks(policy.labels)
     if wrong:
         raise ExperimentError(
             f"The rounds ask for devices with rows of label {wrong[0]}, but {label.name!r} has no such class.",

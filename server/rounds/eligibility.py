@@ -39,7 +39,9 @@ def eligible(
         return True
     if not may_take_part(privacy, round=round, last_round=past.last_round, times=past.times):
         return False
-    return round - past.last_round > policy.rest_rounds and now - past.at >= policy.rest_s * 1000
+    # A clock that was set back says nothing of how long ago it was, and must not shut devices out until it catches up.
+    rests = 0 <= now - past.at < policy.rest_s * 1000
+    return round - past.last_round > policy.rest_rounds and not rests
 
 
 def may_try(states: Sequence[str], kind: Kind, privacy: Privacy | None) -> bool:

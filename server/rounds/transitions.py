@@ -232,6 +232,8 @@ class Rounds:
             if attempt.clients:
                 events.append(session, "attempt.failed", data, row.experiment)
         row.finished_at = ended = now_ms()
+        # The clock may have been set back meanwhile.
+        lasted = max(ended - row.created_at, 0) / 1000
         row.cause = value.cause.value if value.cause else None
         row.bytes_down = self.traffic.take(row.experiment)
         bytes_up = await tasks.bytes_up(session, row.experiment, row.number)
@@ -239,12 +241,11 @@ class Rounds:
             value,
             bytes_up=bytes_up,
             bytes_down=row.bytes_down,
-            seconds=(ended - row.created_at) / 1000,
+            seconds=lasted,
             lost=await self.spending.lost(session, experiment),
             given_up=await tasks.reasons(session, row.experiment, row.number),
         )
         row.record = json.dumps(record)
-        lasted = (ended - row.created_at) / 1000
         self.durations[row.experiment] = (lasted, *self.durations.get(row.experiment, ())[:1])
         if committed and row.upstream is None and not value.config.evaluate_only:
             await self._adopt(session, experiment, row, value)

@@ -96,6 +96,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"rounds": rounds(best={"metric": "auc"})}, "best"),
     ({"rounds": rounds(hyper_schedule={"beta": (1.0, 2.0)})}, "beta"),
     ({"rounds": rounds(hyper_schedule={"lr": (0.1, -0.1)})}, "makes lr negative"),
+    ({"rounds": rounds(labels=(1, 7))}, "with the label 7"),
     ({"algorithm": FedProx(), "optimizer": sgd(0.1), "model": ExternalModel({"w": (2,)})}, "ExternalModel"),
     ({"name": 3}, "name must be text, not '3' \\(int\\)"),
     ({"name": "two\nlines"}, "printable"),

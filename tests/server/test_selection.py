@@ -18,7 +18,7 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import Capabilities, DataReport, Task
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease
-from coterie.server.rounds.eligibility import candidate
+from coterie.server.rounds.eligibility import candidate, eligible
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.store.tables import ParticipationRow, RoundRow
 
@@ -136,6 +136,16 @@ def test_who_has_contributed_rests(coordinator: Opener) -> None:
             assert await ask(one) is None  # an hour has not passed
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("ago_ms", "rest_s", "may"),
+    [(60_000, 60.0, True), (59_999, 60.0, False), (0, 0.0, True), (-3_600_000, 0.0, True), (-3_600_000, 60.0, True)],
+)
+def test_nobody_rests_longer_for_a_clock_that_was_set_back(ago_ms: int, rest_s: float, may: bool) -> None:
+    policy = RoundPolicy(rounds=3, cohort=1, rest_s=rest_s)
+    past = ParticipationRow(last_round=1, at=10**12 - ago_ms, times=1)
+    assert eligible(policy, None, past, round=2, now=10**12, privacy=None) is may
 
 
 def test_a_selection_that_cannot_be_is_refused_before_anything_begins(coordinator: Opener) -> None:

@@ -74,6 +74,8 @@ GIVEN: list[tuple[dict[str, Any], str]] = [
     ({"workers": True}, "workers must be a whole number"),
     ({"experiment": "digits"}, "takes an Experiment first"),
     ({"engine": None}, "no engine 'None'"),
+    ({"folder": 5}, "folder must be a path"),
+    ({"folder": "run\0"}, "folder must be a path"),
     ({"on_event": None}, "on_event must be a function"),
     ({"watch": 3}, "watch must be a function"),
 ]
