@@ -4,7 +4,8 @@
     python benchmarks/simulate.py --peers FOLDER --flower PYTHON --pfl PYTHON     # and the peers, in the same run
 
 mnist: 100 clients over MNIST (Dirichlet 0.5), 10 a round, one local epoch of SGD, batch 32, MLP 784-200-200-10; every
-engine with two workers. trivial: 50 clients that add a constant to 1e6 weights, so that the round is all overhead.
+engine with two workers. trivial: 50 clients that add a constant to 1e6 weights, so that the round is all overhead;
+numpy: no engine, just the passes over those numbers that a round consists of, on two threads.
 batched: seconds a round of threads over those of `batched`, for models from tiny to that MLP: when to choose it.
 memory: peak of a run with 10 000 virtual clients over that with 1 000.
 
@@ -21,7 +22,9 @@ import resource
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,8 @@ def run_mnist(engine: str, chosen: argparse.Namespace) -> Result:
 
 def run_trivial(engine: str, chosen: argparse.Namespace) -> Result:
     """50 clients × 1e6 parameters; on processes the trainer is found by name."""
+    if engine == "numpy":
+        return run_passes(chosen)
     wanted = Experiment(
         name="trivial",
         model=ExternalModel({"weights": (1_000_000,)}),
@@ -121,6 +126,32 @@ def run_trivial(engine: str, chosen: argparse.Namespace) -> Result:
     rows = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
     trainer = TRAINER if engine == "threads" else "simulate:TRAINER"
     return {"seconds": timed(wanted, [rows] * 50, engine=engine, workers=2, trainer=trainer)}
+
+
+def run_passes(chosen: argparse.Namespace) -> Result:
+    """What NumPy takes for the numbers of a trivial round: of each client a copy of the weights, its addition, the
+    difference, and that added to a float64 sum; then a mean and the next weights. On two threads, a sum each.
+    """
+    size, clients, threads = 1_000_000, 50, 2
+    weights = np.zeros(size, np.float32)
+    # Memory that is freed stays with the process from here on, as in the engine.
+    np.empty(31 << 20, np.uint8)
+
+    def work(count: int) -> NDArray[np.float64]:
+        total = np.zeros(size, np.float64)
+        for _ in range(count):
+            copy = weights.copy()
+            np.add(total, (copy + np.float32(0.01)) - weights, out=total)
+        return total
+
+    seconds: list[float] = []
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(3 if chosen.quick else 9):
+            begun = time.perf_counter()
+            one, other = pool.map(work, [clients // threads] * threads)
+            weights = (weights + (one + other) / clients).astype(np.float32)
+            seconds.append(time.perf_counter() - begun)
+    return {"seconds": statistics.median(seconds[1:])}
 
 
 def run_batched(model: str, chosen: argparse.Namespace) -> Result:
@@ -154,7 +185,7 @@ def run_memory(count: str, chosen: argparse.Namespace) -> Result:
 
 RUNS: Mapping[str, tuple[Callable[[str, argparse.Namespace], Result], tuple[str, ...]]] = {
     "mnist": (run_mnist, ENGINES),
-    "trivial": (run_trivial, ("threads", "processes")),
+    "trivial": (run_trivial, ("threads", "processes", "numpy")),
     "batched": (run_batched, tuple(MODELS)),
     "memory": (run_memory, ("1000", "10000")),
 }
