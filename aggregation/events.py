@@ -54,6 +54,10 @@ class AggregateReady:
     clipped: int | None = None
 
 
+NOTHING_USABLE = "nothing_usable"
+"""The code of the error that every accepted update was found unusable."""
+
+
 @dataclass(frozen=True)
 class AggregateFailed:
     """No new version can be made of the accepted updates. reason: the code of the error that says why."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from coterie import errors
 from coterie.aggregation.events import (
+    NOTHING_USABLE,
     Abandon,
     Aggregate,
     AggregateFailed,
@@ -152,6 +153,8 @@ def aggregate_failed(round: Round, event: Event) -> tuple[Round, Effects]:
     if not isinstance(event, AggregateFailed):
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateFailed.")
     missing = event.reason == Cause.TRUSTED_MISSING.value
+    if event.reason == NOTHING_USABLE:
+        round = replace(round, rejected=round.accepted)
     return _abandon(round, Cause.TRUSTED_MISSING if missing else Cause.AGGREGATE_FAILED, event.detail)
 
 

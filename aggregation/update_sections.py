@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.events import NOTHING_USABLE
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.reducers import Vector
@@ -48,7 +49,7 @@ def join(specs: Sequence[SectionSpec], sections: Mapping[str, npt.NDArray[Any]])
 def nothing_usable(count: int, reasons: Sequence[str]) -> errors.UpdateRefused:
     """That none of so many updates can be used, with the first reason why."""
     why = f"; the first: {reasons[0]}" if reasons else "."
-    return errors.UpdateRefused(f"None of the {count} updates can be used{why}", code="nothing_usable")
+    return errors.UpdateRefused(f"None of the {count} updates can be used{why}", code=NOTHING_USABLE)
 
 
 def reads_drift(manifest: Manifest) -> bool:

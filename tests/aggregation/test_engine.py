@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from coterie import errors
 from coterie.aggregation import engine as e
+from coterie.aggregation.events import NOTHING_USABLE
 
 CONFIG = e.RoundConfig(cohort=2, over_selection=1.5, min_updates=1, federated_evaluation=True, evaluation_cohort=2)
 V = "v" * 64
@@ -98,6 +99,12 @@ def test_unusable_updates_found_while_aggregating_count_against_the_minimum() ->
 def test_a_failed_aggregate_names_its_detail() -> None:
     round, _ = play(fresh(), *[e.TaskLeased()] * 2, *[e.UpdateAccepted()] * 2, e.AggregateFailed("weights overflow"))
     assert (round.cause, round.detail) == (e.Cause.AGGREGATE_FAILED, "weights overflow")
+
+
+def test_updates_of_which_none_is_usable_are_counted_as_failed() -> None:
+    failure = e.AggregateFailed("None of the 2 updates can be used", NOTHING_USABLE)
+    round, _ = play(fresh(), *[e.TaskLeased()] * 2, *[e.UpdateAccepted()] * 2, failure)
+    assert (round.cause, round.usable, round.lost) == (e.Cause.AGGREGATE_FAILED, 0, 2)
 
 
 def test_no_evaluation_at_all_still_commits() -> None:

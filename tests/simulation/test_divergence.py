@@ -67,6 +67,12 @@ def test_it_counts_as_missing_where_too_few_are_left() -> None:
     assert [(one.state, one.cause, one.failed) for one in history] == [("abandoned", "too_few_updates", 1)] * 2
 
 
+def test_where_all_diverge_all_count_as_failed() -> None:
+    two = POLICY.model_copy(update={"rounds": 1, "cohort": 2, "min_updates": 1})
+    (record,) = simulate(experiment(secure_aggregation=False, rounds=two), [FAR, FAR])
+    assert (record.cause, record.accepted, record.failed) == ("aggregate_failed", 0, 2)
+
+
 @pytest.mark.parametrize("secret", [False, True])
 def test_an_evaluation_that_is_not_finite_fails_alone(secret: bool) -> None:
     measure = POLICY.model_copy(update={"rounds": 1, "purpose": "evaluate", "evaluate_every": 1})
