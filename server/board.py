@@ -68,7 +68,8 @@ class Board:
         if usual is None or config.federated_evaluation or config.buffered:
             return 0.0
         # Never later than a whole round from now, also where the clock was set back since this one began.
-        return min(max(found.row.created_at / 1000 + min(usual) - now / 1000, 0.0), max(min(usual), 0.0))
+        left = (found.row.created_at - now) / 1000 + min(usual)
+        return min(max(left, 0.0), min(usual))
 
     async def refresh(self) -> None:
         """Look at the rows again."""

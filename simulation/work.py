@@ -23,7 +23,7 @@ from coterie.client_sdk.device.trainers.base import (
     Trainer,
     TrainOptions,
 )
-from coterie.errors import CoterieError, InputError, UpdateRefused
+from coterie.errors import InputError, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
 from coterie.privacy.secagg.entropy import Entropy
@@ -113,7 +113,7 @@ class Workplace:
         """A client's update. Errors name the client."""
         try:
             result = self.trainer.train(self.training(number, rows, state, weights, assignment))
-        except CoterieError as error:
+        except Exception as error:
             _name(error, number, assignment)
             raise
         return self.sent(number, result, state, assignment)
@@ -173,11 +173,11 @@ class Workplace:
         )
         try:
             sums = self.trainer.evaluate(work)
-        except InputError as error:
-            if error.reason != NOT_FINITE:
-                _name(error, number, assignment)
-                raise
-            return Measured(number=number, update=b"", size=0, refused=error.message)
+        except Exception as error:
+            if isinstance(error, InputError) and error.reason == NOT_FINITE:
+                return Measured(number=number, update=b"", size=0, refused=error.message)
+            _name(error, number, assignment)
+            raise
         specs, sections = manifest.sections_for("evaluate"), evaluation_sections(manifest, sums)
         weight = min(int(sums.examples), assignment.weight_cap)
         if assignment.secure is not None:
@@ -314,7 +314,7 @@ def _check(spec: SectionSpec, vector: NDArray[Any], *, known_finite: bool) -> No
             raise UpdateRefused(f"Section {spec.name!r} leaves the range {low} to {high}.", code="out_of_range")
 
 
-def _name(error: CoterieError, number: int, assignment: Assignment) -> None:
+def _name(error: Exception, number: int, assignment: Assignment) -> None:
     error.add_note(f"Raised by virtual client {number} in round {assignment.round}.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from coterie import errors
 from coterie.aggregation.analytics.bound import Terms
@@ -46,17 +46,7 @@ def ask(
     (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, for a batch that is
     too large, for privacy that sums cannot have, and for so many noised sums that a secure ring has no room for them.
     """
-    for name_of, given, kind, such in (
-        ("a query", cast(object, query), Query, "count('age')"),
-        ("the schema", cast(object, schema), DataSchema, "DataSchema(features=..., label=...)"),
-    ):
-        if not isinstance(given, kind):
-            raise errors.ExperimentError(
-                f"ask(query, schema, clients=...) takes {name_of} such as {such}, not a {type(given).__name__}.",
-                hint="The queries are count, mean, histogram, quantiles and heavy_hitters of "
-                "coterie.aggregation.analytics; the schema is the one that the population's devices joined with.",
-                code="query_invalid",
-            )
+    _require_kinds(query, schema)
     if batch_size is not None:
         batch_size = whole(query.rule.name, "batch_size", batch_size, least=1, most=MOST_ROWS)
     columns = {feature.name: feature for feature in schema.features}
@@ -100,6 +90,25 @@ def ask(
     check_ring(what, asked(provisional, wider), shapes, provisional.size)
     noise = deviation(asked(provisional, wider), shapes)
     return asked(query.noised(replace(terms, noise=noise)), wider)
+
+
+def _require_kinds(query: object, schema: object) -> None:
+    """Callers are not all typed. Raises errors.ExperimentError (``query_invalid``)."""
+    for given, kind, wanted, hint in (
+        (query, Query, "a query such as count('age')", "The queries are in coterie.aggregation.analytics."),
+        (
+            schema,
+            DataSchema,
+            "the schema such as DataSchema(features=..., label=...)",
+            "Give the one that the population's devices joined with.",
+        ),
+    ):
+        if not isinstance(given, kind):
+            raise errors.ExperimentError(
+                f"ask(query, schema, clients=...) takes {wanted}, not a {type(given).__name__}.",
+                hint=hint,
+                code="query_invalid",
+            )
 
 
 def _check(query: Query[Any], feature: Feature | None, rows: int, most: int) -> None:

@@ -1,15 +1,13 @@
 """Clients in threads of this process. ONNX Runtime and NumPy release the interpreter's lock while they compute."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
 
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.errors import CoterieError
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import resolve_trainer
 from coterie.simulation.population import Client
@@ -35,9 +33,7 @@ class Threads:
         """See `Engine`."""
 
         def work(client: Client) -> Trained:
-            rows = client.shard().train
-            with _naming(client, assignment):
-                return self._workplace.train(client.number, rows, client.state, weights, assignment)
+            return self._workplace.train(client.number, client.shard().train, client.state, weights, assignment)
 
         return self._each(work, clients)
 
@@ -45,9 +41,7 @@ class Threads:
         """See `Engine`."""
 
         def work(client: Client) -> Measured:
-            rows = client.shard().held_out
-            with _naming(client, assignment):
-                return self._workplace.evaluate(client.number, rows, weights, assignment)
+            return self._workplace.evaluate(client.number, client.shard().held_out, weights, assignment)
 
         return self._each(work, clients)
 
@@ -71,15 +65,3 @@ class Threads:
         finally:
             for future in waiting:
                 future.cancel()
-
-
-@contextmanager
-def _naming(client: Client, assignment: Assignment) -> Generator[None]:
-    """Let what a trainer of the user's own raises say at which client; coterie's errors do already."""
-    try:
-        yield
-    except CoterieError:
-        raise
-    except Exception as error:
-        error.add_note(f"Raised by virtual client {client.number} in round {assignment.round}.")
-        raise

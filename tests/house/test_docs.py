@@ -119,7 +119,7 @@ class Reader:
             "COTERIE_PORT": str(self.port),
         }
 
-    def follow(self, block: Block) -> None:
+    def assert_runs(self, block: Block) -> None:
         """Do what the block says."""
         verb, _, rest = block.marker.partition(": ")
         text = block.text.replace("127.0.0.1:8765", f"127.0.0.1:{self.port}")
@@ -238,18 +238,18 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 )
 def test_the_page_runs(page: Path, reader: Reader) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
-        reader.follow(block)
+        reader.assert_runs(block)
 
 
 def test_a_block_or_command_that_fails_fails_the_page(reader: Reader) -> None:
-    reader.follow(Block(marker="", language="python", text="x = 6 * 7\n", line=1))
-    reader.follow(Block(marker="", language="python", text="assert x == 42\n", line=2))
+    reader.assert_runs(Block(marker="", language="python", text="x = 6 * 7\n", line=1))
+    reader.assert_runs(Block(marker="", language="python", text="assert x == 42\n", line=2))
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
-        reader.follow(Block(marker="", language="python", text="x / 0\n", line=3))
+        reader.assert_runs(Block(marker="", language="python", text="x / 0\n", line=3))
     with pytest.raises(AssertionError, match="exit 3"):
-        reader.follow(Block(marker="run", language="console", text="$ exit 3\n", line=4))
+        reader.assert_runs(Block(marker="run", language="console", text="$ exit 3\n", line=4))
     with pytest.raises(AssertionError, match="nobody knows"):
-        reader.follow(Block(marker="walk", language="console", text="$ true\n", line=5))
+        reader.assert_runs(Block(marker="walk", language="console", text="$ true\n", line=5))
 
 
 LINK = re.compile(r"\]\((?!https?://|#)(?P<path>[^)#]+)(?:#[^)]*)?\)")

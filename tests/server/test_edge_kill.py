@@ -128,6 +128,7 @@ def test_an_edge_killed_while_it_gives_up_loses_nothing(tmp_path: Path) -> None:
             await lives.until_dead_everywhere()
             if name == "told":
                 await root.ok("POST", f"/v1/experiments/{experiment}/stop")
+        assert lives.died == points(ENDING)
         watching.cancel()
 
     asyncio.run(alive(tmp_path, story))

@@ -190,10 +190,10 @@ def test_every_point_is_struck_once() -> None:
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_kill_at(chain: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(live(*CHAINS[chain], zygote, tmp_path))
+    asyncio.run(assert_nothing_is_lost(*CHAINS[chain], zygote, tmp_path))
 
 
-async def live(story: Story, points: Sequence[str], zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(story: Story, points: Sequence[str], zygote: Zygote, folder: Path) -> None:
     """Live through a story in which the coordinator dies at each point, then hold it to what it acknowledged."""
     ledger = Ledger()
     async with supervised(zygote, folder, *(f"{point}:1" for point in points)) as (supervisor, operator):

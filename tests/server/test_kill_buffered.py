@@ -36,10 +36,10 @@ CHAINS = {
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_kills_between_buffered_rounds(chain: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(live(CHAINS[chain], zygote, tmp_path))
+    asyncio.run(assert_nothing_is_lost(CHAINS[chain], zygote, tmp_path))
 
 
-async def live(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
     """One experiment of three rounds, each of one update or of as many as waited."""
     async with supervised(zygote, folder, *strikes) as (supervisor, operator):
         token = await operator.population()

@@ -121,10 +121,10 @@ STRIKES = (
 def test_kill_in_the_second_round_of_a_method_with_state(
     method: str, strike: str, zygote: Zygote, tmp_path: Path
 ) -> None:
-    asyncio.run(live(method, strike, zygote, tmp_path))
+    asyncio.run(assert_nothing_is_lost(method, strike, zygote, tmp_path))
 
 
-async def live(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
     manifest = manifests()[method]
     first = encode_tensors(manifest.layout.unflatten(np.zeros(manifest.layout.size, np.float32)))
     async with supervised(zygote, folder, strike) as (supervisor, operator):

@@ -49,10 +49,10 @@ def test_every_point_of_a_budget_is_killed_at() -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_kill_a_private_round_at(point: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(kill_at(point, zygote, tmp_path))
+    asyncio.run(assert_the_books_hold(point, zygote, tmp_path))
 
 
-async def kill_at(point: str, zygote: Zygote, folder: Path) -> None:
+async def assert_the_books_hold(point: str, zygote: Zygote, folder: Path) -> None:
     """A policy, one private round, a death at the point; then the books are held against what happened."""
     seeds: list[bytes] = []
     async with supervised(zygote, folder, f"{point}:1") as (supervisor, operator):

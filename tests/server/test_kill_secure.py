@@ -58,10 +58,10 @@ def test_every_point_of_an_attempt_is_struck() -> None:
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_kills_in_an_attempt(chain: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(live(CHAINS[chain], zygote, tmp_path))
+    asyncio.run(assert_nothing_is_lost(CHAINS[chain], zygote, tmp_path))
 
 
-async def live(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
     """One secure round in the mode with every phase."""
     async with supervised(zygote, folder, *strikes) as (supervisor, operator):
         token = await operator.population()

@@ -281,7 +281,7 @@ async def play(steps: list[tuple[int, str]], settings: Settings) -> None:
         tasks: dict[int, Task] = {}
         for who, what in steps:
             await act(devices[who], what, tasks, who)
-            await agree(operator, experiment)
+            await assert_agree(operator, experiment)
 
 
 async def act(device: Device, what: str, tasks: dict[int, Task], who: int) -> None:
@@ -306,7 +306,7 @@ async def act(device: Device, what: str, tasks: dict[int, Task], who: int) -> No
         assert answer.status_code in (200, 409, 410)
 
 
-async def agree(operator: Operator, experiment: str) -> None:
+async def assert_agree(operator: Operator, experiment: str) -> None:
     """Rows and engine say the same."""
     database: Database = operator.app.state.coordinator.database
     async with database.read() as session:

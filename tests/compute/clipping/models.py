@@ -214,7 +214,7 @@ def clip_of(model: Model, clip: Clip, weight: NDArray | None = None, microbatch:
     return clipped_grad(model.fn, clip, microbatch=microbatch)(model.weights(), *arrays, sample_weight=weight)
 
 
-def agree(found: Mapping[str, Array], expected: Mapping[str, NDArray]) -> None:
+def assert_agree(found: Mapping[str, Array], expected: Mapping[str, NDArray]) -> None:
     assert list(found) == sorted(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name].numpy(), value, rtol=2e-4, atol=2e-6, err_msg=name)

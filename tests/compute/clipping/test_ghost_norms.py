@@ -16,7 +16,18 @@ from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
-from tests.compute.clipping.models import BY_NAME, MODELS, Model, agree, clip_of, floats, ids, length, loop, of_module
+from tests.compute.clipping.models import (
+    BY_NAME,
+    MODELS,
+    Model,
+    assert_agree,
+    clip_of,
+    floats,
+    ids,
+    length,
+    loop,
+    of_module,
+)
 
 each = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 
@@ -85,7 +96,7 @@ def test_a_deep_convolution_is_clipped_without_a_gradient_for_each_example() -> 
     model = of_module("", nn.Conv2d(48, 64, 3), floats(8, 48, 4, 4))
     graph = step_graph(model)
     assert largest(graph) < 8 * 64 * 48 * 9 / 2
-    agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
+    assert_agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,7 @@ def test_gradients_that_would_fill_the_memory_are_not_kept(
     assert largest(step_graph(model)) >= kept  # inner products cost more, so these small ones are kept
     monkeypatch.setattr("coterie.compute.clipping.norms.KEPT", kept - 1)
     assert largest(step_graph(model)) < kept
-    agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
+    assert_agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
 
 
 @pytest.mark.parametrize("name", ["rows from the end", "picked"])

@@ -19,7 +19,7 @@ from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.errors import DTypeError, InputError, ShapeError
-from tests.compute.clipping.models import BY_NAME, Model, agree, clip_of, floats, ids, loop
+from tests.compute.clipping.models import BY_NAME, Model, assert_agree, clip_of, floats, ids, loop
 
 MLP = BY_NAME["mlp"]
 
@@ -136,7 +136,7 @@ def test_batch_norm_clips_outside_training() -> None:
         return xp.sum(layer({**params, **buffers}, x) ** 2, axis=1)
 
     clipped = clipped_grad(fn, 1.0)(NORMED, X)
-    agree(
+    assert_agree(
         clipped.gradient,
         loop(Model("", fn, {}, [X.numpy()], {n: a.numpy() for n, a in NORMED.items()}), 1.0, np.ones(4, np.float32))[0],
     )

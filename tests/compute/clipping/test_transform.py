@@ -23,7 +23,7 @@ from coterie.compute.batching import vmap
 from coterie.compute.clipping.transform import clipped_grad, noised_mean
 from coterie.compute.jit import jit
 from coterie.errors import InputError, ShapeError
-from tests.compute.clipping.models import BY_NAME, MODELS, Model, agree, clip_of, length, loop
+from tests.compute.clipping.models import BY_NAME, MODELS, Model, assert_agree, clip_of, length, loop
 
 MLP = BY_NAME["mlp"]
 each = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -40,7 +40,7 @@ def test_clipping_is_the_loop_over_examples(model: Model) -> None:
     clip = middle(model)
     total, norms = loop(model, clip, weight)
     clipped = clip_of(model, clip)
-    agree(clipped.gradient, total)
+    assert_agree(clipped.gradient, total)
     np.testing.assert_allclose(clipped.norms.numpy(), norms, rtol=2e-4)
     assert clipped.clipped.item() == (norms > clip).sum() > 0
     losses = model.fn(model.weights(), *(Array(array) for array in model.batch))
@@ -53,7 +53,7 @@ def test_rows_of_weight_zero_add_nothing(model: Model) -> None:
     weight[1:] = 0
     clip = middle(model)
     clipped = clip_of(model, clip, weight)
-    agree(clipped.gradient, loop(model, clip, weight)[0])
+    assert_agree(clipped.gradient, loop(model, clip, weight)[0])
     assert (clipped.norms.numpy()[1:] == 0).all()
 
 
@@ -73,7 +73,7 @@ def test_microbatches_share_one_clipped_gradient(name: str, microbatch: int) -> 
     norms = loop(model, 1.0, weight, microbatch)[1]
     clip = float(np.median(norms)) * 0.9
     clipped = clip_of(model, clip, weight, microbatch)
-    agree(clipped.gradient, loop(model, clip, weight, microbatch)[0])
+    assert_agree(clipped.gradient, loop(model, clip, weight, microbatch)[0])
     np.testing.assert_allclose(clipped.norms.numpy(), norms, rtol=2e-4)
 
 
@@ -84,7 +84,7 @@ def test_each_parameter_can_have_a_norm_of_its_own(name: str) -> None:
     clip = {key: 0.02 * (1 + i) for i, key in enumerate(sorted(model.weights()))}
     total, norms = loop(model, clip, weight)
     clipped = clip_of(model, clip)
-    agree(clipped.gradient, total)
+    assert_agree(clipped.gradient, total)
     for column, (key, limit) in enumerate(clip.items()):
         np.testing.assert_allclose(clipped.norms[key].numpy(), norms[:, column], rtol=2e-4, atol=1e-7)
         assert clipped.clipped[key].item() == (norms[:, column] > limit).sum()
@@ -181,7 +181,7 @@ def test_clipping_works_in_compiled_functions_and_with_arrays_held_from_outside(
 
     half = Array(np.asarray(0.5, np.float32))
     model = Model("", fn, {}, MLP.batch, {name: value.numpy() for name, value in base.items()})
-    agree(proximal(base, half, half, x, y), loop(model, 0.5, np.ones(MLP.size, np.float32))[0])
+    assert_agree(proximal(base, half, half, x, y), loop(model, 0.5, np.ones(MLP.size, np.float32))[0])
 
 
 def test_a_zero_gradient_has_finite_further_gradients() -> None:
@@ -224,7 +224,7 @@ def test_a_norm_whose_square_overflows_clips_nothing(clip: float) -> None:
     model = BY_NAME["mlp"]
     total, norms = loop(model, clip, np.ones(model.size, np.float32))
     clipped = clip_of(model, clip)
-    agree(clipped.gradient, total)
+    assert_agree(clipped.gradient, total)
     np.testing.assert_allclose(clipped.norms.numpy(), norms, rtol=2e-4)
     assert clipped.clipped.item() == 0
 
