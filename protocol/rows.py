@@ -183,7 +183,8 @@ def _to_float32(numbers: Array, cells: _Cells) -> Array:
             raise cells.refuse(inexact, "is a whole number too large for float32", hint)
     with np.errstate(over="ignore"):
         values = numbers.astype(np.float32, copy=False)
-    if numbers.dtype == np.float64 and not all_finite(values.ravel(order="K")):
+    # Whatever the order of its bytes, which equality of dtypes would ask for.
+    if numbers.dtype.kind == "f" and numbers.dtype.itemsize > 4 and not all_finite(values.ravel(order="K")):
         raise cells.refuse(~np.isfinite(values), "is too large for float32", "Scale the column down.")
     return values
 

@@ -86,6 +86,8 @@ def test_checking_twice_changes_nothing() -> None:
         ("height", [math.inf, 2.0, -math.inf], 1, 1, "inf is not a finite number"),
         ("height", ["inf", "2", "3"], 1, 0, "'inf' is not a finite number"),
         ("height", [1e39, 2.0, 3.0], 1, 0, "is too large for float32"),
+        ("height", np.array([1.0, -1e39, 3.0], ">f8"), 2, 0, "is too large for float32"),
+        ("height", np.array([1.0, 2.0, math.nan], ">f4"), 3, 0, "nan is not a finite number"),
         ("age", [2**24 + 1, 1, 1], 1, 0, "whole number too large for float32"),
         ("age", [30, 251, -1], 3, 0, "-1 is too low; the schema expects float32 from 0 to 250"),
         ("age", [30, 251, 260], 2, 1, "251 is too high; the schema expects float32 from 0 to 250"),
