@@ -1,0 +1,260 @@
+"""A coordinator that lies: the real application on a loopback port, its own key in the hands of somebody who rewrites
+what it says; and real devices in processes of their own.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from sdk_kit import RESEARCHER, clean_environment, rows, save_rows
+
+from coterie.client_sdk.control.client import ControlClient
+from coterie.client_sdk.control.submission import Submission, send
+from coterie.protocol.device import Task
+from coterie.server.app import create_app
+from coterie.server.coordinator import Coordinator
+from coterie.server.settings import Settings
+
+PATIENCE_S = 60.0
+TaskLie = Callable[[Task], Task]
+AnswerLie = Callable[[str, dict[str, Any]], dict[str, Any]]
+
+
+def _honest_task(task: Task) -> Task:
+    return task
+
+
+def _honest_answer(path: str, answer: dict[str, Any]) -> dict[str, Any]:
+    return answer
+
+
+@dataclass
+class Liar:
+    """Between the application and its devices. task: what becomes of each task before it is signed again. answer: of
+    any JSON that a device is answered, by the path that it asked. heard: (path, body) of each request of a device.
+    """
+
+    app: Any
+    task: TaskLie = _honest_task
+    answer: AnswerLie = _honest_answer
+    heard: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or not path.startswith("/v1/device/"):
+            await self.app(scope, receive, send)
+            return
+        said, body, start = bytearray(), bytearray(), dict[str, Any]()
+
+        async def listen() -> Any:
+            message = await receive()
+            said.extend(message.get("body", b""))
+            return message
+
+        async def answered(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                start.update(message)
+                return
+            body.extend(message.get("body", b""))
+            if message.get("more_body"):
+                return
+            told = self._told(path, bytes(body)) if start["status"] == 200 else bytes(body)
+            headers = [(name, value) for name, value in start["headers"] if name != b"content-length"]
+            await send({**start, "headers": [*headers, (b"content-length", str(len(told)).encode())]})
+            await send({"type": "http.response.body", "body": told})
+
+        await self.app(scope, listen, answered)
+        self.heard.append((path, bytes(said)))
+
+    def _told(self, path: str, body: bytes) -> bytes:
+        try:
+            read = json.loads(body)
+        except ValueError:
+            return body
+        if not isinstance(read, dict):
+            return body
+        answer = cast(dict[str, Any], read)
+        if path == "/v1/device/check-in" and answer.get("task"):
+            coordinator: Coordinator = self.app.state.coordinator
+            wanted = self.task(Task.model_validate(answer["task"]))
+            answer["task"] = wanted.signed(coordinator.key).model_dump(mode="json", exclude_unset=True)
+        return json.dumps(self.answer(path, answer)).encode()
+
+
+@dataclass
+class Lying:
+    """A lying coordinator that runs. liar: its lies may be changed while it runs."""
+
+    url: str
+    admin: str
+    folder: Path
+    liar: Liar
+
+    def control(self) -> ControlClient:
+        """Its administrator's client, for one event loop."""
+        return ControlClient(self.url, token=self.admin)
+
+    def submit(self, wanted: Any, **changes: Any) -> tuple[str, str]:
+        """Start an experiment: its id, and a token with which devices join its population."""
+
+        async def inside() -> tuple[str, str]:
+            control = self.control()
+            try:
+                view = await send(control, Submission(experiment=wanted, key=RESEARCHER, **changes))
+                token = await control.enrolment_token(view.population)
+                return view.id, token.token
+            finally:
+                await control.close()
+
+        return asyncio.run(inside())
+
+    def bodies(self, part: str) -> list[bytes]:
+        """What devices sent to paths with this part."""
+        return [body for path, body in list(self.liar.heard) if part in path]
+
+
+@contextmanager
+def lying_coordinator(
+    folder: Path, *, task: TaskLie = _honest_task, answer: AnswerLie = _honest_answer, **settings: Any
+) -> Generator[Lying, None, None]:
+    """Serve from a thread of this process, on a port of the system's choice, and stop at the end."""
+    waits: dict[str, Any] = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "heartbeat_s": 0.2, "log_level": "error"}
+    chosen = Settings(folder=folder / "server", **{**waits, **settings})
+    app = create_app(chosen)
+    liar = Liar(app, task, answer)
+    up, servers = threading.Event(), list[uvicorn.Server]()
+
+    async def serve() -> None:
+        config = uvicorn.Config(liar, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="off")
+        config.timeout_graceful_shutdown = 1
+        server = uvicorn.Server(config)
+        servers.append(server)
+
+        async def tell() -> None:
+            while not server.started:
+                await asyncio.sleep(0.01)
+            up.set()
+
+        async with app.router.lifespan_context(app), asyncio.TaskGroup() as group:
+            group.create_task(tell())
+            await server.serve()
+            app.state.coordinator.hang_up()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    if not up.wait(PATIENCE_S):
+        raise TimeoutError("The lying coordinator did not start.")
+    try:
+        port = servers[0].servers[0].sockets[0].getsockname()[1]
+        admin = (chosen.folder / "admin.token").read_text().strip()
+        yield Lying(f"http://127.0.0.1:{port}", admin, chosen.folder, liar)
+    finally:
+        servers[0].should_exit = True
+        thread.join(PATIENCE_S)
+
+
+_DEVICE = """
+import asyncio, json, sys
+from pathlib import Path
+
+import numpy as np
+
+from coterie.client_sdk.device.agent import Agent
+from coterie.client_sdk.device.backoff import Backoff
+from coterie.client_sdk.device.policy_file import read_policy
+from coterie.client_sdk.device.settings import AgentSettings
+
+async def main(url, token, folder, data, policy, wanted):
+    stop = {"refused", "uploaded", "attempt"}
+    seen = []
+    done = asyncio.Event()
+    def told(event):
+        print(json.dumps(dict(event), default=str), flush=True)
+        if event["event"] in stop:
+            seen.append(event)
+            if len(seen) >= wanted:
+                loop.call_soon_threadsafe(done.set)
+    loop = asyncio.get_running_loop()
+    settings = AgentSettings(
+        url=url, data=dict(np.load(data)), folder=Path(folder), token=token, backoff=Backoff(base_s=0.05, cap_s=0.2),
+        on_event=told, **({"policy": read_policy(Path(policy))} if policy else {}),
+    )
+    agent = Agent(settings)
+    running = asyncio.ensure_future(agent.run(rounds=1000))
+    waiting = asyncio.ensure_future(done.wait())
+    await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+    if running.done() and running.exception():
+        print(json.dumps({"event": "ended", "message": str(running.exception())}), flush=True)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await agent.close()
+
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5], int(sys.argv[6])))
+"""
+
+
+@dataclass
+class DeviceProcess:
+    """A device in a process of its own, which ends after so many tasks are refused, uploaded or summed."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+
+    def events(self, seconds: float = PATIENCE_S) -> list[dict[str, Any]]:
+        """All that it told, when it has ended; it is ended by its own process id after so many seconds."""
+        try:
+            out, _ = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            out, _ = self.process.communicate()
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+@contextmanager
+def devices(
+    lying: Lying,
+    token: str,
+    folder: Path,
+    *,
+    count: int = 1,
+    policy: str = "",
+    wanted: int = 1,
+    data: Sequence[Mapping[str, Any]] | None = None,
+    names: Sequence[str] | None = None,
+) -> Generator[list[DeviceProcess], None, None]:
+    """So many real devices. policy: the text of their policy file. wanted: how many tasks each sees through. data: the
+    rows of each. names: of their folders below ``folder``, which may be those of devices before.
+    """
+    running: list[DeviceProcess] = []
+    try:
+        for number in range(count):
+            own = folder / (names[number] if names else f"device-{number}")
+            own.mkdir(parents=True, exist_ok=True)
+            held = save_rows(own / "rows.npz", rows(40, number) if data is None else data[number])
+            file = own / "policy.toml"
+            file.write_text(policy)
+            command = [sys.executable, "-c", _DEVICE, lying.url, token, str(own / "state"), str(held)]
+            command += [str(file) if policy else "", str(wanted)]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment())
+            running.append(DeviceProcess(process, own / "state"))
+        yield running
+    finally:
+        for device in running:
+            if device.process.poll() is None:
+                device.process.kill()
+                device.process.wait(PATIENCE_S)
+            if device.process.stdout is not None:
+                device.process.stdout.close()
+
+
+def refusals(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The codes with which a device refused tasks."""
+    return [str(event["code"]) for event in events if event["event"] == "refused"]
