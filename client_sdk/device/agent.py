@@ -183,7 +183,8 @@ class Agent:
                 return nothing(membership)
             task = answer.task
         try:
-            prepared = await prepare(task, membership, self.settings.policy, self._blobs)
+            key = "" if in_flight is None else runner.key(in_flight.number)
+            prepared = await prepare(task, membership, self.settings.policy, self._blobs, runner.ledger, key=key)
             client_state = self.store.client_state(task.experiment)
             trainer = runner.chosen_trainer()
             try:

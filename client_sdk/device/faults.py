@@ -47,10 +47,15 @@ SECURE_POINTS: Final[Mapping[str, str]] = {
 }
 """The points of a task under secure aggregation, beside those of every task."""
 
+PRIVATE_POINTS: Final[Mapping[str, str]] = {
+    "charged": "what the update costs is on record, the update exists in memory only",
+}
+"""The points of a task that promises differential privacy, beside those of every task."""
+
 
 @final
 class Faults(FaultHook):
     """The points of a device."""
 
-    points: ClassVar[Mapping[str, str]] = {**POINTS, **SECURE_POINTS}
+    points: ClassVar[Mapping[str, str]] = {**POINTS, **SECURE_POINTS, **PRIVATE_POINTS}
     variable = VARIABLE

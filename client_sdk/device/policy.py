@@ -3,13 +3,16 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, get_args
 
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import PlanLimits
 from coterie.aggregation.plan.graph import GraphManifest
+from coterie.client_sdk.device.promise import check_promise
 from coterie.errors import ConfigurationError, PolicyRefused
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
+from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import SecureMode
 
@@ -41,9 +44,11 @@ class DevicePolicy:
     of clients that may side with the coordinator without its learning anything but the sum. modes: of secure
     aggregation that are good enough.
 
-    max_epsilon, max_delta: take only tasks of experiments that promise differential privacy at least this strong;
-    without max_epsilon none is asked for. units: whose presence that promise may hide. trusts: who may have to be
-    trusted for it. provider: where training runs: "cpu", "auto" for whichever execution provider makes a step soonest,
+    max_epsilon, max_delta: take only tasks of experiments that promise differential privacy, and release no more than
+    this by everything that the device ever takes part in, by its own record (`coterie.client_sdk.device.spending`);
+    without max_epsilon none is asked for. ledger: the file of that record, which several clients may share; None for
+    one in the device's folder. units: whose presence a promise may hide. trusts: who may have to be trusted for it.
+    provider: where training runs: "cpu", "auto" for whichever execution provider makes a step soonest,
     or the name of one; never one that has not computed every recipe and the plan's first step as the CPU does. source:
     the file that says all this, for refusals.
 
@@ -70,6 +75,7 @@ class DevicePolicy:
     max_delta: float = 1e-5
     units: frozenset[str] = frozenset(ALL_UNITS)
     trusts: frozenset[str] = frozenset(ALL_TRUSTED)
+    ledger: Path | None = None
     provider: str = "cpu"
     source: PolicySource | None = field(default=None, compare=False, repr=False)
 
@@ -174,19 +180,24 @@ class DevicePolicy:
             )
 
     def _check_promise(self, task: Task) -> None:
-        """Hold the experiment's differential privacy, or its absence, to this policy."""
-        if self.max_epsilon is None:
-            return
+        """Hold the experiment's differential privacy, or its absence, to this policy, and the task to its promise."""
         promise = task.privacy
         if promise is None:
+            if self.max_epsilon is None:
+                return
             raise PolicyRefused(
                 f"The experiment promises no differential privacy; {self.where('max_epsilon')} asks for an epsilon of"
                 f" at most {self.max_epsilon:g}.",
                 hint="The researcher can add it: Experiment(privacy=...).",
                 code="privacy_missing",
             )
+        if self.max_epsilon is not None:
+            self._check_strength(promise, self.max_epsilon)
+        check_promise(task, promise)
+
+    def _check_strength(self, promise: PrivacyTerms, max_epsilon: float) -> None:
         bounds = (
-            ("epsilon", promise.epsilon, self.max_epsilon, "max_epsilon"),
+            ("epsilon", promise.epsilon, max_epsilon, "max_epsilon"),
             ("delta", promise.delta, self.max_delta, "max_delta"),
         )
         for what, found, most, name in bounds:
@@ -205,10 +216,6 @@ class DevicePolicy:
                     hint="The researcher can choose another kind of differential privacy.",
                     code="privacy_too_weak",
                 )
-        # The accounting is loaded by those who ask for privacy only.
-        from coterie.client_sdk.device.promise import check_noise
-
-        check_noise(task, promise)
 
     def check_plan(self, plan: Plan) -> None:
         """Raise PolicyRefused when the plan's tensors need more memory than this device gives."""

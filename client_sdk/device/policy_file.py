@@ -85,6 +85,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "max_delta": Rule("a number between 0 and 1, without quotes, as in 1e-5", lambda value: _number(value, below=1.0)),
     "units": _choice(ALL_UNITS),
     "trusts": _choice(ALL_TRUSTED),
+    "ledger": Rule(
+        'the path of a file in quotes, as in "/var/lib/coterie/ledger.db"',
+        lambda value: Path(value) if isinstance(value, str) and value.strip() else None,
+    ),
     "signers": Rule(
         "a list of one or more public keys of 64 hexadecimal digits in small letters; leave the line out to trust the"
         " population's signers as they were when this device joined",
@@ -136,7 +140,7 @@ def read_policy(path: Path) -> DevicePolicy:
     if not isinstance(plan, dict):
         raise _error(path, lines.get("plan"), "plan is a table, not a value", "Write [plan] and its names below it.")
     values = _values(path, document, RULES, lines, "")
-    for name in ("max_delta", "units", "trusts"):
+    for name in ("max_delta", "units", "trusts", "ledger"):
         if name in values and "max_epsilon" not in values:
             raise _error(
                 path,
@@ -144,6 +148,8 @@ def read_policy(path: Path) -> DevicePolicy:
                 f"{name} has no effect without max_epsilon",
                 "Add max_epsilon, for example: max_epsilon = 8.0",
             )
+    if "ledger" in values:
+        values["ledger"] = path.absolute().parent / values["ledger"]
     limits = _values(path, cast(dict[str, object], plan), PLAN_RULES, lines, "plan.")
     base = DevicePolicy()
     graph_bytes = limits.pop("graph_bytes", base.plan.graph.graph_bytes)

@@ -1,69 +1,142 @@
-"""Whether the noise that a signed task makes clients add can keep the privacy that the task promises.
+"""Whether what a signed task asks for can keep the privacy that it promises, and what it costs by this device's own
+account.
 
-A device cannot see what others add. It can compute, from the terms it is told to follow itself, what one sum under them
-costs: more than the promise for all rounds, and the promise is false, whoever signed it.
+Nothing here counts on the coordinator's word. The noise of the device itself and of a cohort follows from the terms
+that the task makes clients follow, the noise of private steps from the plan that the device runs. Only a promise that
+trusts the coordinator is taken as it stands: its noise is added where no device can look.
 """
 
-from coterie.errors import ArgumentValueError, PolicyRefused
+from coterie.aggregation.plan.manifest import DELTA, Manifest
+from coterie.aggregation.private.local_noise import level_of
+from coterie.errors import ArgumentValueError, ExperimentError, PolicyRefused
 from coterie.privacy.dp import distributed
 from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.events import Approximate, Event, SampledGaussian
+from coterie.privacy.dp.rounds import whole_cost
 from coterie.privacy.secagg.parameters import share_of
-from coterie.protocol.claims import PrivacyTerms
+from coterie.protocol.claims import LocalTerms, PrivacyTerms
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import SecureTerms
+from coterie.protocol.secure_sections import COUNTS
 
 # A calibrated price comes out a little below what was asked for.
 _ROUNDING = 1 + 1e-6
 HINT = "Ask the experiment's researcher, or the coordinator's operator, what the noise is meant to be."
+_NOISED_VECTOR = ((COUNTS, "exact"), (DELTA, "noised"))
+"""All that leaves a device whose noise hides in a cohort's: names and encodings of the masked vector's sections."""
 
 
-def check_noise(task: Task, promise: PrivacyTerms) -> None:
-    """Raise PolicyRefused (``privacy_unkept``) where a promise that rests on noise of devices cannot hold.
+def check_promise(task: Task, promise: PrivacyTerms) -> None:
+    """Hold a task to its promise, as far as its own terms tell; what its plan tells comes with `events_of`.
 
-    A promise that rests on the device alone needs noise of its own, which costs no more in one upload than is promised
-    for all. The noise of a cohort counts on the shares of at most the fewest clients that a sum may have, less those
-    that may side with the coordinator; and what one round costs by the closed form for concentrated noise (Rényi) stays
-    below what all rounds together may cost.
+    - Nothing noises what an evaluation measures, so no promise covers one.
+    - A promise that rests on the device alone needs noise of its own, which costs no more in one upload than is
+      promised for all.
+    - The noise of a cohort is on the change of the weights, and beside that only the fixed counts leave the device. It
+      counts on the shares of at most the fewest clients that a sum may have, less those that may side with the
+      coordinator, and on the mode in which no coordinator can split the cohort. One round costs no more than all may.
+
+    Raises errors.PolicyRefused (``privacy_unkept``).
     """
-    if promise.trusts == "device" and promise.unit == "user" and task.kind == "train":
-        _check_own(task, promise)
-    if promise.trusts != "cohort":
-        return
-    terms = task.secure
-    if terms is None or terms.noise is None:
-        raise _unkept("rests on noise that clients add, and the task lets them add none")
+    if task.kind != "train":
+        raise _unkept("covers training, and nothing noises what an evaluation measures")
+    if not 0 < promise.delta < 1:
+        raise _unkept(f"has the delta {promise.delta:g}, and no account of noise is made at that")
+    if promise.trusts == "device" and promise.unit == "user":
+        _check_own(_local_terms(task), promise)
+    if promise.trusts == "cohort":
+        _check_shared(_secure_terms(task), promise)
+
+
+def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[Event, ...]:
+    """What the task's own noise costs, in a task that `check_promise` has passed; the whole claim where that trusts
+    the coordinator.
+
+    manifest: of the task's plan. Raises errors.PolicyRefused (``privacy_unkept``) for a promise to hide rows that rests
+    on a plan without noise in its steps.
+    """
+    if promise.unit == "example":
+        return _of_rows(manifest)
+    match promise.trusts:
+        case "device":
+            return _of_upload(_local_terms(task))
+        case "cohort":
+            return (_of_a_sum(_secure_terms(task)),)
+        case "coordinator":
+            return (Approximate(promise.epsilon, promise.delta),)
+
+
+def _check_own(local: LocalTerms, promise: PrivacyTerms) -> None:
+    if local.epsilon > promise.epsilon * _ROUNDING or local.delta > promise.delta * _ROUNDING:
+        raise _unkept(
+            f"is epsilon {promise.epsilon:g} at delta {promise.delta:g} for all rounds, and one upload alone is made "
+            f"for {local.epsilon:g} at {local.delta:g}"
+        )
+    _of_upload(local)
+
+
+def _check_shared(terms: SecureTerms, promise: PrivacyTerms) -> None:
+    if terms.mode != "consistent":
+        raise _unkept(
+            f"rests on a cohort that a coordinator cannot split, and the task is in the mode {terms.mode!r}, in which "
+            "it can"
+        )
+    found = tuple((section.name, section.encoding) for section in terms.sections)
+    if terms.noise is None or found != _NOISED_VECTOR:
+        named = ", ".join(f"{name} {encoding}" for name, encoding in found[:4])
+        raise _unkept(
+            "rests on noise that clients add to the change of the weights, with nothing beside it but the counts, and "
+            f"the task lets them send: {named}" + ("" if terms.noise else ", without noise")
+        )
     corrupt = share_of(terms.corrupt, terms.max_clients)
     if terms.noise.contributors > max(terms.min_clients - corrupt, 1):
         raise _unkept(
             f"counts on the noise of {terms.noise.contributors} clients, and a sum may be of {terms.min_clients}, of "
             f"whom {corrupt} may tell theirs"
         )
-    cost = _cost_of_a_round(terms, promise.delta)
+    cost = spent([_of_a_sum(terms)], promise.delta, accountant="rdp").epsilon
     if cost > promise.epsilon:
         raise _unkept(f"is epsilon {promise.epsilon:g} for all rounds, and one round alone costs {cost:.3g}")
 
 
-def _check_own(task: Task, promise: PrivacyTerms) -> None:
-    """The noise that this device is to add by itself."""
+def _local_terms(task: Task) -> LocalTerms:
     if task.local is None:
         raise _unkept("rests on noise that this device adds by itself, and the task lets it add none")
-    if task.local.epsilon > promise.epsilon * _ROUNDING or task.local.delta > promise.delta * _ROUNDING:
-        raise _unkept(
-            f"is epsilon {promise.epsilon:g} at delta {promise.delta:g} for all rounds, and one upload alone is made "
-            f"for {task.local.epsilon:g} at {task.local.delta:g}"
-        )
+    return task.local
 
 
-def _cost_of_a_round(terms: SecureTerms, delta: float) -> float:
-    """The epsilon of one sum at this delta."""
-    noised = [section for section in terms.sections if section.encoding == "noised"]
-    if terms.noise is None or len(noised) != 1 or not 0 < delta < 1:
-        raise _unkept("is about one noised vector and a delta above 0, and the task has something else")
+def _secure_terms(task: Task) -> SecureTerms:
+    if task.secure is None:
+        raise _unkept("rests on noise that clients add together, and the task is without secure aggregation")
+    return task.secure
+
+
+def _of_rows(manifest: Manifest) -> tuple[Event, ...]:
+    """One training by steps that the plan noises."""
+    draws, private = manifest.training.draws(), manifest.training.private
+    if draws is None or private is None:
+        raise _unkept("is about single rows, and the plan's steps neither clip nor noise them")
+    fails = (Approximate(0.0, draws.failure),) if draws.failure else ()
+    return (SampledGaussian(private.noise_multiplier, draws.rate, draws.steps), *fails)
+
+
+def _of_upload(local: LocalTerms) -> tuple[Event, ...]:
+    """One upload that the device noises by itself."""
     try:
-        made = distributed.Terms.of(terms.noise, noised[0].bits, noised[0].values)
+        return whole_cost(level_of(local), 1, cohort=1)
+    except ExperimentError as error:
+        raise _unkept(f"rests on noise that cannot be made: {error.message}") from error
+
+
+def _of_a_sum(terms: SecureTerms) -> Event:
+    """One sum that a cohort noises together."""
+    section = terms.sections[-1]
+    if terms.noise is None:
+        raise _unkept("rests on noise that clients add together, and the task lets them add none")
+    try:
+        return distributed.event(distributed.Terms.of(terms.noise, section.bits, section.values))
     except ArgumentValueError as error:
         raise _unkept(f"rests on noise that cannot be made: {error.message}") from error
-    return spent([distributed.event(made)], delta, accountant="rdp").epsilon
 
 
 def _unkept(why: str) -> PolicyRefused:

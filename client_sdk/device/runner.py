@@ -12,6 +12,8 @@ from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.secure import Emit, SecureCourier
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
+from coterie.client_sdk.device.spending import FILE as LEDGER
+from coterie.client_sdk.device.spending import PrivacyLedger
 from coterie.client_sdk.device.store import InFlight, Store
 from coterie.client_sdk.device.trainers.base import Stopped, Trainer
 from coterie.client_sdk.device.upload import upload
@@ -62,9 +64,11 @@ class Runner:
     trainer: Trainer | None
     providers: "DeviceProviders | None" = field(default=None, init=False)
     courier: SecureCourier = field(init=False)
+    ledger: PrivacyLedger = field(init=False)
     failures: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self.ledger = PrivacyLedger(self.settings.policy.ledger or self.store.folder / LEDGER)
         self.courier = SecureCourier(
             device=self.membership.device_id,
             floor=self.settings.policy.min_cohort,
@@ -85,9 +89,11 @@ class Runner:
             check_assignment(task, self.membership, self.settings.policy)
             update: bytes | None = None
             if in_flight.state == "leased":
-                finished = await self._produce(task, phase)
+                finished = await self._produce(task, self.key(in_flight.number), phase)
                 self._keep(task, finished)
                 update = finished.update
+            elif task.privacy is not None:
+                self._check_written_down(in_flight.number)
             phase[0] = _SENDING
             if task.secure is not None:
                 await self._aggregate_securely(task)
@@ -123,11 +129,12 @@ class Runner:
         self.failures = 0
         return True
 
-    async def _produce(self, task: Task, phase: list[str]) -> Finished:
+    async def _produce(self, task: Task, key: str, phase: list[str]) -> Finished:
         def at(name: str) -> None:
             phase[0] = name
 
-        prepared = await prepare(task, self.membership, self.settings.policy, self.blobs, at=at)
+        policy = self.settings.policy
+        prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=at)
         self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
         self.faults.reach("downloaded")
         at("training" if task.kind == "train" else "evaluating")
@@ -167,6 +174,9 @@ class Runner:
             **({"loss": finished.metrics["loss"]} if "loss" in finished.metrics else {}),
         )
         self.faults.reach("trained")
+        if prepared.release is not None:
+            await asyncio.to_thread(self.ledger.charge, prepared.release, self.settings.policy)
+            self.faults.reach("charged")
         return finished
 
     def _keep(self, task: Task, finished: Finished) -> None:
@@ -185,6 +195,19 @@ class Runner:
             steps=finished.steps,
         )
         self.faults.reach("stored")
+
+    def key(self, number: int) -> str:
+        """Of a task in the record of what this device has released."""
+        return f"{self.store.key.public}/{number}"
+
+    def _check_written_down(self, number: int) -> None:
+        """Raise PolicyRefused (``privacy_unrecorded``) for a finished task whose cost is no longer on record."""
+        if not self.ledger.holds(self.key(number)):
+            raise PolicyRefused(
+                "This device's record of what it has released lacks the finished task, so it is not sent.",
+                hint=f"Was {self.ledger.path} removed or replaced? The device goes on with its next task.",
+                code="privacy_unrecorded",
+            )
 
     def _stored_update(self, in_flight: InFlight) -> bytes:
         """The bytes that were stored for the task; no others are ever sent for it."""
@@ -251,7 +274,11 @@ class Runner:
             self.store.acknowledged(task.id, kind=task.kind, outcome=error.reason)
             tell = False
         else:
+            unsent = self.store.in_flight()
             self.store.fail(task.id, f"{error.reason}: {error.message}")
+            # Of an update that was stored to be sent in clear a part may have left.
+            if task.privacy is not None and unsent is not None and unsent.state != "stored":
+                self.ledger.refund(self.key(unsent.number))
         self.summary.failed += 1
         self.emit("refused", task=task.id, code=error.reason, message=error.message, hint=error.hint)
         if not tell:

@@ -121,10 +121,12 @@ class HistoryEntry:
 class InFlight:
     """A task that is not over for this device.
 
-    message: the signed task as JSON text. sha256 and size are of the finished update once ``state`` is stored.
+    number: of this device's own count of tasks, never given twice. message: the signed task as JSON text. sha256 and
+    size are of the finished update once ``state`` is stored.
     """
 
     task: str
+    number: int
     state: str
     message: str
     sha256: str
@@ -192,13 +194,15 @@ class Store:
     def in_flight(self) -> InFlight | None:
         """The oldest task that is not over, which is what a device that was killed resumes."""
         row = self._database.execute(
-            "SELECT id, state, message, sha256, size, weight FROM tasks"
+            "SELECT id, state, message, sha256, size, weight, rowid FROM tasks"
             " WHERE state IN ('leased', 'stored', 'attempt') ORDER BY rowid LIMIT 1"
         ).fetchone()
         return (
             None
             if row is None
-            else InFlight(task=row[0], state=row[1], message=row[2], sha256=row[3], size=row[4], weight=row[5])
+            else InFlight(
+                task=row[0], number=row[6], state=row[1], message=row[2], sha256=row[3], size=row[4], weight=row[5]
+            )
         )
 
     def write_update(self, task: str, update: bytes, client_state: Mapping[str, NDArray[np.float32]]) -> None:

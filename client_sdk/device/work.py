@@ -19,7 +19,7 @@ from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.private_rows import check_private_rows
+from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import PlanRefused, PolicyRefused
 from coterie.privacy.dp.noise.source import Source
@@ -38,12 +38,13 @@ from coterie.protocol.update import Encoded, encode_update, of_plan, read_update
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A task whose plan and tensors are here and checked."""
+    """A task whose plan and tensors are here and checked. release: what doing it costs; None without a promise."""
 
     task: Task
     plan: Plan
     weights: Tensors
     frozen: Tensors
+    release: Release | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +77,21 @@ class Phase(Protocol):
 
 
 async def prepare(
-    task: Task, membership: Membership, policy: DevicePolicy, blobs: BlobCache, *, at: Phase = lambda phase: None
+    task: Task,
+    membership: Membership,
+    policy: DevicePolicy,
+    blobs: BlobCache,
+    ledger: PrivacyLedger,
+    *,
+    key: str,
+    at: Phase = lambda phase: None,
 ) -> Prepared:
     """Download and check everything that a task names.
 
+    key: under which the task stands in the ledger, if it does already.
     Guarantees: the coordinator pinned at enrolment signed this very task for this device; an allowed key signed the
     plan; every byte has the digest that the plan or the task names; the plan is for the population's schema and within
-    the policy.
+    the policy; and what the task releases is within its promise and the owner's limit, by the device's own record.
     Raises Unauthenticated, PlanRefused, PolicyRefused, TensorFileError, RemoteError.
     """
     at("checking")
@@ -106,13 +115,22 @@ async def prepare(
     )
     _check_schema(plan, membership)
     policy.check_plan(plan)
-    await asyncio.to_thread(check_private_rows, task, plan.manifest)
+    release = Release.of(
+        task,
+        plan.manifest,
+        key=key,
+        coordinator=membership.coordinator_key,
+        population=membership.population,
+    )
+    if release is not None:
+        # The accounting may take a second, which is longer than an event loop should wait.
+        await asyncio.to_thread(ledger.check, release, policy)
     at("downloading")
     weights = await _tensors(blobs, task.model.sha256, task.model.size, plan.manifest.layout, policy)
     frozen: Tensors = {}
     if plan.manifest.frozen is not None:
         frozen = await _tensors(blobs, plan.manifest.frozen.sha256, None, plan.manifest.frozen.layout, policy)
-    return Prepared(task=task, plan=plan, weights=weights, frozen=frozen)
+    return Prepared(task=task, plan=plan, weights=weights, frozen=frozen, release=release)
 
 
 def check_assignment(task: Task, membership: Membership, policy: DevicePolicy) -> None:

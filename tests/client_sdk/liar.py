@@ -23,7 +23,7 @@ from coterie.server.app import create_app
 from coterie.server.coordinator import Coordinator
 from coterie.server.settings import Settings
 
-PATIENCE_S = 60.0
+PATIENCE_S = 40.0
 TaskLie = Callable[[Task], Task]
 AnswerLie = Callable[[str, dict[str, Any]], dict[str, Any]]
 
@@ -180,7 +180,7 @@ async def main(url, token, folder, data, policy, wanted):
         print(json.dumps(dict(event), default=str), flush=True)
         if event["event"] in stop:
             seen.append(event)
-            if len(seen) >= wanted:
+            if len(seen) >= wanted or event["event"] == "refused":
                 loop.call_soon_threadsafe(done.set)
     loop = asyncio.get_running_loop()
     settings = AgentSettings(
@@ -203,7 +203,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5]
 
 @dataclass
 class DeviceProcess:
-    """A device in a process of its own, which ends after so many tasks are refused, uploaded or summed."""
+    """A device in a process of its own, which ends after so many uploads and sums, or at the first task it refuses."""
 
     process: subprocess.Popen[str]
     folder: Path
@@ -230,7 +230,8 @@ def devices(
     data: Sequence[Mapping[str, Any]] | None = None,
     names: Sequence[str] | None = None,
 ) -> Generator[list[DeviceProcess], None, None]:
-    """So many real devices. policy: the text of their policy file. wanted: how many tasks each sees through. data: the
+    """So many real devices. policy: the text of their policy file. wanted: how many uploads
+    and ends of attempts each sees through, unless it refuses a task. data: the
     rows of each. names: of their folders below ``folder``, which may be those of devices before.
     """
     running: list[DeviceProcess] = []

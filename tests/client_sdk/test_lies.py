@@ -1,23 +1,207 @@
-"""A coordinator that lies in its tasks, against real devices: each lie is refused by its code, and nothing leaves."""
+"""A coordinator that lies in its tasks, against real devices: each lie is refused by its code, and nothing leaves that
+the device's policy does not allow, over kills, experiments and populations.
+"""
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from liar import devices, lying_coordinator, refusals
-from sdk_kit import experiment
+import pytest
+from liar import Lying, devices, lying_coordinator, refusals
+from sdk_kit import clean_environment, experiment
 
+from coterie.aggregation.plan.training import training_of
+from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.client_sdk.device.faults import VARIABLE
+from coterie.client_sdk.device.spending import PrivacyLedger
+from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
+from coterie.privacy.dp.rounds import whole_cost
+from coterie.protocol import ids
+from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secagg import SecureTerms
+from coterie.protocol.secure_sections import SecureSection
+
+Events = list[dict[str, Any]]
+
+LOCAL = LocalLevel(mechanism="gaussian", epsilon=1.0, delta=1e-6, clip=0.5)
+ROWS = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=40)
+SHARED = UserLevel(clip=0.5, delta=1e-6, noise_multiplier=8.0, mechanism="discrete_gaussian")
+ALONE = RoundPolicy(rounds=40, cohort=1, weight_cap=1, evaluate_every=0)
+TOGETHER = RoundPolicy(rounds=4, cohort=6, min_updates=5, weight_cap=1, evaluate_every=0)
+TRUSTS_THE_DEVICE = 'max_epsilon = 1.0\ntrusts = ["device"]\n'
+TRUSTS_THE_COHORT = 'max_epsilon = 30.0\ntrusts = ["cohort"]\nrequire_secure_aggregation = true\n'
 
 
-def test_a_lying_coordinator_can_be_played(tmp_path: Path) -> None:
+def left(events: Events) -> list[str]:
+    """Everything of an update that left a device, by the name of its event."""
+    return [event["event"] for event in events if event["event"] in ("uploaded", "sent")]
+
+
+def changed(task: Task, **changes: Any) -> Task:
+    return Task.model_validate({**task.model_dump(mode="json", exclude_unset=True), **changes})
+
+
+def sectioned(*sections: tuple[str, str]) -> Callable[[Task], Task]:
+    """The same task with other sections in the masked vector, all terms of noise as they were."""
+
     def lie(task: Task) -> Task:
-        return task.model_copy(update={"plan": task.plan.model_copy(update={"signer": "0" * 64})})
+        assert task.secure is not None
+        counts, delta = task.secure.sections
+        plain: dict[str, Any] = {"values": delta.values, "bits": 24, "top": 255, "norm": 10.0}
+        summed: dict[str, Any] = {"values": 2, "bits": 32, "top": 1 << 20, "low": -1.0, "step": 2.0**-16}
+        made = [counts]
+        for name, encoding in sections:
+            shape = plain if encoding == "grid" else summed
+            kept = delta.model_dump() if encoding == "noised" else {"name": name, "encoding": encoding, **shape}
+            made.append(SecureSection.model_validate({**kept, "name": name}))
+        secure = SecureTerms.model_validate({**task.secure.model_dump(mode="json"), "sections": made})
+        return changed(task, secure=secure.model_dump(mode="json"))
+
+    return lie
+
+
+SECTIONS = {
+    "the change in clear, the metrics noised": (("delta", "grid"), ("metrics", "noised")),
+    "the change noised, the metrics in clear": (("delta", "noised"), ("metrics", "fixed")),
+    "the change twice": (("delta", "noised"), ("delta", "grid")),
+    "nothing noised": (("delta", "grid"),),
+}
+
+
+@pytest.mark.parametrize("case", SECTIONS)
+def test_noise_of_a_cohort_is_on_the_change_and_nothing_stands_beside_it(tmp_path: Path, case: str) -> None:
+    wanted = experiment("own", rounds=TOGETHER, privacy=SHARED, secure_aggregation=True)
+    with lying_coordinator(tmp_path, task=sectioned(*SECTIONS[case])) as lying:
+        _, token = lying.submit(wanted)
+        with devices(lying, token, tmp_path, policy=TRUSTS_THE_COHORT) as (device,):
+            events = device.events()
+    assert refusals(events) == ["privacy_unkept"]
+    assert not left(events)
+
+
+@pytest.mark.parametrize("privacy", [LOCAL, ROWS], ids=["own noise", "private rows"])
+def test_an_evaluation_is_refused_under_a_promise(tmp_path: Path, privacy: Any) -> None:
+    def lie(task: Task) -> Task:
+        return changed(task, kind="evaluate", local=None)
 
     with lying_coordinator(tmp_path, task=lie) as lying:
-        _, token = lying.submit(experiment("own"))
-        with devices(lying, token, tmp_path) as (device,):
-            assert refusals(device.events()) == ["signer_refused"]
-        lying.liar.task = lambda task: task
-        with devices(lying, token, tmp_path) as (device,):
-            events = device.events()
-    assert refusals(events) == []
-    assert any(event["event"] == "uploaded" for event in events)
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=privacy, holdout=0.2))
+        for name, policy in {
+            "strict": 'max_epsilon = 1000.0\nmax_delta = 0.1\ntrusts = ["device"]\n',
+            "lax": "",
+        }.items():
+            with devices(lying, token, tmp_path, policy=policy, names=[name]) as (device,):
+                events = device.events()
+            assert refusals(events) == ["privacy_unkept"]
+            assert not left(events)
+            assert not lying.bodies("/update")
+
+
+def promising(epsilon: float, **changes: Callable[[Task], Any]) -> Callable[[Task], Task]:
+    """Every task promises the same for all rounds, however many there are."""
+
+    def lie(task: Task) -> Task:
+        assert task.privacy is not None
+        promise = PrivacyTerms.model_validate({**task.privacy.model_dump(), "epsilon": epsilon})
+        return changed(task, privacy=promise.model_dump(), **{name: change(task) for name, change in changes.items()})
+
+    return lie
+
+
+def taken(lying: Lying, token: str, folder: Path, policy: str, wanted: int, **options: Any) -> Events:
+    """What one device tells until it has done or refused so many tasks."""
+    with devices(lying, token, folder, policy=policy, wanted=wanted, **options) as (device,):
+        return device.events()
+
+
+def test_a_promise_for_all_rounds_is_held_by_the_devices_own_record(tmp_path: Path) -> None:
+    with lying_coordinator(tmp_path, task=promising(1.0)) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
+        events = taken(lying, token, tmp_path, 'max_epsilon = 9.0\ntrusts = ["device"]\n', 3)
+    assert (left(events), refusals(events)) == (["uploaded"], ["privacy_unkept"])
+
+
+def test_a_promise_about_rows_does_not_believe_which_round_it_is(tmp_path: Path) -> None:
+    wanted = experiment("own", rounds=ALONE, privacy=ROWS)
+    two = spent(whole_cost(ROWS, 2, cohort=1, draws=training_of(wanted).draws()), ROWS.delta).epsilon
+    with lying_coordinator(tmp_path, task=promising(two, round=lambda task: 1)) as lying:
+        _, token = lying.submit(wanted)
+        events = taken(lying, token, tmp_path, 'max_epsilon = 1000.0\ntrusts = ["device"]\n', 12)
+    assert left(events) == ["uploaded"] * 2
+    assert refusals(events) == ["privacy_unkept"]
+
+
+def test_experiments_that_never_end_are_one_budget(tmp_path: Path) -> None:
+    """Each task names an experiment of its own, so that each promise is kept: the owner's limit is not."""
+    fresh = promising(1.0, experiment=lambda task: ids.new_id(ids.EXPERIMENT))
+    with lying_coordinator(tmp_path, task=fresh) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
+        events = taken(lying, token, tmp_path, 'max_epsilon = 2.0\nmax_delta = 1e-5\ntrusts = ["device"]\n', 6)
+        ledger = PrivacyLedger(tmp_path / "device-0" / "state" / "ledger.db")
+        total = ledger.total(1e-5)
+    assert 2 <= len(left(events)) < 6
+    assert refusals(events) == ["privacy_spent"]
+    assert total.releases == len(left(events))
+    assert total.epsilon <= 2.0
+
+
+def test_claims_of_a_coordinator_add_up_over_experiments(tmp_path: Path) -> None:
+    central = UserLevel(clip=0.5, delta=1e-6, noise_multiplier=8.0)
+    fresh = promising(1.0, experiment=lambda task: ids.new_id(ids.EXPERIMENT))
+    with lying_coordinator(tmp_path, task=fresh) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=central))
+        events = taken(lying, token, tmp_path, "max_epsilon = 3.0\n", 5)
+    assert len(left(events)) == 3
+    assert refusals(events) == ["privacy_spent"]
+
+
+def test_populations_share_one_limit_by_one_ledger(tmp_path: Path) -> None:
+    policy = f'max_epsilon = 1.0\nmax_delta = 1e-6\ntrusts = ["device"]\nledger = "{tmp_path}/shared.db"\n'
+    told: list[Events] = []
+    with ExitStack() as stack:
+        for place in ("one", "two"):
+            lying = stack.enter_context(lying_coordinator(tmp_path / place, task=promising(1.0)))
+            _, token = lying.submit(experiment(place, rounds=ALONE, privacy=LOCAL))
+            told.append(taken(lying, token, tmp_path / place, policy, 1))
+    first, second = told
+    assert (left(first), refusals(first)) == (["uploaded"], [])
+    assert (left(second), refusals(second)) == ([], ["privacy_spent"])
+
+
+@pytest.mark.parametrize("point", ["trained", "charged", "written", "stored", "uploading", "uploaded"])
+def test_a_kill_neither_forgets_a_release_nor_counts_it_twice(
+    tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = 'max_epsilon = 2.0\nmax_delta = 1e-5\ntrusts = ["device"]\n'
+    ledger = PrivacyLedger(tmp_path / "device-0" / "state" / "ledger.db")
+    with lying_coordinator(tmp_path, task=promising(1.0)) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
+        with monkeypatch.context() as patched:
+            patched.setattr("liar.clean_environment", lambda: clean_environment(**{VARIABLE: f"{point}:1"}))
+            taken(lying, token, tmp_path, policy, 1)
+        before = ledger.total(1e-5).releases
+        events = taken(lying, token, tmp_path, policy, 3)
+    assert before == (0 if point == "trained" else 1)
+    assert ledger.total(1e-5).releases == 1
+    assert left(events).count("uploaded") <= 1
+    assert refusals(events) == ["privacy_unkept"]
+
+
+def test_an_attempt_that_fails_before_anything_leaves_costs_nothing(tmp_path: Path) -> None:
+    def weaker(path: str, answer: dict[str, Any]) -> dict[str, Any]:
+        return {**answer, "threshold": answer["threshold"] - 1} if path.endswith("/secure/roster") else answer
+
+    few = TOGETHER.model_copy(update={"cohort": 3, "min_updates": 3})
+    consistent = SecureAggregation(mode="consistent")
+    wanted = experiment("own", rounds=few, privacy=SHARED, secure_aggregation=consistent)
+    with lying_coordinator(tmp_path, answer=weaker) as lying:
+        _, token = lying.submit(wanted)
+        with devices(lying, token, tmp_path, count=3, policy=TRUSTS_THE_COHORT + "min_cohort = 3\n") as running:
+            told = [device.events() for device in running]
+    assert [refusals(events) for events in told] == [["secagg_weakened"]] * 3
+    for number in range(3):
+        assert PrivacyLedger(tmp_path / f"device-{number}" / "state" / "ledger.db").total(1e-5).releases == 0

@@ -8,7 +8,7 @@ import pytest
 from sdk_kit import Lab, assert_two_noised_rounds, experiment, run
 
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.promise import check_noise
+from coterie.client_sdk.device.promise import check_promise
 from coterie.errors import PolicyRefused
 from coterie.privacy.dp.privacy import LocalLevel
 from coterie.protocol.claims import LocalTerms, PrivacyTerms
@@ -47,13 +47,19 @@ PROMISE = PrivacyTerms(unit="user", epsilon=20.0, delta=1e-5, mechanism="gaussia
 
 
 def test_a_promise_that_rests_on_the_device_needs_noise_of_its_own() -> None:
-    check_noise(task(), PROMISE)
-    check_noise(task(kind="evaluate", local=None), PROMISE)
+    check_promise(task(), PROMISE)
     for wrong in (None, local(epsilon=20.1), local(delta=1e-4)):
         with pytest.raises(PolicyRefused) as refused:
-            check_noise(task(local=wrong), PROMISE)
+            check_promise(task(local=wrong), PROMISE)
+        assert refused.value.reason == "privacy_unkept"
+
+
+def test_no_promise_covers_an_evaluation() -> None:
+    for local_terms in (None, local()):
+        with pytest.raises(PolicyRefused, match="nothing noises what an evaluation measures") as refused:
+            check_promise(task(kind="evaluate", local=local_terms), PROMISE)
         assert refused.value.reason == "privacy_unkept"
 
 
 def test_a_price_that_was_calibrated_to_the_last_digit_is_taken() -> None:
-    check_noise(task(local=local(epsilon=np.nextafter(20.0, 21.0).item())), PROMISE)
+    check_promise(task(local=local(epsilon=np.nextafter(20.0, 21.0).item())), PROMISE)

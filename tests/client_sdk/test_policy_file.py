@@ -19,7 +19,7 @@ require_secure_aggregation = true
 min_cohort = 20
 min_corrupt = 0.2
 modes = ["consistent"]
-max_epsilon = 8          # of a whole experiment
+max_epsilon = 8          # over everything
 max_delta = 1e-6
 units = ["user"]
 trusts = ["device", "cohort"]
@@ -34,6 +34,7 @@ max_weight = 500
 max_steps = 70
 reveal_data = true
 provider = "openvino"
+ledger = "books/ledger.db"
 
 [plan]
 manifest_bytes = 1000
@@ -61,6 +62,9 @@ def test_every_line_reaches_the_policy(write: Callable[[str], Path]) -> None:
     assert policy.units == {"user"} and policy.trusts == {"device", "cohort"}
     assert (policy.threads, policy.memory_bytes, policy.max_weight, policy.max_steps) == (2, 2**29, 500, 70)
     assert (policy.max_upload_bytes, policy.max_download_bytes, policy.provider) == (1000, 2000, "openvino")
+    # A path in the file is one from the file's folder.
+    assert policy.ledger is not None and policy.ledger.is_absolute()
+    assert policy.ledger.parts[-2:] == ("books", "ledger.db")
     plan = policy.plan
     assert (plan.manifest_bytes, plan.parameters, plan.state, plan.graph.graph_bytes) == (1000, 2000, 3000, 4000)
     # The whole file above states every rule there is.
@@ -117,6 +121,8 @@ MISTAKES = {
     "no number": ("max_epsilon = nan", "a number above 0", ""),
     "quoted budget": ('max_epsilon = "8"', "without quotes, as in 8.0", ""),
     "delta of one": ("max_epsilon = 8.0\nmax_delta = 1.0", "line 2: max_delta must be a number between 0 and 1", ""),
+    "a ledger alone": ('ledger = "l.db"', "line 1: ledger has no effect without max_epsilon", "max_epsilon = 8.0"),
+    "a ledger without a name": ('max_epsilon = 8\nledger = " "', "line 2: ledger must be the path of a file", ""),
     "delta alone": ("max_delta = 1e-5", "line 1: max_delta has no effect without max_epsilon", "max_epsilon = 8.0"),
 }
 

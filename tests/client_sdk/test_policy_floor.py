@@ -104,15 +104,34 @@ def noised(multiplier: float, contributors: int = 5) -> dict[str, Any]:
     delta = SecureSection(
         name="delta", encoding="noised", values=made.padded, bits=made.bits, top=(1 << made.bits) - 1, norm=1.0
     )
-    return {"sections": (SECTIONS[0], delta), "noise": made.message}
+    return {"sections": (SECTIONS[0], delta), "noise": made.message, "mode": "consistent"}
 
 
 UNKEPT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "no noise": ({}, {}, "lets them add none"),
+    "in the clear": ({"plain": True}, {}, "without secure aggregation"),
+    "no noise": ({"mode": "consistent"}, {}, "the task lets them send: counts exact, delta grid, without noise"),
+    "a mode in which the coordinator can split the cohort": (
+        {**noised(4.0), "mode": "semi_honest"},
+        {},
+        "a cohort that a coordinator cannot split",
+    ),
+    "the sum of something beside it": (
+        {**noised(4.0), "sections": (*noised(4.0)["sections"], SECTIONS[1].model_copy(update={"name": "metrics"}))},
+        {},
+        "counts exact, delta noised, metrics grid",
+    ),
+    "noise on something else": (
+        {
+            **noised(4.0),
+            "sections": (SECTIONS[0], noised(4.0)["sections"][1].model_copy(update={"name": "metrics"})),
+        },
+        {},
+        "counts exact, metrics noised",
+    ),
     "too little noise": (noised(0.5), {}, "one round alone costs"),
     "noise of clients that may be missing": (noised(4.0, contributors=7), {}, "counts on the noise of 7 clients"),
     "noise of clients that may tell it": (noised(4.0, contributors=6), {}, "of whom 1 may tell theirs"),
-    "no delta": (noised(4.0), {"delta": 0.0}, "a delta above 0"),
+    "no delta": (noised(4.0), {"delta": 0.0}, "no account of noise is made at that"),
 }
 
 
@@ -123,8 +142,8 @@ def test_a_promise_that_the_tasks_own_noise_cannot_keep_is_refused(case: str) ->
     with pytest.raises(PolicyRefused, match=says) as caught:
         DevicePolicy(max_epsilon=2.0).check_task(wanted, frozenset((SIGNER,)))
     assert caught.value.reason == "privacy_unkept"
-    # Who asks for no privacy is not told that there is too little.
-    assert code_of(DevicePolicy(), wanted) is None
+    # A promise is held to whoever it is made to: a policy need not ask for it.
+    assert code_of(DevicePolicy(), wanted) == "privacy_unkept"
 
 
 def test_a_promise_that_the_noise_can_keep_is_taken() -> None:

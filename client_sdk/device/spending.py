@@ -1,0 +1,279 @@
+"""What this device has released under promises of differential privacy: its own record, which no coordinator can reset.
+
+One SQLite file, ``ledger.db``: a row for every task that was or may have been sent, with what it costs by the device's
+own account (`coterie.client_sdk.device.promise`). Two limits are held, for each task before it is done and again, in
+the transaction that writes its row, before anything of it is stored to be sent:
+
+- **the promise of its experiment**: all that this device has sent in it costs no more than the promise for all rounds;
+- **the owner's limit**: all that this device has sent, in every experiment and population of this file, costs no more
+  than ``max_epsilon`` at ``max_delta``.
+
+A device that is killed in between has the row and sends what it has, or has paid for nothing; never the other way
+round. A row goes again only where it is certain that nothing left. Several clients on one machine may share one file
+(``ledger`` in their policies): whoever writes first counts first.
+"""
+
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.promise import HINT, events_of
+from coterie.errors import ConfigurationError, InputError, PolicyRefused
+from coterie.privacy.dp import loss_distribution
+from coterie.privacy.dp.accounting import Accountant, spent
+from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, event_from_json
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.claims import PrivacyTerms
+from coterie.protocol.device import Task
+from coterie.protocol.files import storage_error
+
+FILE: Final = "ledger.db"
+RENYI_EXCESS: Final = 1.5
+"""Rényi's bound may be this much above the price by loss distributions, at which a coordinator makes its promise and
+which devices need not be able to compute; it is a fifth above it in common cases. The owner's limit knows no excess.
+"""
+_ROUNDING: Final = 1 + 1e-6
+_WAIT_S: Final = 60.0
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS releases (key TEXT PRIMARY KEY, task TEXT NOT NULL, coordinator TEXT NOT NULL,"
+    " population TEXT NOT NULL, experiment TEXT NOT NULL, once INTEGER NOT NULL, events TEXT NOT NULL,"
+    " at REAL NOT NULL)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """What one task releases of this device's rows.
+
+    key: of its row, this device's own, which no coordinator chooses. task: its id. coordinator: the key that signed it.
+    population, experiment: of the task. promise: as the task says it. events: what the release costs. once: whether
+    they are the price of the whole experiment instead, as its coordinator claims it, however many tasks it has.
+    """
+
+    key: str
+    task: str
+    coordinator: str
+    population: str
+    experiment: str
+    promise: PrivacyTerms
+    events: tuple[Event, ...]
+    once: bool
+
+    @staticmethod
+    def of(task: Task, manifest: Manifest, *, key: str, coordinator: str, population: str) -> "Release | None":
+        """What doing the task releases; None for a task without a promise.
+
+        Raises PolicyRefused (``privacy_unkept``) as `events_of` does.
+        """
+        promise = task.privacy
+        if promise is None:
+            return None
+        return Release(
+            key=key,
+            task=task.id,
+            coordinator=coordinator,
+            population=population,
+            experiment=task.experiment,
+            promise=promise,
+            events=events_of(task, promise, manifest),
+            once=promise.unit == "user" and promise.trusts == "coordinator",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """What releases come to together. releases: how many tasks; epsilon: at ``delta``."""
+
+    releases: int
+    epsilon: float
+    delta: float
+
+
+class PrivacyLedger:
+    """The record in ``path``, which is made when the first release is written.
+
+    Raises ConfigurationError (``privacy_ledger``) for a file that is no such record, StorageError when the disk
+    refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def check(self, release: Release, policy: DevicePolicy) -> None:
+        """Raise PolicyRefused (``privacy_unkept``, ``privacy_spent``) for a release that would pass a limit."""
+        if self.path.exists():
+            with self._transaction() as database:
+                _hold(database, release, policy)
+        else:
+            with closing(sqlite3.connect(":memory:")) as database:
+                database.execute(_SCHEMA)
+                _hold(database, release, policy)
+
+    def charge(self, release: Release, policy: DevicePolicy) -> None:
+        """Write a release down, durably, unless it would pass a limit; once, however often.
+
+        Raises as `check` does.
+        """
+        with self._transaction() as database:
+            _hold(database, release, policy)
+            events = canonical_json([event.to_json() for event in release.events]).decode()
+            database.execute(
+                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    release.key,
+                    release.task,
+                    release.coordinator,
+                    release.population,
+                    release.experiment,
+                    int(release.once),
+                    events,
+                    time.time(),
+                ),
+            )
+
+    def refund(self, key: str) -> None:
+        """Strike a release of which nothing has left this device."""
+        if self.path.exists():
+            with self._transaction() as database:
+                database.execute("DELETE FROM releases WHERE key = ?", (key,))
+
+    def holds(self, key: str) -> bool:
+        """Whether a release is written down."""
+        if not self.path.exists():
+            return False
+        with self._transaction() as database:
+            return database.execute("SELECT 1 FROM releases WHERE key = ?", (key,)).fetchone() is not None
+
+    def total(self, delta: float, *, experiment: str | None = None) -> Total:
+        """What all releases, or those of one experiment, come to at a delta."""
+        if not self.path.exists():
+            return Total(releases=0, epsilon=0.0, delta=delta)
+        with self._transaction() as database:
+            rows = [row for row in _rows(database) if experiment in (None, row.experiment)]
+        return Total(releases=len(rows), epsilon=epsilon_of(_events(rows), delta), delta=delta)
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection]:
+        try:
+            if not self.path.exists():
+                os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
+            with closing(sqlite3.connect(self.path, timeout=_WAIT_S, isolation_level=None)) as database:
+                database.execute("PRAGMA synchronous = FULL")
+                database.execute("BEGIN IMMEDIATE")
+                database.execute(_SCHEMA)
+                yield database
+                database.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise storage_error(self.path, OSError(28 if "full" in str(error) else 5, str(error))) from error
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.path, str(error)) from error
+        except OSError as error:
+            raise storage_error(self.path, error) from error
+
+
+def epsilon_of(events: Iterable[Event], delta: float, *, accountant: Accountant = "auto") -> float:
+    """What events of one or of several experiments cost together at a delta; infinite where their own deltas are more.
+
+    Claims of (epsilon, delta) add up, and so do they and whatever the rest costs at what they leave of delta.
+    """
+    every = tuple(events)
+    claims = [event for event in every if isinstance(event, Approximate) and event.epsilon]
+    rest = [event for event in every if not (isinstance(event, Approximate) and event.epsilon)]
+    epsilon = sum(event.epsilon * event.count for event in claims)
+    left = delta - sum(event.delta * event.count for event in claims)
+    if not rest:
+        return epsilon if left >= -1e-9 * delta else math.inf
+    return epsilon + spent(rest, left, accountant=accountant).epsilon if 0 < left < 1 else math.inf
+
+
+def _within(events: Sequence[Event], delta: float, limit: float) -> bool:
+    """Whether events cost no more than a limit. The quick bound often says so, and spares the exact one's second."""
+    return epsilon_of(events, delta, accountant="rdp") <= limit or epsilon_of(events, delta) <= limit
+
+
+class _Row(NamedTuple):
+    """A release as it is written down."""
+
+    key: str
+    coordinator: str
+    experiment: str
+    once: bool
+    events: tuple[Event, ...]
+
+
+def _hold(database: sqlite3.Connection, release: Release, policy: DevicePolicy) -> None:
+    """Both limits, for the release and all rows but its own."""
+    rows = [row for row in _rows(database) if row.key != release.key]
+    new = _Row(release.key, release.coordinator, release.experiment, release.once, release.events)
+    promise = release.promise
+    if not release.once:
+        same = [row for row in rows if (row.coordinator, row.experiment) == (new.coordinator, new.experiment)]
+        own = _events([*same, new])
+        if not _within(own, promise.delta, promise.epsilon * _excess(own)):
+            raise PolicyRefused(
+                f"The task's promise of privacy cannot hold: it is epsilon {promise.epsilon:g} for all rounds, and this"
+                " device has sent as much as that allows.",
+                hint=HINT,
+                code="privacy_unkept",
+            )
+    if policy.max_epsilon is None:
+        return
+    every = _events([*rows, new])
+    if not _within(every, policy.max_delta, policy.max_epsilon * _ROUNDING):
+        total = epsilon_of(every, policy.max_delta)
+        raise PolicyRefused(
+            f"With this task, what this device has released would come to more than {policy.where('max_epsilon')}"
+            f" allows: epsilon {policy.max_epsilon:g} for everything that it ever takes part in.",
+            hint=f"It would be epsilon {total:.3g} at delta {policy.max_delta:g}, over {len(rows) + 1} tasks. Raise the"
+            " limit, if more is meant to be told of these rows.",
+            code="privacy_spent",
+        )
+
+
+def _excess(events: Iterable[Event]) -> float:
+    """By which factor this device's own bound may be above the price that a coordinator can compute."""
+    bounded = all(isinstance(event, Gaussian | Concentrated | Approximate) for event in events)
+    return _ROUNDING if bounded or loss_distribution.available() else RENYI_EXCESS
+
+
+def _rows(database: sqlite3.Connection) -> list[_Row]:
+    """Every release, the oldest first."""
+    found = database.execute("SELECT key, coordinator, experiment, once, events FROM releases ORDER BY rowid")
+    try:
+        return [
+            _Row(key, coordinator, experiment, bool(once), tuple(event_from_json(each) for each in json.loads(events)))
+            for key, coordinator, experiment, once, events in found
+        ]
+    except (InputError, ValueError, TypeError) as error:
+        raise sqlite3.DatabaseError(f"a row cannot be read: {error}") from error
+
+
+def _events(rows: Iterable[_Row]) -> list[Event]:
+    """All events, the claim of an experiment once however many tasks it had."""
+    claims: set[tuple[str, str, tuple[Event, ...]]] = set()
+    found: list[Event] = []
+    for row in rows:
+        claim = (row.coordinator, row.experiment, row.events)
+        if not row.once or claim not in claims:
+            found += row.events
+        if row.once:
+            claims.add(claim)
+    return found
+
+
+def _damaged(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} is not a record of what this device has released: {why}.",
+        hint="Restore it from a backup. Without it nobody knows what the device has told; to begin at nothing, remove"
+        " the file.",
+        code="privacy_ledger",
+    )
