@@ -140,6 +140,11 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"Round {facts['round']} of {short_id(str(facts['experiment']))}: {facts['kind']}")
         case "trained":
             output.say(f"  trained {facts['steps']} steps in {facts['seconds']:.2f} s")
+        case "released":
+            output.say(
+                f"  released so far: epsilon {figure(facts['epsilon'])} of {figure(facts['most'])}, "
+                f"delta {facts['delta']:g}"
+            )
         case "uploaded":
             output.say(f"  sent {size(facts['bytes'])}: {facts['state']}")
         case "sent" if facts["message"] == "shares":

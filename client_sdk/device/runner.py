@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from threading import Event as Flag
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +13,7 @@ from coterie.client_sdk.device.secure import Emit, SecureCourier
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.spending import FILE as LEDGER
-from coterie.client_sdk.device.spending import PrivacyLedger
+from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.store import InFlight, Store
 from coterie.client_sdk.device.trainers.base import Stopped, Trainer
 from coterie.client_sdk.device.upload import upload
@@ -175,9 +175,17 @@ class Runner:
         )
         self.faults.reach("trained")
         if prepared.release is not None:
-            await asyncio.to_thread(self.ledger.charge, prepared.release, self.settings.policy)
-            self.faults.reach("charged")
+            await self._charge(prepared.release)
         return finished
+
+    async def _charge(self, release: Release) -> None:
+        """Write down what a finished task releases, and tell the owner what that comes to."""
+        policy = self.settings.policy
+        await asyncio.to_thread(self.ledger.charge, release, policy)
+        self.faults.reach("charged")
+        if policy.max_epsilon is not None:
+            total = await asyncio.to_thread(self.ledger.total, policy.max_delta)
+            self.emit("released", task=release.task, **asdict(total), most=policy.max_epsilon)
 
     def _keep(self, task: Task, finished: Finished) -> None:
         if finished.vector is not None:
