@@ -1,7 +1,7 @@
 """Makes protocol/vectors/lies.json: `python tests/client_sdk/make_lies.py` rewrites the file.
 
-Each case is a task that a coordinator signed, with the policy of the device that gets it and what the device's own record
-holds. Nothing in it is random, and the noise is calibrated once, so that the file is the same on every machine.
+Each case is a task that a coordinator signed, with the policy of the device that gets it and what the device's own
+record holds. Nothing in it is random, so the file is the same on every machine.
 """
 
 import json
@@ -43,11 +43,12 @@ STRICT: Json = {"max_epsilon": 8.0, "max_delta": 1e-5}
 
 
 def asked(promise: Json | None, *, local: LocalTerms | None = None, secure: Json | None = None, **changes: Any) -> Json:
-    """A task as it crosses the wire, without its signature. secure: changes of the terms of ten clients, none in clear."""
+    """A task as it crosses the wire, without its signature. secure: changes of the terms, None in clear."""
     attempt = "att_" + "2" * 32
-    given = None if secure is None else terms(10, **{"attempt": attempt, "min_clients": 6, **secure})
+    chosen: Json = {"attempt": attempt, "min_clients": 6, **(secure or {})}
+    given = None if secure is None else terms(10, **chosen)
     made = task(given or terms(10, attempt=attempt), "dev_" + "3" * 32)
-    told = {
+    told: Json = {
         "id": "task_" + "4" * 32,
         "experiment": HERE,
         "secure": given,
@@ -111,7 +112,12 @@ REFUSED: dict[str, tuple[str, Json, Json, list[Json]]] = {
         asked(COHORT, secure=shared(SECTIONS[1], NOISED.model_copy(update={"name": "metrics"}))),
         [],
     ),
-    "the change noised, the metrics in clear": ("privacy_unkept", {}, asked(COHORT, secure=shared(NOISED, METRICS)), []),
+    "the change noised, the metrics in clear": (
+        "privacy_unkept",
+        {},
+        asked(COHORT, secure=shared(NOISED, METRICS)),
+        [],
+    ),
     "the change noised and in clear": ("privacy_unkept", {}, asked(COHORT, secure=shared(NOISED, SECTIONS[1])), []),
     "no shared noise": ("privacy_unkept", {}, asked(COHORT, secure=shared(noise=None)), []),
     "shared noise in clear": ("privacy_unkept", {}, asked(COHORT), []),
@@ -160,7 +166,8 @@ REFUSED: dict[str, tuple[str, Json, Json, list[Json]]] = {
 def case(name: str, policy: Json, wanted: Json, record: list[Json], code: str | None) -> Json:
     """A case as the file has it. steps: the plan's training, where the promise is about rows."""
     told = dict(wanted)
-    steps = told.pop("steps", STEPS if (told["privacy"] or {}).get("unit") == "example" else None)
+    about_rows = told["privacy"] is not None and told["privacy"]["unit"] == "example"
+    steps = told.pop("steps", STEPS if about_rows else None)
     found: Json = {"name": name, "policy": policy, "task": told, "record": record}
     if steps is not None:
         found["steps"] = steps
@@ -181,7 +188,7 @@ def document() -> Json:
         "signer": SIGNER,
         "coordinator": COORDINATOR,
         "taken": [case(name, *given, None) for name, given in TAKEN.items()],
-        "refused": [case(name, *given, code) for name, (code, *given) in REFUSED.items()],
+        "refused": [case(name, *given[1:], given[0]) for name, given in REFUSED.items()],
     }
 
 
