@@ -1,8 +1,11 @@
 """A coordinator with a certificate of its own: device and researcher reach it with the certificate, and only so."""
 
+import asyncio
 import datetime
 import ipaddress
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from sdk_kit import RESEARCHER, coordinator_process, experiment, hear, infer, ro
 
 from coterie.client_sdk import Control, Device
 from coterie.errors import Unreachable
+from coterie.protocol.rounds import RoundPolicy
+
+ONE = RoundPolicy(rounds=1, cohort=1, evaluate_every=0)
 
 
 def own_certificate(folder: Path) -> tuple[Path, Path]:
@@ -75,3 +81,53 @@ def trains_only_with_trust(url: str, token: str, certificate: Path, folder: Path
     with Device(url, data=rows(), token=token, folder=folder / "device", ca=certificate) as device:
         summary = device.run(rounds=2)
     assert (summary.trained, summary.counted) == (2, 2)
+
+
+def test_a_listener_on_the_network_reads_nothing_of_a_round(tmp_path: Path) -> None:
+    """Every byte between a device and its coordinator passes a listener, who finds no token, no name and no number."""
+    certificate, secret = own_certificate(tmp_path)
+    with coordinator_process(tmp_path, tls_cert=str(certificate), tls_key=str(secret)) as coordinator:
+        with Control(coordinator.url, token=coordinator.token, ca=certificate) as control:
+            run = control.submit(experiment(rounds=ONE), key=RESEARCHER)
+            token = control.enrolment_token("tiny").token
+            with listening(int(coordinator.url.rpartition(":")[2])) as (port, heard):
+                with Device(
+                    f"https://127.0.0.1:{port}", data=rows(), folder=tmp_path / "device", token=token, ca=certificate
+                ) as device:
+                    device.run(rounds=1)
+                    (entry, *_) = device.history()
+            model = run.wait(30).rounds[0]
+    passed = b"".join(heard)
+    assert len(passed) > 10_000
+    for text in (token, entry.task, entry.experiment, model.model or "", "safetensors", "check-in", "float32"):
+        assert text
+        assert text.encode() not in passed
+
+
+@contextmanager
+def listening(port: int) -> Generator[tuple[int, list[bytes]], None, None]:
+    """A port that passes everything on to ``port``, both ways, and what passed."""
+    heard: list[bytes] = []
+
+    async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            heard.append(data)
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(passed_on(reader, back), passed_on(there, writer), return_exceptions=True)
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(connected, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1], heard
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
