@@ -16,9 +16,10 @@ from typing import Any, cast
 import uvicorn
 from sdk_kit import RESEARCHER, clean_environment, rows, save_rows
 
+from coterie.aggregation.history import History
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
-from coterie.protocol.device import Task
+from coterie.protocol.device import DEVICE_HEADER, Task
 from coterie.server.app import create_app
 from coterie.server.coordinator import Coordinator
 from coterie.server.settings import Settings
@@ -39,13 +40,13 @@ def _honest_answer(path: str, answer: dict[str, Any]) -> dict[str, Any]:
 @dataclass
 class Liar:
     """Between the application and its devices. task: what becomes of each task before it is signed again. answer: of
-    any JSON that a device is answered, by the path that it asked. heard: (path, body) of each request of a device.
+    any JSON that a device is answered, by the path that it asked. heard: (device, path, body) of each request.
     """
 
     app: Any
     task: TaskLie = _honest_task
     answer: AnswerLie = _honest_answer
-    heard: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    heard: list[tuple[str, str, bytes]] = field(default_factory=list[tuple[str, str, bytes]])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         path = scope.get("path", "")
@@ -72,7 +73,8 @@ class Liar:
             await send({"type": "http.response.body", "body": told})
 
         await self.app(scope, listen, answered)
-        self.heard.append((path, bytes(said)))
+        device = dict(scope["headers"]).get(DEVICE_HEADER.lower().encode(), b"").decode()
+        self.heard.append((device, path, bytes(said)))
 
     def _told(self, path: str, body: bytes) -> bytes:
         try:
@@ -116,9 +118,24 @@ class Lying:
 
         return asyncio.run(inside())
 
+    def history(self, experiment: str) -> History:
+        """The rounds of an experiment, of which one at least is over."""
+
+        async def inside() -> History:
+            control = self.control()
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    while not (found := await control.history(experiment)).rounds:
+                        await asyncio.sleep(0.05)
+                    return found
+            finally:
+                await control.close()
+
+        return asyncio.run(inside())
+
     def bodies(self, part: str) -> list[bytes]:
         """What devices sent to paths with this part."""
-        return [body for path, body in list(self.liar.heard) if part in path]
+        return [body for _, path, body in list(self.liar.heard) if part in path]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.privacy.dp.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 
@@ -84,3 +85,37 @@ def test_an_evaluation_that_is_not_finite_fails_alone(secret: bool) -> None:
 def test_rows_on_which_a_version_cannot_be_measured_fail_no_round() -> None:
     history = simulate(experiment(evaluation=FAR, **OPEN), CLIENTS)
     assert [(one.state, one.evaluation) for one in history] == [("committed", None)] * 2
+
+
+PRIVATE = POLICY.model_copy(update={"min_updates": len(WITH_ONE), "weight_cap": 1})
+PROMISES: dict[str, tuple[Privacy, bool]] = {
+    "the coordinator's": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0), False),
+    "the coordinator's, under masks": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0), True),
+    "the cohort's": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0, mechanism="skellam"), True),
+    "the device's": (LocalLevel(mechanism="gaussian", epsilon=5.0, delta=1e-5, clip=0.5), False),
+}
+
+
+@pytest.mark.parametrize("engine", ["threads", "batched:4", "processes"])
+@pytest.mark.parametrize("case", PROMISES)
+def test_under_a_promise_of_privacy_a_training_that_is_not_finite_is_one_of_no_change(case: str, engine: str) -> None:
+    privacy, secure = PROMISES[case]
+    told = experiment(privacy=privacy, secure_aggregation=secure, rounds=PRIVATE)
+    history = simulate(told, WITH_ONE, engine=engine)
+    assert [(one.state, one.accepted, one.failed) for one in history] == [("committed", len(WITH_ONE), 0)] * 2
+
+
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+def test_under_a_promise_of_privacy_a_change_that_its_codec_cannot_hold_is_none(engine: str) -> None:
+    own = Experiment(
+        name="own",
+        model=ExternalModel({"w": (3,)}),
+        schema=SCHEMA,
+        holdout=0.0,
+        codecs=("float16",),
+        secure_aggregation=False,
+        rounds=PRIVATE.model_copy(update={"cohort": 3, "min_updates": 3}),
+        privacy=UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0),
+    )
+    history = simulate(own, CLIENTS[:3], engine=engine, trainer="test_divergence:GOES_FAR")
+    assert [(one.state, one.accepted, one.failed) for one in history] == [("committed", 3, 0)] * 2
