@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from coterie.aggregation.private.secure_aggregation import fewest_of_group
+from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def mode_of(experiment: Experiment) -> AggregationMode:
     secure = experiment.secure
     if secure is None:
         return "open"
-    return secure.mode if secure.groups is None else "groups"
+    return mode_for(secure, experiment.privacy) if secure.groups is None else "groups"
 
 
 def too_small(experiment: Experiment) -> str | None:
