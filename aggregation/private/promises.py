@@ -47,7 +47,8 @@ PROMISES: Mapping[AggregationMode, Promise] = MappingProxyType(
             promises=_ONLY_SUMS,
             does_not=(
                 "A coordinator that lies about who is there, or who dropped out, to different clients is not caught "
-                "in all cases: the mode consistent does that.",
+                "in all cases, and can read one client's update, with its own share of the noise alone where clients "
+                "share that: the mode consistent keeps it from that.",
                 *_SUMS_TELL,
             ),
         ),
