@@ -20,7 +20,7 @@ from coterie.aggregation.plan.manifest import (
     Broadcast,
 )
 from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
-from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation, with_room
+from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation, settled, with_room
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
@@ -154,12 +154,12 @@ class Experiment:
 
     @property
     def secure(self) -> SecureAggregation | None:
-        """How secure aggregation runs here; None where updates travel in the open."""
+        """How secure aggregation runs here, its mode settled; None where updates travel in the open."""
         asked = self.secure_aggregation
         if isinstance(asked, SecureAggregation):
-            return asked
+            return settled(asked, self.privacy)
         wanted = self.rounds.cohort >= FROM_COHORT if asked is None else asked
-        return SecureAggregation() if wanted else None
+        return settled(SecureAggregation(), self.privacy) if wanted else None
 
     def evaluation_rows(self) -> dict[str, npt.NDArray[Any]] | None:
         """The evaluation rows, checked against the schema. Raises errors.DataError."""

@@ -20,7 +20,7 @@ from coterie.aggregation.aggregate import STATE_FILE, WEIGHTS_FILE
 from coterie.aggregation.going_on import going_on, to_go_on
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CLIP, CentralNoise, State, noised_groups, noised_sum
-from coterie.aggregation.private.secure_aggregation import SecureAggregation, fewest_of_group
+from coterie.aggregation.private.secure_aggregation import SecureAggregation, fewest_of_group, mode_for
 from coterie.aggregation.private.shared_noise import shared_noise
 from coterie.aggregation.reducers import Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer
@@ -121,7 +121,7 @@ def secure_terms(
     sections, noise = _sections(manifest, kind, secure, privacy, rounds, clients=clients, round=round, clip=clip)
     return SecureTerms(
         attempt=attempt,
-        mode=secure.mode,
+        mode=mode_for(secure, privacy),
         corrupt=secure.corrupt,
         dropout=secure.dropout,
         min_clients=min(fewest, clients),

@@ -2,6 +2,7 @@
 
     python benchmarks/secagg.py --clients 1000 --dim 100000 --drop 0.1 [--mode consistent] [--json] [--clock cpu]
         [--bits 16] [--processes 2] [--encode] [--lengths 1048576 1663370]
+    python benchmarks/secagg.py --compare 10 50 100 --dim 1000 --drop 0.1 --json
 
 Every client is the machine of `privacy.secagg.client`, with keys, signatures, sealed shares and masks of its own; the
 coordinator is that of `privacy.secagg.server`. `drop` of the clients vanish after they dealt their shares, which costs
@@ -17,7 +18,10 @@ expansion: all bytes of one client, both ways, as JSON and with the masked vecto
 `bits` bits; `--lengths` gives it for other lengths too, since only the file depends on them. exact: the sum is that of
 the survivors' vectors, bit for bit. processes_speedup: the removal in one process over that in `processes`, whose pool
 is there already, by the wall; processes_split: one process's processor time over that of the largest share, which is
-what free cores would give. aes_ns, exchange_us: the yardsticks of the run, AES-256-CTR alone for each four bytes, and
+what free cores would give. compare: for cohorts of these sizes, what one client and the coordinator compute, the bytes
+of one client both ways and the seconds of the whole attempt (all clients one after another in this process, without a
+network), in both modes of the same run, and the ratio of `consistent` to `semi_honest`; each the median of
+`--times`, the modes in turn. aes_ns, exchange_us: the yardsticks of the run, AES-256-CTR alone for each four bytes, and
 one X25519 agreement, on the same clock: a busy machine raises them as it raises the rest.
 """
 
@@ -119,11 +123,17 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2, help="to share the removal of masks; 1: do not measure it")
     parser.add_argument("--encode", action="store_true", help="also one client's rotation and rounding, as encode_ms")
     parser.add_argument("--lengths", type=int, nargs="*", default=[], help="of vectors whose expansion to give too")
+    parser.add_argument("--compare", type=int, nargs="+", metavar="CLIENTS", help="both modes for these cohorts")
+    parser.add_argument("--times", type=int, default=5, help="attempts of each mode and cohort to compare")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
-    figures = measure(
-        options.clients, options.dim, options.drop, options.mode, options.bits, CLOCKS[options.clock], options.processes
-    )
+    clock = CLOCKS[options.clock]
+    if options.compare:
+        for clients in options.compare:
+            compared = compare(clients, options.dim, options.drop, options.bits, clock, options.times)
+            print(json.dumps(compared) if options.json else _listed(compared))
+        return
+    figures = measure(options.clients, options.dim, options.drop, options.mode, options.bits, clock, options.processes)
     figures["expansions"] = {
         length: expansion(figures["message_bytes"], options.clients, length, options.bits) for length in options.lengths
     }
@@ -137,7 +147,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures))
     else:
-        print("\n".join(f"{name:>16} {value}" for name, value in figures.items()))
+        print(_listed(figures))
 
 
 def measure(
@@ -166,6 +176,9 @@ def measure(
     attempt.serve("remove", lambda: unmask.remove(total, masks))
     exact = bool(np.array_equal(ring.reduced(total, spec), expected))
     spent = attempt.spent
+    start = clock()
+    yardsticks = _yardsticks(clock)
+    yardsticks_s = clock() - start
     messages = statistics.median(sum(party.sizes.values()) for party in survivors)
     figures: dict[str, Any] = {
         "clients": clients,
@@ -182,7 +195,8 @@ def measure(
         "open_s": round(spent["open"], 3),
         "plan_s": round(spent["plan"], 3),
         "remove_s": round(spent["remove"], 3),
-        **_yardsticks(clock),
+        **yardsticks,
+        "yardsticks_s": round(yardsticks_s, 4),
         "ns_a_word": round(spent["remove"] / len(masks) / spec.length * 1e9, 3),
         "arithmetic_s": round(sum(party.masking for party in survivors) + spent["add"] + spent["remove"], 3),
         "messages_s": round(spent["messages"], 3),
@@ -193,6 +207,37 @@ def measure(
     if processes > 1:
         figures |= _in_processes(masked, total, masks, processes)
     return figures
+
+
+def compare(clients: int, dim: int, drop: float, bits: int, clock: Callable[[], float], times: int) -> dict[str, Any]:
+    """What an attempt costs in each mode, and how many times as much ``consistent`` costs."""
+    found: dict[SecureMode, list[dict[str, float]]] = {"semi_honest": [], "consistent": []}
+    for _ in range(times):
+        for mode, costs in found.items():
+            start = clock()
+            figures = measure(clients, dim, drop, mode, bits, clock, 1)
+            costs.append(
+                {
+                    "client_ms": figures["client_ms"],
+                    "coordinator_ms": 1e3 * (figures["messages_s"] + figures["server_s"]),
+                    "client_bytes": figures["expansion"] * dim * bits / 8,
+                    "attempt_s": clock() - start - figures["yardsticks_s"],
+                }
+            )
+            if not figures["exact"]:
+                raise SystemExit(f"The sum of {clients} clients in the mode {mode} is not that of their vectors.")
+    medians = {
+        mode: {name: statistics.median(cost[name] for cost in costs) for name in costs[0]}
+        for mode, costs in found.items()
+    }
+    plain, strict = medians["semi_honest"], medians["consistent"]
+    return {
+        "clients": clients,
+        "dim": dim,
+        "drop": drop,
+        **{mode: {name: round(value, 3) for name, value in costs.items()} for mode, costs in medians.items()},
+        "ratio": {name: round(strict[name] / plain[name], 2) for name in plain},
+    }
 
 
 def expansion(messages: int, clients: int, dim: int, bits: int) -> float:
@@ -348,6 +393,10 @@ def _yardsticks(clock: Callable[[], float]) -> dict[str, float]:
         "aes_ns": round(median(lambda: stream.update_into(zeros, out), 20) / TILE * 1e9, 3),
         "exchange_us": round(median(lambda: private.exchange(public), 20) * 1e6, 1),
     }
+
+
+def _listed(figures: dict[str, Any]) -> str:
+    return "\n".join(f"{name:>16} {value}" for name, value in figures.items())
 
 
 def _section(dim: int) -> SectionSpec:

@@ -26,7 +26,7 @@ def claim_of(experiment: Experiment, *, length: int, draws: Draws | None = None)
         privacy,
         policy.rounds,
         cohort=policy.cohort,
-        secure=secure is not None,
+        mode=None if secure is None else secure.mode,
         groups=1 if secure is None else secure.groups or 1,
         draws=draws,
         measured=real,

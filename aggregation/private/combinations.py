@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from coterie import errors
 from coterie.aggregation.horizontal.algorithm import Rules, Shapes
 from coterie.aggregation.plan.manifest import DELTA
-from coterie.aggregation.private.secure_aggregation import FROM_COHORT
+from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation, mode_for
 from coterie.aggregation.selection import selector_of
 from coterie.privacy.dp.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS, parameters
@@ -23,7 +23,6 @@ from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
-    from coterie.aggregation.private.secure_aggregation import SecureAggregation
 
 _RING = (1 << 32) - 1
 
@@ -81,14 +80,15 @@ def _weights(experiment: Experiment) -> str | None:
 
 def _unsound(experiment: Experiment) -> str | None:
     secure, policy = _secure(experiment), experiment.rounds
+    mode = mode_for(secure, experiment.privacy)
     fewest = policy.min_updates if secure.groups is None else policy.cohort // secure.groups
     for clients in sorted({fewest, _groups_of(experiment) or policy.cohort}):
         if clients < FEWEST_CLIENTS:
             continue
         try:
-            parameters(clients, corrupt=secure.corrupt, dropout=secure.dropout, mode=secure.mode)
+            parameters(clients, corrupt=secure.corrupt, dropout=secure.dropout, mode=mode)
         except errors.ArgumentValueError:
-            return f"corrupt={secure.corrupt:g} and dropout={secure.dropout:g} among {clients} clients"
+            return f"corrupt={secure.corrupt:g} and dropout={secure.dropout:g} among {clients} clients in mode={mode!r}"
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from coterie.aggregation.private.secure_aggregation import fewest_of_group
+from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ PROMISES: Mapping[AggregationMode, Promise] = MappingProxyType(
             promises=_ONLY_SUMS,
             does_not=(
                 "A coordinator that lies about who is there, or who dropped out, to different clients is not caught "
-                "in all cases: the mode consistent does that.",
+                "in all cases, and can read one client's update, with its own share of the noise alone where clients "
+                "share that: the mode consistent keeps it from that.",
                 *_SUMS_TELL,
             ),
         ),
@@ -79,7 +80,7 @@ def mode_of(experiment: Experiment) -> AggregationMode:
     secure = experiment.secure
     if secure is None:
         return "open"
-    return secure.mode if secure.groups is None else "groups"
+    return mode_for(secure, experiment.privacy) if secure.groups is None else "groups"
 
 
 def too_small(experiment: Experiment) -> str | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast, get_args
 
 from coterie import errors
+from coterie.privacy.dp.privacy import DISTRIBUTED, Privacy, UserLevel
+from coterie.privacy.dp.privacy import from_json as privacy_from_json
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS, share_of
+from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secagg import SecureMode
 
@@ -25,7 +28,8 @@ class SecureAggregation:
     norm: public bound of the Euclidean norm of a client's change of the weights; a longer one is shortened by the
     client (the round's record says how many were). bits: of each number before it is added, 2 to 16; as many as the
     ring holds when None. mode: ``semi_honest``, against a coordinator that follows the protocol and is curious;
-    ``consistent``, also against one that lies about who takes part. corrupt: the share of clients that may work
+    ``consistent``, also against one that lies about who takes part; None for ``consistent`` where devices share the
+    noise of differential privacy, ``semi_honest`` elsewhere. corrupt: the share of clients that may work
     together with the coordinator; dropout: the share that may vanish once it has begun; both in 0 … 0.5. A round policy
     that says no min_updates gets the cohort less that share.
     groups: None for one sum of all; else clients are put into so many random groups, each with a sum of its own, and
@@ -36,7 +40,7 @@ class SecureAggregation:
 
     norm: float = 10.0
     bits: int | None = None
-    mode: SecureMode = "semi_honest"
+    mode: SecureMode | None = None
     corrupt: float = 0.1
     dropout: float = 0.1
     groups: int | None = None
@@ -64,6 +68,34 @@ class SecureAggregation:
         if unknown:
             raise _invalid(f"there is no field {unknown[0][:64]!r}; there are {', '.join(_FIELDS)}")
         return SecureAggregation(**given)
+
+
+def shares_noise(privacy: Privacy | None) -> bool:
+    """Whether each device adds only its share of the noise, so that it counts on the others of its sum."""
+    return isinstance(privacy, UserLevel) and privacy.mechanism in DISTRIBUTED
+
+
+def mode_for(secure: SecureAggregation, privacy: Privacy | None) -> SecureMode:
+    """The mode that is asked for. Where none is: ``consistent`` if devices share the noise, since in ``semi_honest``
+    they would have to trust the coordinator with it; else ``semi_honest``.
+    """
+    return secure.mode or ("consistent" if shares_noise(privacy) else "semi_honest")
+
+
+def settled(secure: SecureAggregation, privacy: Privacy | None) -> SecureAggregation:
+    """The same with the mode that an experiment of this privacy runs in."""
+    return replace(secure, mode=mode_for(secure, privacy))
+
+
+def secure_of(request: ExperimentCreate) -> SecureAggregation | None:
+    """How a request's rounds aggregate, its mode settled; None where updates come in clear.
+
+    Raises errors.ExperimentError (``secure_aggregation_invalid``, ``privacy_invalid``).
+    """
+    if request.secure is None:
+        return None
+    privacy = None if request.privacy is None else privacy_from_json(request.privacy)
+    return settled(SecureAggregation.from_json(request.secure), privacy)
 
 
 def with_room(policy: RoundPolicy, secure: SecureAggregation) -> RoundPolicy:
@@ -98,7 +130,10 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         _whole_or_none(FEWEST_GRID_BITS, MOST_GRID_BITS),
         f"a whole number in {FEWEST_GRID_BITS}..{MOST_GRID_BITS}, or None for as many as fit",
     ),
-    "mode": (lambda value: value in get_args(SecureMode), f"one of {', '.join(get_args(SecureMode))}"),
+    "mode": (
+        lambda value: value is None or value in get_args(SecureMode),
+        f"one of {', '.join(get_args(SecureMode))}, or None for the one that fits the privacy asked for",
+    ),
     "corrupt": (_real(0.0, 0.5), "a share in 0..0.5"),
     "dropout": (_real(0.0, 0.5), "a share in 0..0.5"),
     "groups": (_whole_or_none(2, MOST_GROUPS), f"a whole number in 2..{MOST_GROUPS}, or None for one sum of all"),

@@ -18,6 +18,8 @@ from coterie.protocol.secagg import SecureMode
 
 MEBIBYTE: Final = 1 << 20
 ALL_MODES: Final[tuple[str, ...]] = get_args(SecureMode)
+ANY_MODE: Final = frozenset(ALL_MODES)
+CONSISTENT: Final = frozenset({"consistent"})
 ALL_UNITS: Final = ("user", "example")
 ALL_TRUSTED: Final = ("device", "cohort", "coordinator")
 
@@ -42,7 +44,8 @@ class DevicePolicy:
     require_secure_aggregation: take no task whose update the coordinator could read. min_cohort: under secure
     aggregation, the fewest clients that a sum with this device's numbers in it may have. min_corrupt: the least share
     of clients that may side with the coordinator without its learning anything but the sum. modes: of secure
-    aggregation that are good enough.
+    aggregation that are good enough; None for both, but where `trusts` names the cohort and not the coordinator: there
+    only ``consistent`` keeps a promise, unless it rests on this device alone.
 
     max_epsilon, max_delta: take only tasks of experiments that promise differential privacy, and release no more than
     this by everything that the device ever takes part in, by its own record (`coterie.client_sdk.device.spending`);
@@ -70,7 +73,7 @@ class DevicePolicy:
     require_secure_aggregation: bool = False
     min_cohort: int = LEAST_CLIENTS
     min_corrupt: float = 0.05
-    modes: frozenset[str] = frozenset(ALL_MODES)
+    modes: frozenset[str] | None = None
     max_epsilon: float | None = None
     max_delta: float = 1e-5
     units: frozenset[str] = frozenset(ALL_UNITS)
@@ -96,13 +99,15 @@ class DevicePolicy:
                 f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one is no secret."
             )
         choices = (
-            ("modes", self.modes, ALL_MODES),
+            ("modes", ANY_MODE if self.modes is None else self.modes, ALL_MODES),
             ("units", self.units, ALL_UNITS),
             ("trusts", self.trusts, ALL_TRUSTED),
         )
         for name, chosen, known in choices:
             if not chosen or not chosen <= frozenset(known):
                 raise ConfigurationError(f"{name} must be one or more of {', '.join(known)}; got {sorted(chosen)}.")
+        if self.modes is not None and (why := unfit_modes(self.modes, self.trusts)) is not None:
+            raise ConfigurationError(f"modes cannot name semi_honest: {why}.")
         if not 0 <= self.min_corrupt < 1:
             raise ConfigurationError(f"min_corrupt must be at least 0 and below 1, got {self.min_corrupt}.")
         if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
@@ -164,11 +169,12 @@ class DevicePolicy:
                 hint="The researcher can raise min_updates in the round policy.",
                 code="cohort_too_small",
             )
-        if terms.mode not in self.modes:
+        modes = self._modes(task)
+        if terms.mode not in modes:
             raise PolicyRefused(
-                f"The task's secure aggregation is in the mode {terms.mode!r}; {self.where('modes')} takes"
-                f" {' or '.join(sorted(self.modes))}.",
-                hint=f"The researcher can choose it: SecureAggregation(mode={min(self.modes)!r}).",
+                f"The task's secure aggregation is in the mode {terms.mode!r};"
+                f" {self.where('trusts' if self.modes is None else 'modes')} takes {' or '.join(sorted(modes))}.",
+                hint=f"The researcher can choose it: SecureAggregation(mode={min(modes)!r}).",
                 code="mode_refused",
             )
         if terms.corrupt < self.min_corrupt:
@@ -178,6 +184,13 @@ class DevicePolicy:
                 hint=f"The researcher can choose it: SecureAggregation(corrupt={self.min_corrupt:g}).",
                 code="corrupt_too_low",
             )
+
+    def _modes(self, task: Task) -> frozenset[str]:
+        """The modes of secure aggregation in which this device takes this task."""
+        if self.modes is not None:
+            return self.modes
+        own = task.privacy is not None and task.privacy.trusts == "device"
+        return ANY_MODE if own or unfit_modes(ANY_MODE, self.trusts) is None else CONSISTENT
 
     def _check_promise(self, task: Task) -> None:
         """Hold the experiment's differential privacy, or its absence, to this policy, and the task to its promise."""
@@ -238,6 +251,15 @@ class DevicePolicy:
                 " codec.",
                 code="upload_too_large",
             )
+
+
+def unfit_modes(modes: frozenset[str], trusts: frozenset[str]) -> str | None:
+    """Why these modes of secure aggregation cannot stand beside what a policy trusts; None where they can."""
+    if "semi_honest" not in modes or "cohort" not in trusts or "coordinator" in trusts:
+        return None
+    return (
+        "trusts takes the noise of a cohort and not the coordinator's word, and in that mode the coordinator is trusted"
+    )
 
 
 def memory_needed(plan: Plan) -> int:

@@ -18,7 +18,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, cast
 
-from coterie.client_sdk.device.policy import ALL_MODES, ALL_TRUSTED, ALL_UNITS, DevicePolicy, PolicySource
+from coterie.client_sdk.device.policy import (
+    ALL_MODES,
+    ALL_TRUSTED,
+    ALL_UNITS,
+    DevicePolicy,
+    PolicySource,
+    unfit_modes,
+)
 from coterie.errors import ConfigurationError
 
 LARGEST_FILE: Final = 1 << 16
@@ -150,6 +157,14 @@ def read_policy(path: Path) -> DevicePolicy:
             )
     if "ledger" in values:
         values["ledger"] = path.absolute().parent / values["ledger"]
+    if "modes" in values and "trusts" in values and (why := unfit_modes(values["modes"], values["trusts"])) is not None:
+        raise _error(
+            path,
+            lines.get("modes"),
+            f"modes cannot name semi_honest: {why}",
+            f'Write modes = ["consistent"], or leave the line out; or add "coordinator" to trusts in line '
+            f"{lines.get('trusts')}.",
+        )
     limits = _values(path, cast(dict[str, object], plan), PLAN_RULES, lines, "plan.")
     base = DevicePolicy()
     graph_bytes = limits.pop("graph_bytes", base.plan.graph.graph_bytes)

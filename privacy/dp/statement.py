@@ -11,6 +11,7 @@ from coterie.privacy.dp.accounting import Spent, spent
 from coterie.privacy.dp.participation import most_participations
 from coterie.privacy.dp.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.privacy.dp.rounds import Draws, Measured, multiplier, whole_cost
+from coterie.protocol.secagg import SecureMode
 
 Trust: TypeAlias = Literal["device", "cohort", "coordinator"]
 """Who must behave for the promise to hold: the device alone; enough devices of a cohort; or the coordinator."""
@@ -67,13 +68,14 @@ def statement(
     rounds: int,
     *,
     cohort: int,
-    secure: bool,
+    mode: SecureMode | None = None,
     groups: int = 1,
     draws: Draws | None = None,
     measured: Measured | None = None,
 ) -> Statement:
     """The statement of an experiment of so many rounds. cohort: the public number that sums are divided by.
-    secure: whether sums are aggregated secretly; groups: in how many sums. draws, measured: see `rounds.round_cost`.
+    mode: that of secure aggregation, None where updates come in clear; groups: in how many sums. draws, measured: see
+    `rounds.round_cost`.
 
     Raises errors.ExperimentError (``privacy_invalid``).
     """
@@ -87,11 +89,22 @@ def statement(
         claims = spent(events, privacy.delta), spent(events, privacy.delta, relation="replace_one")
     match privacy:
         case UserLevel():
-            return _of_users(privacy, rounds, cohort, secure, groups, claims)
+            return _of_users(privacy, rounds, cohort, mode, groups, claims)
         case ExampleLevel():
             return _of_examples(privacy, rounds, draws, claims)
         case LocalLevel():
             return _of_updates(privacy, rounds, claims)
+
+
+def trusted(privacy: Privacy, mode: SecureMode | None) -> Trust:
+    """Who must behave for the noise to protect. mode: that of secure aggregation, None where updates come in clear.
+
+    Noise that devices share rests on the cohort only where the coordinator cannot open a sum of its own choice: in the
+    mode ``consistent``. In ``semi_honest`` it can open one device's vector, with that device's share alone.
+    """
+    if not isinstance(privacy, UserLevel):
+        return "device"
+    return "cohort" if privacy.mechanism in DISTRIBUTED and mode == "consistent" else "coordinator"
 
 
 LOCAL_DELTA = 1e-9
@@ -99,6 +112,11 @@ LOCAL_DELTA = 1e-9
 
 _COORDINATOR = (
     "the coordinator adds the noise and keeps it secret: it, and who breaks into it, sees single updates or exact sums"
+)
+_SHARES = "at least min_updates devices of a round add their share of noise, as secure rounds enforce"
+_FOLLOWS = (
+    "the coordinator follows the protocol (mode semi_honest): one that tells devices different lists of survivors can "
+    "see one device's vector with that device's share of the noise alone"
 )
 _HOW: Mapping[str, str] = MappingProxyType(
     {
@@ -115,9 +133,8 @@ _HOW: Mapping[str, str] = MappingProxyType(
 
 
 def _of_users(
-    privacy: UserLevel, rounds: int, cohort: int, secure: bool, groups: int, claims: tuple[Spent, Spent]
+    privacy: UserLevel, rounds: int, cohort: int, mode: SecureMode | None, groups: int, claims: tuple[Spent, Spent]
 ) -> Statement:
-    distributed = privacy.mechanism in DISTRIBUTED
     times = most_participations(privacy, rounds)
     bits = ("the share of updates that needed no clipping: noised, in the price",) if privacy.adaptive else ()
     assumptions = [
@@ -128,14 +145,17 @@ def _of_users(
     ]
     if groups > 1:
         assumptions.insert(0, f"each of {groups} groups has all of the noise, and who is in which tells of no data")
-    if distributed:
-        assumptions.insert(
-            0, "at least min_updates devices of a round add their share of noise, as secure rounds enforce"
-        )
-        trusts, adversary = "cohort", "everyone, the coordinator included, who sees the noisy sums of all rounds"
+    trusts, shared = trusted(privacy, mode), privacy.mechanism in DISTRIBUTED
+    if trusts == "cohort":
+        adversary = "everyone, the coordinator included, who sees the noisy sums of all rounds"
+    elif shared:
+        assumptions.insert(0, _FOLLOWS)
+        adversary = "everyone who sees the noisy sums of all rounds, the coordinator while it follows the protocol"
     else:
-        assumptions.insert(0, _COORDINATOR if not secure else f"{_COORDINATOR} (secure aggregation: sums only)")
-        trusts, adversary = "coordinator", "everyone who sees all model versions, but not the coordinator"
+        assumptions.insert(0, _COORDINATOR if mode is None else f"{_COORDINATOR} (secure aggregation: sums only)")
+        adversary = "everyone who sees all model versions, but not the coordinator"
+    if shared:
+        assumptions.insert(0, _SHARES)
     caveats = [
         "that a device took part at all, and when, is seen by the coordinator",
         "hyper-parameters chosen by looking at private results are not in the price",

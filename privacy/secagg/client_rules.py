@@ -15,6 +15,7 @@ from coterie.privacy.secagg.derivations import channel_keys, commitment, own_mas
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.entropy import Entropy
 from coterie.privacy.secagg.graph import neighbours
+from coterie.privacy.secagg.keys import check_public
 from coterie.privacy.secagg.masking import masked
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import ordered, roster_digest, verify_keys
@@ -112,6 +113,9 @@ def _check_entries(state: ClientState, roster: Roster, settled: Parameters) -> d
     ):
         if first_repeated(values) is not None:
             raise _refused(f"The roster has the same {what} twice", code="secagg_roster")
+    for entry in others:
+        for key in (entry.mask_key, entry.channel_key):
+            check_public(bytes.fromhex(key))
     found = {entry.position: entry for entry in others}
     return {place: found[place] for place in near}
 

@@ -16,6 +16,17 @@ from coterie.privacy.secagg.context import Context
 from coterie.privacy.secagg.entropy import Entropy, draw
 
 KEY_BYTES = 32
+_FIELD = (1 << 255) - 19
+_SMALL_ORDER = frozenset(
+    (
+        0,
+        1,
+        _FIELD - 1,
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    )
+)
+"""The coordinates of all points of order 1, 2, 4 and 8 on Curve25519 and on its twist."""
 _NO_SALT = bytes(32)
 _HASH = "sha256"  # by name: a third faster than by its function, and masks are many
 
@@ -46,6 +57,28 @@ class Place:
     public: bytes
 
 
+def is_canonical(public: bytes) -> bool:
+    """Whether it is the one spelling of a key that shares a secret with others: 32 bytes, little-endian, of a
+    coordinate below 2**255 - 19, so with bit 255 clear, that is of no point of small order.
+
+    X25519 ignores bit 255 and reduces what is larger (RFC 7748 section 5), so the same key has other spellings. They
+    are refused, since whoever compares keys compares bytes.
+    """
+    coordinate = int.from_bytes(public, "little")
+    return len(public) == KEY_BYTES and coordinate < _FIELD and coordinate not in _SMALL_ORDER
+
+
+def check_public(public: bytes) -> None:
+    """Raise errors.ArgumentValueError (``secagg_key_invalid``) unless the key `is_canonical`."""
+    if len(public) != KEY_BYTES:
+        raise _invalid(f"An X25519 public key has {KEY_BYTES} bytes, not {len(public)}")
+    if not is_canonical(public):
+        raise _invalid(
+            f"The public key {public.hex()} is not one that X25519 makes: it has small order and shares no secret with "
+            "anyone, or it is another spelling of a key"
+        )
+
+
 def pair_info(context: Context, purpose: str, one: Place, other: Place) -> bytes:
     """What the common secret of two clients is bound to: the context, both places and both public keys, lower first."""
     low, high = sorted((one, other))
@@ -56,7 +89,7 @@ def agree(private: bytes, public: bytes, info: bytes) -> bytes:
     """The 32 bytes that the holders of two pairs share: HKDF-SHA256 of the X25519 secret, without salt, for `info`.
 
     Symmetric. Raises errors.ArgumentValueError (``secagg_key_invalid``) for keys that are no 32 bytes, and for a public
-    key that makes the secret all zeros whatever the private one is (RFC 7748 section 6.1).
+    key that is not canonical, or would make the secret all zeros whatever the private one is (RFC 7748 section 6.1).
     """
     return agree_each(private, [(public, info)])[0]
 
@@ -90,12 +123,8 @@ def _private(private: bytes) -> X25519PrivateKey:
 
 
 def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
-    if len(public) != KEY_BYTES:
-        raise _invalid(f"An X25519 public key has {KEY_BYTES} bytes, not {len(public)}")
-    try:
-        return private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise _invalid(f"The public key {public.hex()} has small order: it shares no secret with anyone") from None
+    check_public(public)
+    return private.exchange(X25519PublicKey.from_public_bytes(public))
 
 
 def _invalid(message: str) -> errors.ArgumentValueError:

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from coterie import errors
 from coterie.privacy.secagg.derivations import commitment
-from coterie.privacy.secagg.keys import KeyPair, agree
+from coterie.privacy.secagg.keys import KeyPair, check_public
 from coterie.privacy.secagg.opening import Fits, Found, Sealed, open_all
 from coterie.privacy.secagg.parameters import parameters
 from coterie.privacy.secagg.roster import ordered, roster_digest, verify_keys
@@ -21,8 +21,6 @@ from coterie.privacy.secagg.survivors import agreement_message, fallen_apart, fe
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, RosterEntry, Shares
 from coterie.protocol.signing import Domain, verify
-
-_PROBE = KeyPair.from_private(bytes(range(32))).private
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def advertise(state: ServerState, event: Advertised) -> Step:
     if keys.mask_key == keys.channel_key:
         raise _refused("A client brings one key for both uses", code="secagg_roster")
     for key in (keys.mask_key, keys.channel_key):
-        agree(_PROBE, bytes.fromhex(key), b"")  # refuses keys of small order, which share no secret with anyone
+        check_public(bytes.fromhex(key))
     if state.clients >= state.terms.max_clients:
         raise _refused(f"The roster has its {state.terms.max_clients} clients already", code="secagg_cohort")
     return replace(state, entries=(*state.entries, entry)), ()

@@ -9,7 +9,7 @@ from coterie.aggregation.horizontal import Algorithm
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.aggregation.private.secure_aggregation import SecureAggregation, secure_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.participation import check_policy
@@ -53,7 +53,7 @@ def check_combination(request: ExperimentCreate, manifest: Manifest) -> None:
     asked = Asked(
         algorithm=algorithm(named.name, named.parameters),
         reducer=request.reducer,
-        secure=None if request.secure is None else SecureAggregation.from_json(request.secure),
+        secure=secure_of(request),
         privacy=None if request.privacy is None else from_json(request.privacy),
         rounds=request.rounds,
         server_optimizer=server_optimizer(request.server.name, request.server.parameters),

@@ -14,7 +14,7 @@ from coterie.aggregation.methods import check_method
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.aggregation.private.secure_aggregation import SecureAggregation, secure_of
 from coterie.aggregation.progress import configure
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.secure import secure_terms
@@ -189,7 +189,7 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
     check_method(manifest)
     check_combination(request, manifest)
     server_optimizer(request.server.name, request.server.parameters)
-    secure = None if request.secure is None else SecureAggregation.from_json(request.secure)
+    secure = secure_of(request)
     votes = (secure.groups if secure else None) or request.rounds.min_updates
     trusted = request.rounds.trusted
     check_reducer(request.reducer, votes, manifest.algorithm.name, trusted=trusted, secret=secure is not None)

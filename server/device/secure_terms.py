@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import Kind
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CLIP
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.secure import clip_in, secure_terms
 from coterie.privacy.dp.privacy import Privacy, UserLevel, from_json
 from coterie.protocol.control import ExperimentCreate
@@ -31,9 +31,9 @@ async def joined(
 
     server_state: the file of what the rounds before have left.
     """
-    if request.secure is None:
+    secure = secure_of(request)
+    if secure is None:
         return None
-    secure = SecureAggregation.from_json(request.secure)
     experiment, number = opened.row.experiment, opened.row.number
     groups = secure.groups if kind == "train" and secure.groups else 1
     attempt = await attempts.join(session, experiment, number, kind, await _bucket(session, opened, kind, groups))

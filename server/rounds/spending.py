@@ -9,19 +9,20 @@ import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Phase, Round
 from coterie.aggregation.private import costs
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.round import Cause as RoundCause
 from coterie.errors import ExperimentError, StorageError
 from coterie.privacy.dp.events import Event
-from coterie.privacy.dp.privacy import DISTRIBUTED, ExampleLevel, Privacy, UserLevel, from_json
+from coterie.privacy.dp.privacy import ExampleLevel, Privacy, UserLevel, from_json
 from coterie.privacy.dp.rounds import Draws, whole_cost
+from coterie.privacy.dp.statement import Trust, trusted
 from coterie.privacy.ledger.budget import Excess, charged, events_of, excess
 from coterie.privacy.ledger.events import Bound, Cause
 from coterie.privacy.ledger.state import Standing, State
@@ -158,7 +159,7 @@ class Spending:
                 epsilon=bound.epsilon,
                 delta=bound.delta,
                 mechanism="dp_sgd" if isinstance(privacy, ExampleLevel) else privacy.mechanism,
-                trusts=_trusts(privacy),
+                trusts=_trusts(request, privacy),
             )
         return self.claimed[experiment.id]
 
@@ -197,15 +198,14 @@ def _cost(
 
 def _all_rounds(request: ExperimentCreate, privacy: Privacy, noised: Noised) -> tuple[str, ...]:
     policy = request.rounds
-    real = costs.really_measured(privacy, _secure(request), policy, length=noised.length)
+    real = costs.really_measured(privacy, secure_of(request), policy, length=noised.length)
     return _written(whole_cost(privacy, policy.rounds, cohort=policy.cohort, draws=noised.draws, measured=real))
 
 
-def _trusts(privacy: Privacy) -> Literal["device", "cohort", "coordinator"]:
+def _trusts(request: ExperimentCreate, privacy: Privacy) -> Trust:
     """Who must do as the protocol says for the promise to hold."""
-    if not isinstance(privacy, UserLevel):
-        return "device"
-    return "cohort" if privacy.mechanism in DISTRIBUTED else "coordinator"
+    secure = secure_of(request)
+    return trusted(privacy, None if secure is None else secure.mode)
 
 
 def cost_of(
@@ -215,13 +215,9 @@ def cost_of(
     policy = request.rounds
     return _written(
         costs.cost_of(
-            privacy, _secure(request), policy, number, released=released, length=noised.length, draws=noised.draws
+            privacy, secure_of(request), policy, number, released=released, length=noised.length, draws=noised.draws
         )
     )
-
-
-def _secure(request: ExperimentCreate) -> SecureAggregation | None:
-    return None if request.secure is None else SecureAggregation.from_json(request.secure)
 
 
 def _written(events: Iterable[Event]) -> tuple[str, ...]:

@@ -116,6 +116,16 @@ MISTAKES = {
     "a share of one": ("min_corrupt = 1", "line 1: min_corrupt must be a number of at least 0 and below 1", ""),
     "unknown unit": ('max_epsilon = 8\nunits = ["row"]', "'user', 'example'", ""),
     "trust alone": ('trusts = ["device"]', "line 1: trusts has no effect without max_epsilon", "max_epsilon = 8.0"),
+    "a mode that its trust rules out": (
+        'max_epsilon = 8.0\nmodes = ["semi_honest"]\ntrusts = ["device", "cohort"]',
+        "line 2: modes cannot name semi_honest: trusts takes the noise of a cohort",
+        'add "coordinator" to trusts in line 3',
+    ),
+    "both modes beside such trust": (
+        'max_epsilon = 8.0\ntrusts = ["cohort"]\nmodes = ["consistent", "semi_honest"]',
+        "line 3: modes cannot name semi_honest",
+        'Write modes = ["consistent"]',
+    ),
     "no budget": ("max_epsilon = 0", "a number above 0", ""),
     "an endless budget": ("max_epsilon = inf", "a number above 0", ""),
     "no number": ("max_epsilon = nan", "a number above 0", ""),

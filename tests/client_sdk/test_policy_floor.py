@@ -8,7 +8,7 @@ from relay import SECTIONS, task, terms
 
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.policy_file import read_policy
-from coterie.errors import PolicyRefused
+from coterie.errors import ConfigurationError, PolicyRefused
 from coterie.privacy.dp.choosing import choose
 from coterie.protocol import ids
 from coterie.protocol.claims import PrivacyTerms
@@ -23,6 +23,8 @@ PROMISE: dict[str, Any] = {
     "mechanism": "gaussian",
     "trusts": "coordinator",
 }
+
+CLOSE = frozenset({"device", "cohort"})
 
 
 def asked(*, promise: dict[str, Any] | None = None, plain: bool = False, **changes: Any) -> Task:
@@ -54,6 +56,25 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
     "a floor is not asked of tasks in clear": ({"min_cohort": 7}, {"plain": True}, None),
     "another mode": ({"modes": frozenset({"consistent"})}, {}, "mode_refused"),
     "the mode": ({"modes": frozenset({"consistent"})}, {"mode": "consistent"}, None),
+    "the cohort's word takes the mode that keeps it": ({"trusts": CLOSE}, {"mode": "consistent"}, None),
+    "the cohort's word, and a coordinator that must not lie": ({"trusts": CLOSE}, {}, "mode_refused"),
+    "the cohort alone": ({"trusts": frozenset({"cohort"})}, {}, "mode_refused"),
+    "a promise of the cohort in semi_honest": (
+        {"trusts": CLOSE, "max_epsilon": 8.0},
+        {"promise": {**PROMISE, "trusts": "cohort"}},
+        "mode_refused",
+    ),
+    "the device's own noise in any mode": (
+        {"trusts": CLOSE},
+        {"promise": {**PROMISE, "unit": "example", "trusts": "device"}},
+        None,
+    ),
+    "own noise, but in a mode that the owner named": (
+        {"trusts": CLOSE, "modes": frozenset({"consistent"})},
+        {"promise": {**PROMISE, "unit": "example", "trusts": "device"}},
+        "mode_refused",
+    ),
+    "nobody's word but its own": ({"trusts": frozenset({"device"})}, {}, None),
     "no corrupt client counted on": ({}, {"corrupt": 0.0}, "corrupt_too_low"),
     "fewer corrupt clients than asked": ({"min_corrupt": 0.2}, {}, "corrupt_too_low"),
     "no promise": ({"max_epsilon": 8.0}, {}, "privacy_missing"),
@@ -69,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
     ),
     "of the coordinator": (
         {"max_epsilon": 8.0, "trusts": frozenset({"device", "cohort"})},
-        {"promise": PROMISE},
+        {"promise": PROMISE, "mode": "consistent"},
         "privacy_too_weak",
     ),
     "another signer": ({"signers": frozenset({"e" * 64})}, {}, "signer_refused"),
@@ -94,6 +115,24 @@ def test_a_refusal_names_the_line_of_the_policy_file(tmp_path: Path) -> None:
         policy.check_task(asked(promise=PROMISE, min_clients=8), frozenset((SIGNER,)))
     # What is told to the coordinator names the file, and not where it lies.
     assert str(tmp_path) not in caught.value.message
+
+
+def test_a_mode_that_trust_rules_out_is_refused_by_the_line_of_trusts(tmp_path: Path) -> None:
+    path = tmp_path / "hospital.toml"
+    path.write_text('max_epsilon = 8.0\ntrusts = ["device", "cohort"]\n')
+    with pytest.raises(PolicyRefused, match=r"hospital\.toml, line 2 \(trusts\) takes consistent") as caught:
+        read_policy(path).check_task(asked(promise={**PROMISE, "trusts": "cohort"}), frozenset((SIGNER,)))
+    assert caught.value.reason == "mode_refused" and "mode='consistent'" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("modes", [{"semi_honest"}, {"semi_honest", "consistent"}])
+@pytest.mark.parametrize("trusts", [{"cohort"}, {"device", "cohort"}])
+def test_modes_that_trust_the_coordinator_stand_beside_no_trust_without_it(modes: set[str], trusts: set[str]) -> None:
+    with pytest.raises(ConfigurationError, match="modes cannot name semi_honest"):
+        DevicePolicy(modes=frozenset(modes), trusts=frozenset(trusts))
+    kept = DevicePolicy(modes=frozenset(modes), trusts=frozenset({*trusts, "coordinator"}))
+    assert kept.modes == modes
+    assert DevicePolicy(modes=frozenset({"consistent"}), trusts=frozenset(trusts)).modes == {"consistent"}
 
 
 def noised(multiplier: float, contributors: int = 5) -> dict[str, Any]:

@@ -183,6 +183,11 @@ def keys() -> Json:
                 ("zero", "00" * 32),
                 ("one", "01" + "00" * 31),
                 ("of order eight", "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+                ("of order four, on the twist", "ec" + "ff" * 30 + "7f"),
+                ("of order eight, the other", "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+                ("another one's with bit 255 set", _flip(other.public, 255).hex()),
+                ("the prime itself", "ed" + "ff" * 30 + "7f"),
+                ("the base point plus the prime", "f6" + "ff" * 30 + "7f"),
                 ("too short", "05" * 31),
             )
         ],

@@ -4,14 +4,15 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.privacy.secagg import channel
 from coterie.privacy.secagg.context import Context
 from coterie.privacy.secagg.entropy import draw
-from coterie.privacy.secagg.keys import KeyPair, Place, agree, agree_each, expand, pair_info
+from coterie.privacy.secagg.keys import KeyPair, Place, agree, agree_each, expand, is_canonical, pair_info
 from coterie.privacy.secagg.parameters import parameters
 
 CONTEXT = Context(
@@ -102,6 +103,68 @@ def test_keys_of_another_length_are_refused(size: int) -> None:
         with pytest.raises(errors.ArgumentValueError) as caught:
             agree(private, public, b"")
         assert caught.value.reason == "secagg_key_invalid"
+
+
+FIELD = 2**255 - 19
+
+
+def doubled(u: int) -> int | None:
+    """The coordinate of twice a point, on the curve and on its twist alike (RFC 7748 section 5); None at infinity."""
+    below = 4 * u * (u * u + 486662 * u + 1) % FIELD
+    return (u * u - 1) ** 2 * pow(below, -1, FIELD) % FIELD if below else None
+
+
+def refused_coordinates() -> set[int]:
+    """Of 0, 1, -1 and the halves of 1: what X25519 takes to zero. Halves of 1 are the roots of one quartic."""
+    halves = {u for u in HALVES if doubled(u) == 1}
+    return {0, 1, FIELD - 1} | halves
+
+
+HALVES = tuple(
+    int.from_bytes(bytes.fromhex(text), "little")
+    for text in (
+        "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+        "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+    )
+)
+
+
+def test_coordinates_of_small_order_are_all_refused_in_every_spelling() -> None:
+    small = refused_coordinates()
+    assert len(small) == 5, "the curve's eight points of such order and the twist's four have five coordinates"
+    assert {doubled(u) for u in small} <= small | {None}
+    for u in small:
+        for value in (u, u + FIELD, u + 2**255):
+            if value < 2**256:
+                assert not is_canonical(value.to_bytes(32, "little"))
+
+
+@given(st.integers(0, 2**256 - 1))
+@settings(max_examples=100)
+def test_every_coordinate_has_one_spelling(value: int) -> None:
+    u = value % FIELD
+    assume(u not in refused_coordinates())
+    assert is_canonical(u.to_bytes(32, "little"))
+    spellings = [other for other in (u, u + FIELD, u + 2**255, u + FIELD + 2**255) if other < 2**256]
+    assert [is_canonical(other.to_bytes(32, "little")) for other in spellings].count(True) == 1
+
+
+@pytest.mark.parametrize("u", [FIELD - 2, FIELD, FIELD + 9, 2**255 - 1, 9 + 2**255])
+def test_only_what_is_below_the_prime_with_bit_255_clear_is_a_key(u: int) -> None:
+    assert is_canonical(u.to_bytes(32, "little")) is (u < FIELD)
+    assert not is_canonical(u.to_bytes(33, "little")) and not is_canonical(b"")
+
+
+def test_made_keys_are_canonical_and_flipped_ones_give_the_same_secret_to_who_ignores_it() -> None:
+    one, other = KeyPair.generate(), KeyPair.generate()
+    assert is_canonical(one.public) and is_canonical(other.public)
+    flipped = other.public[:31] + bytes([other.public[31] ^ 0x80])
+    private = X25519PrivateKey.from_private_bytes(one.private)
+    raws = [private.exchange(X25519PublicKey.from_public_bytes(key)) for key in (other.public, flipped)]
+    assert raws[0] == raws[1]
+    with pytest.raises(errors.ArgumentValueError) as caught:
+        agree(one.private, flipped, b"")
+    assert caught.value.reason == "secagg_key_invalid"
 
 
 @pytest.mark.parametrize("length", [0, 8161])

@@ -181,6 +181,21 @@ def signed(mask_key: str, channel_key: str, index: int) -> server.Advertised:
 SMALL = ("00" * 32, "01" + "00" * 31, "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800")
 
 
+def respelled(key: str) -> str:
+    """The same key for X25519, with bit 255 flipped."""
+    raw = bytes.fromhex(key)
+    return (raw[:31] + bytes([raw[31] ^ 0x80])).hex()
+
+
+def test_another_spelling_of_a_key_is_refused_whoever_signed_it() -> None:
+    state = server.open_attempt(terms(), plan=PLAN, model=MODEL)
+    good = client.begin(terms(), device=device(0), plan=PLAN, model=MODEL, identity=identity(0))[1]
+    state, _ = server.step(state, server.Advertised(device(0), identity(0).public, good))
+    # Another device brings the first one's keys, which are others only for who compares bytes.
+    assert refusal(state, signed(respelled(good.mask_key), good.channel_key, 1)) == "secagg_roster"
+    assert refusal(state, signed(respelled(good.mask_key), respelled(good.channel_key), 1)) == "secagg_key_invalid"
+
+
 @pytest.mark.parametrize("weak", SMALL)
 def test_keys_of_small_order_are_refused(weak: str) -> None:
     state = server.open_attempt(terms(), plan=PLAN, model=MODEL)

@@ -122,6 +122,20 @@ def test_a_client_that_stands_there_twice_is_refused(mode: SecureMode, what: str
     assert refusal(attempt.at(0), roster.model_copy(update={"entries": entries})).reason == "secagg_roster"
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("what", ["mask_key", "channel_key"])
+def test_a_client_that_stands_there_twice_by_another_spelling_of_its_key_is_refused(
+    mode: SecureMode, what: str
+) -> None:
+    attempt = at("roster", mode)
+    roster = server.roster_for(attempt.coordinator, 0)
+    key = bytes.fromhex(getattr(roster.entries[2], what))
+    values = {what: (key[:31] + bytes([key[31] ^ 0x80])).hex()}
+    entries = (*roster.entries[:3], roster.entries[3].model_copy(update=values), *roster.entries[4:])
+    lie = roster.model_copy(update={"entries": entries})
+    assert refusal(attempt.at(0), lie).reason == "secagg_key_invalid"
+
+
 def test_a_roster_of_anything_but_the_neighbours_in_order_is_refused() -> None:
     for mode in MODES:
         lies: list[Callable[[Roster], Roster]] = [

@@ -1,5 +1,6 @@
 """A coordinator that lies: each lie is refused by name by a client, and no vector and no seed of one is ever opened."""
 
+import numpy as np
 import pytest
 from attempt_kit import (
     MODES,
@@ -15,7 +16,10 @@ from attempt_kit import (
 from lying_kit import at, listed, refusal
 
 from coterie.errors import CoterieError
-from coterie.privacy.secagg import client, server
+from coterie.privacy.secagg import client, server, shamir, unmask
+from coterie.privacy.secagg.derivations import own_mask, pair_masks
+from coterie.privacy.secagg.ring import reduced, unpack
+from coterie.privacy.secagg.shares import decode_shares
 from coterie.privacy.secagg.survivors import agreement_message, quorum
 from coterie.protocol.secagg import Agreement, Agreements, Reveal, SecureMode, SharesFor, Survivors
 from coterie.protocol.signing import Domain
@@ -142,6 +146,34 @@ def test_the_same_question_again_is_answered_alike_and_another_one_not_at_all(mo
     assert party.step(question) == answer
     assert refusal(party, listed(attempt.at(1), set(range(8)))).reason == "secagg_repeated"
     assert refusal(party, question).reason == "secagg_repeated"
+
+
+def test_in_semi_honest_two_lists_open_one_clients_vector() -> None:
+    """Why noise that devices share trusts the coordinator there, whatever it adds up to in a sum."""
+    attempt = at("survivors", "semi_honest", clients=100)
+    coordinator, victim, everyone = attempt.coordinator, 42, set(range(100))
+    near, threshold = coordinator.near(victim), coordinator.parameters.threshold
+    seeds: dict[int, str] = {}
+    keys: dict[int, str] = {}
+    for number, place in enumerate(near, 1):
+        party = attempt.at(place)
+        told = everyone if number <= threshold else everyone - {victim}
+        answer = party.step(listed(party, told))
+        assert isinstance(answer, Reveal)
+        if number <= threshold:
+            seeds[number] = answer.self_shares[victim]
+        else:
+            keys[number] = answer.mask_shares[victim]
+    seed, private = (
+        shamir.rebuild(list(found), decode_shares(list(found.values())), threshold) for found in (seeds, keys)
+    )
+    publics = {place: coordinator.entries[place].mask_key for place in near}
+    public = coordinator.entries[victim].mask_key
+    read = unpack(attempt.masked[victim], SPEC)
+    masks = [own_mask(coordinator.context, victim, seed)]
+    masks += pair_masks(coordinator.context, victim, private, public, publics)
+    unmask.remove(read, masks)
+    assert np.array_equal(reduced(read, SPEC), vector(attempt.at(victim).index))
 
 
 def test_two_lists_of_survivors_find_too_few_that_agree() -> None:

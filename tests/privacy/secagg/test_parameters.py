@@ -1,7 +1,7 @@
 """Neighbours and thresholds keep their promise: by the events written out, by sampling, and by laws over all sizes."""
 
 from fractions import Fraction
-from math import comb, floor
+from math import comb, floor, log2
 
 import numpy as np
 import pytest
@@ -80,6 +80,19 @@ def test_fewer_neighbours_do_not_keep_it(clients: int, mode: Mode) -> None:
     apart = Fraction(clients * (clients - k - 1) * comb(bad + dropped, k), 2 * comb(clients, k))
     too_few = t > k or clients * exceeding(clients, dropped, k, k - t + 1) >= Fraction(2) ** -20
     assert apart >= union or too_few
+
+
+def test_of_three_hundred_a_third_corrupt_and_the_tables_033_differ_by_one_share() -> None:
+    """99 corrupt of 300 are kept from a secret by 55 shares (2**-41.3); the hundredth makes it 56. A ring joins each
+    place with as many on either side, so 77 neighbours, of whom 55 would do as well, are none.
+    """
+    for corrupt, bad, shares in ((0.33, 99, 55), (1 / 3, 100, 56)):
+        found = parameters(300, corrupt=corrupt, dropout=0.1, mode="semi_honest")
+        assert (found.neighbours, found.threshold, share_of(corrupt, 300)) == (78, shares, bad)
+        assert 300 * exceeding(300, bad, 78, shares) < Fraction(2) ** -41
+        assert 300 * exceeding(300, bad, 78, shares - 1) >= Fraction(2) ** -41
+    assert 300 * exceeding(300, 99, 77, 55) < Fraction(2) ** -41
+    assert -41.3 < log2(300 * exceeding(300, 99, 78, 55)) < -41.2
 
 
 def test_sampled_rosters_never_break_it() -> None:

@@ -14,6 +14,7 @@ import { addMasks, checkRing, pack } from "./masks.mjs";
 import {
   agree,
   canonical,
+  checkPublic,
   derive,
   exchangeKey,
   fromBase64,
@@ -178,6 +179,9 @@ function checkEntries(state, roster, settled) {
     all.flatMap(({ mask_key, channel_key }) => [mask_key, channel_key]),
   ]) {
     if (new Set(values).size < values.length) throw new Refused("secagg_roster", "Somebody stands there twice.");
+  }
+  for (const entry of roster.entries.filter(({ position }) => position !== roster.position)) {
+    for (const key of [entry.mask_key, entry.channel_key]) checkPublic(fromHex(key));
   }
 }
 

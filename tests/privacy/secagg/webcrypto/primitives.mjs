@@ -109,14 +109,28 @@ export const exchangeKey = (raw) => privateKey("X25519", raw, ["deriveBits"]);
 /** @param {CryptoKey} key @returns {Promise<Uint8Array>} the public half: the product with the base point */
 export const publicOf = (key) => exchange(key, BASE_POINT);
 
-/** The X25519 secret of two keys; of small order there is none. @param {CryptoKey} own @param {Uint8Array} other */
+// The coordinates of small order, as hex of their little-endian bytes.
+const SMALL_ORDER = new Set([
+  "00".repeat(32),
+  "01" + "00".repeat(31),
+  "ec" + "ff".repeat(30) + "7f",
+  "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+  "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+]);
+
+/** Refuse a public key that is no canonical one: 32 bytes of a coordinate below 2^255 - 19, of no small order. */
+export function checkPublic(key) {
+  if (key.length !== 32) throw new Refused("secagg_key_invalid", "An X25519 public key has 32 bytes.");
+  const large = key[31] === 0x7f && key[0] >= 0xed && key.subarray(1, 31).every((byte) => byte === 0xff);
+  if (key[31] > 0x7f || large) throw new Refused("secagg_key_invalid", "Another spelling of a public key.");
+  if (SMALL_ORDER.has(toHex(key))) throw new Refused("secagg_key_invalid", "A public key has small order.");
+}
+
+/** The X25519 secret of two keys. @param {CryptoKey} own @param {Uint8Array} other */
 export async function exchange(own, other) {
-  if (other.length !== 32) throw new Refused("secagg_key_invalid", "An X25519 public key has 32 bytes.");
+  checkPublic(other);
   const key = await subtle.importKey("raw", other, { name: "X25519" }, false, []);
-  const secret = await subtle.deriveBits({ name: "X25519", public: key }, own, 256).catch(() => new ArrayBuffer(32));
-  const bytes = new Uint8Array(secret);
-  if (bytes.every((byte) => byte === 0)) throw new Refused("secagg_key_invalid", "A public key has small order.");
-  return bytes;
+  return new Uint8Array(await subtle.deriveBits({ name: "X25519", public: key }, own, 256));
 }
 
 /**

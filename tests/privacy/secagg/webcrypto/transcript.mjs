@@ -152,7 +152,14 @@ function checks(session) {
     );
   } else {
     const zero = (all) => (all[other].channel_key = "00".repeat(32));
-    found.push([1, "secagg_key_invalid", "a key of small order", entries(zero)]);
+    const flip = (all) => {
+      const last = Number.parseInt(all[other].mask_key.slice(62), 16) ^ 0x80;
+      all[other].mask_key = all[other].mask_key.slice(0, 62) + last.toString(16).padStart(2, "0");
+    };
+    found.push(
+      [1, "secagg_key_invalid", "a key of small order", entries(zero)],
+      [1, "secagg_key_invalid", "another spelling of a key", entries(flip)],
+    );
   }
   return found.map(([after, code, why, attempt]) => [
     `${terms.mode} refused: ${why}`,
