@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Phase, Round
 from coterie.aggregation.private import costs
-from coterie.aggregation.private.secure_aggregation import secure_of
+from coterie.aggregation.private.secure_aggregation import secure_of, shares_noise
 from coterie.aggregation.round import Cause as RoundCause
 from coterie.errors import ExperimentError, StorageError
 from coterie.privacy.dp.events import Event
@@ -110,10 +110,20 @@ class Spending:
         """Spend what a round that the coordinator noises has reserved; the seed of its noise, the same every time."""
         return await self.ledger.spend_with_noise(session, experiment.population, experiment.id, number)
 
-    async def pay_before_unmasking(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> None:
-        """Spend what a round whose noise is under the masks has reserved, if it costs anything; once, however often."""
-        if privacy_of(experiments.request_of(experiment)) is not None:
-            await self.ledger.spend(session, experiment.population, experiment.id, number)
+    async def pay_for_sums(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> bytes:
+        """Spend what a round under secure aggregation has reserved, if it costs anything; once, however often.
+
+        Due in the transaction that lets the list of survivors out: from then on devices answer with what opens the sum,
+        and whatever becomes of the attempt, somebody may have heard enough. Returns the seed of the noise that the
+        coordinator adds itself, the same every time; empty where devices make it.
+        """
+        privacy = privacy_of(experiments.request_of(experiment))
+        if privacy is None:
+            return b""
+        if isinstance(privacy, UserLevel) and not shares_noise(privacy):
+            return await self.pay(session, experiment, number)
+        await self.ledger.spend(session, experiment.population, experiment.id, number)
+        return b""
 
     async def foresee(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> None:
         """Do the accounting of a round that may follow, so that the transaction that begins it finds it done."""

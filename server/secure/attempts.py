@@ -23,7 +23,7 @@ from coterie.server.secure.failing import fail, moved, named
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.secure.parts import Parts, summed_now
 from coterie.server.secure.sums import forget_over, open_sums
-from coterie.server.store import attempts, devices, events, mailbox
+from coterie.server.store import attempts, devices, events, experiments, mailbox
 from coterie.server.store.attempts import Standing
 from coterie.server.store.experiments import OpenRound
 
@@ -211,6 +211,10 @@ class Attempts:
         async with self._parts.database.write("attempt") as session:
             if not await moved(session, standing, changes, heard):
                 return
+            if standing.phase == "masked" and standing.kind == "train":
+                # The survivors are told by this, and with the answers the sum can be opened.
+                experiment = await experiments.locked(session, standing.experiment)
+                await self._parts.rounds.spending.pay_for_sums(session, experiment, standing.round)
             data = named(standing) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(told)
             events.append(session, event, data, standing.experiment)
         self._parts.machines.keep(standing.id, standing.version + 1, machine)

@@ -12,9 +12,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import AggregateReady, EvaluationSummed
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.errors import InternalError
-from coterie.privacy.dp.privacy import DISTRIBUTED, UserLevel
 from coterie.server.clock import now_ms
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.rounds.workers import JobFailed
@@ -68,34 +67,30 @@ async def forget_over(parts: Parts, experiment: str, number: int) -> None:
 
 
 async def _paid(parts: Parts, found: OpenRound, row: ExperimentRow) -> dict[str, Any] | None:
-    """What the coordinator's own noise needs, the round's cost spent durably before its first unmasked value can exist;
-    empty where the coordinator adds none, None where the round has ended meanwhile.
+    """What the coordinator's own noise needs; empty where it adds none, None where the round has ended meanwhile.
+
+    The round was paid for when the survivors of its first attempt were told, so this finds it paid.
     """
     request, spending = experiments.request_of(row), parts.rounds.spending
-    privacy = privacy_of(request)
-    if privacy is None:
+    if privacy_of(request) is None:
         return {}
-    noised = isinstance(privacy, UserLevel) and privacy.mechanism not in DISTRIBUTED
-    seed = b""
     async with parts.database.write("spent") as session:
         opened = await experiments.open_round(session, row.id)
         if opened is None or opened.row.number != found.row.number or summed_now(opened) is None:
             return None
-        if noised:
-            seed = await spending.pay(session, row, found.row.number)
-        else:
-            await spending.pay_before_unmasking(session, row, found.row.number)
+        seed = await spending.pay_for_sums(session, row, found.row.number)
     async with parts.database.read() as session:
         await spending.foresee(session, row, found.row.number + 1)
-    if not noised:
+    if not seed:
         return {}
+    secure = secure_of(request)
     return {
         "privacy": request.privacy,
         "round": found.row.number,
         "rounds": request.rounds.rounds,
         "expected": request.rounds.cohort,
         "seed": seed.hex(),
-        "groups": 1 if request.secure is None else SecureAggregation.from_json(request.secure).groups or 1,
+        "groups": 1 if secure is None else secure.groups or 1,
     }
 
 

@@ -63,6 +63,10 @@ LEVELS = {
 }
 
 
+TOLD = {"discrete_gaussian": "agreement", "skellam": "agreement", "gaussian": "reveal"}
+"""The phase in which devices have been told who survived."""
+
+
 @pytest.mark.parametrize("name", sorted(LEVELS))
 def test_a_secure_round_pays_before_it_is_unmasked(coordinator: Opener, name: str) -> None:
     async def work() -> None:
@@ -73,8 +77,11 @@ def test_a_secure_round_pays_before_it_is_unmasked(coordinator: Opener, name: st
             assert claim.trusts == ("coordinator" if name == "gaussian" else "cohort")
             for step in STEPS:
                 kinds = [type(entry.event) for entry in await entries(operator)]
-                assert kinds == [Limit, Reserve], "nothing is paid while nothing can be unmasked"
+                told = step in ("agreement", "reveal")
+                assert kinds == [Limit, Reserve, *([Spend] if told else [])], "paid as the survivors are told"
                 await asyncio.gather(*(member.do(step) for member in members))
+                if step == "masked":
+                    await until_phase(operator, TOLD[name])
             view = await operator.finished(experiment)
             (row,) = await operator.rounds(experiment)
             assert (row["state"], row["training"]) == ("committed", {})
@@ -99,5 +106,27 @@ def test_an_attempt_that_never_opens_costs_nothing(coordinator: Opener) -> None:
             assert [type(entry.event) for entry in await entries(operator)] == [Limit, Reserve, Refund]
             found = (await budget(operator))["experiments"][0]
             assert (found["epsilon"], found["rounds_refunded"]) == (0, 1)
+
+    run(work())
+
+
+@pytest.mark.parametrize("name", sorted(LEVELS))
+def test_a_round_whose_survivors_were_told_is_paid_for_though_it_fails(coordinator: Opener, name: str) -> None:
+    """What devices answered may have opened the sum for whoever listened, so nothing is given back."""
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            experiment, members = await begun(operator, LEVELS[name])
+            for step in ("keys", "shares", "masked"):
+                await asyncio.gather(*(member.do(step) for member in members))
+            await until_phase(operator, TOLD[name])
+            assert [type(entry.event) for entry in await entries(operator)] == [Limit, Reserve, Spend]
+            await lapse(operator)
+            await operator.finished(experiment)
+            (row,) = await operator.rounds(experiment)
+            assert row["state"] == "abandoned"
+            assert [type(entry.event) for entry in await entries(operator)] == [Limit, Reserve, Spend]
+            found = (await budget(operator))["experiments"][0]
+            assert (found["rounds_spent"], found["rounds_refunded"]) == (1, 0)
 
     run(work())
