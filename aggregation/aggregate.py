@@ -96,9 +96,8 @@ def aggregate_updates(
     whatever their weight or lag. trusted: the task of the update that fltrust judges the others by, and which is none
     of them. weight_cap: the most that one update may weigh; a larger claim counts as the cap.
     lags: of the updates that were trained on an older version.
-    central: the noise that makes the result differentially private; all updates then count alike, one not finite
-    counts as zeros, the training sums are not released, and no usable update is as good as any number of them (see
-    `private.central`).
+    central: the noise that makes the result differentially private; all updates then count alike, the training sums are
+    not released, and no usable update is as good as any number of them (see `private.central`).
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
     a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
     by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
@@ -186,11 +185,7 @@ def _check(
                 raise errors.UpdateRefused(
                     f"{needy} needs every single update, and this is a sum of them.", code="wrong_kind"
                 )
-            if one_by_one:
-                # What is not finite counts as zeros of a device that is there; that it was, is released to nobody.
-                update.check_readable()
-            else:
-                update.check_finite()
+            update.check_finite()
             if task in usable:
                 raise errors.UpdateRefused(f"Task {task} has more than one update.", code="duplicate_task")
             weight = counted_weight(update.header, cap)

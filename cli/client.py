@@ -140,8 +140,6 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"Round {facts['round']} of {short_id(str(facts['experiment']))}: {facts['kind']}")
         case "trained":
             output.say(f"  trained {facts['steps']} steps in {facts['seconds']:.2f} s")
-            if not facts.get("finite", True):
-                output.say("  training was not finite, so it counts as no change; others are not told")
         case "released":
             output.say(
                 f"  released so far: epsilon {figure(facts['epsilon'])} of {figure(facts['most'])}, "

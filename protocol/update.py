@@ -105,12 +105,6 @@ class Update:
         for start in range(0, length, size):
             yield start, self.decode(section, start, min(start + size, length))
 
-    def check_readable(self) -> None:
-        """Decode everything once, in chunks, and look at no value. Raises errors.UpdateRefused as `decode` does."""
-        for name in self.sections:
-            for _ in self.chunks(name):
-                pass
-
     def check_finite(self) -> None:
         """Decode everything once, in chunks. An accumulator's values must lie within what its weight and its clients
         allow.
@@ -236,8 +230,7 @@ def read_update(
     """Check an update against the plan's sections and, where given, the task, plan and base it must name.
 
     Guarantees: allocates only for the header; a returned update has exactly the sections of `specs`, each with an
-    allowed codec and a payload whose size that codec can have. Values are not looked at: call `check_finite` or
-    `check_readable`. Raises
+    allowed codec and a payload whose size that codec can have. Values are not looked at: call `check_finite`. Raises
     errors.UpdateRefused with a `reason` of `REFUSALS`.
     """
     bounds = limits or UpdateLimits()

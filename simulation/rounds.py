@@ -189,7 +189,6 @@ class Rounds:
             weight_cap=self.experiment.rounds.weight_cap,
             threads=self.threads,
             local=self._local_noise(),
-            promised=self.experiment.privacy is not None,
         )
 
     def _local_noise(self) -> str | None:
@@ -272,7 +271,6 @@ class Rounds:
                 weight_cap=policy.weight_cap,
                 threads=self.threads,
                 local=self._local_noise(),
-                promised=self.experiment.privacy is not None,
             )
             lag = Lag(round.place - place, base)
             workers = [self.population.client(one) for one in sorted(clients)]

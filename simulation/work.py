@@ -14,7 +14,6 @@ from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
-from coterie.aggregation.private.promised import promised
 from coterie.client_sdk.device.trainers.base import (
     LocalResult,
     LocalTask,
@@ -48,8 +47,7 @@ class Assignment:
 
     base: the digest of the version; seed: of the experiment; threads: of one client's training. secure: the terms of
     the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in the open. local:
-    the noise that each client adds by itself, as JSON text. promised: whether differential privacy is promised, so that
-    nothing says whether a training was finite.
+    the noise that each client adds by itself, as JSON text.
     """
 
     experiment: str
@@ -61,7 +59,6 @@ class Assignment:
     threads: int = 1
     secure: str | None = None
     local: str | None = None
-    promised: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; ``Assignment(**fields)`` reads them back."""
@@ -144,13 +141,10 @@ class Workplace:
             weight=result.weight,
             steps=result.steps,
             size=0,
-            loss=None if assignment.promised else self._loss(result),
+            loss=self._loss(result),
             sections=result.sections,
             state=result.client_state,
         )
-        if assignment.promised:
-            shown = promised(self.plan.manifest.sections, result.sections, known_finite=result.finite)
-            told = replace(told, sections=shown.sections, state=result.client_state if shown.finite else {})
         if assignment.local is not None:
             told = self._noised(told, assignment)
         if assignment.secure is not None:
@@ -161,13 +155,10 @@ class Workplace:
         try:
             update, codec_state = self._encode(told, state, assignment)
         except UpdateRefused as error:
-            # As on a device: what its codec cannot hold is not sent, and under a promise that counts as zeros.
-            if not assignment.promised:
-                return replace(told, sections={}, refused=error.message)
-            silent = {name: np.zeros_like(vector) for name, vector in told.sections.items()}
-            told = replace(told, sections=silent, state={})
-            update, codec_state = self._encode(told, state, assignment)
-        return replace(told, size=len(update), sections={}, update=update, state={**told.state, **codec_state})
+            # As on a device: what its codec cannot hold is not sent.
+            return replace(told, sections={}, refused=error.message)
+        kept = {**result.client_state, **codec_state}
+        return replace(told, size=len(update), sections={}, update=update, state=kept)
 
     def evaluate(self, number: int, rows: Rows, weights: Tensors, assignment: Assignment) -> Measured:
         """What a client says of its held-out rows."""
@@ -336,7 +327,6 @@ def local_task(assignment: Assignment, kind: Literal["train", "evaluate"], numbe
         seed=int(sha256_hex(text.encode())[:16], 16) >> 11,
         hyper=assignment.hyper,
         weight_cap=assignment.weight_cap,
-        promised=assignment.promised,
     )
 
 

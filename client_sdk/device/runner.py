@@ -43,7 +43,6 @@ _OVER: Final = frozenset(
     ("task_unknown", "task_finished", "lease_expired", "round_closed", "stale_update", "attempt_over")
 )
 _SENDING: Final = "uploading"
-_ON_ROWS: Final = frozenset(("training", "evaluating", "encoding"))
 
 
 @dataclass(kw_only=True)
@@ -114,7 +113,8 @@ class Runner:
         except StorageError:
             raise
         except CoterieError as error:
-            await self._give_up(task, phase[0], error, tell=not _tells_of_rows(task, phase[0], error))
+            # That rows do not fit a plan's reading says something of them: to others this device is merely gone.
+            await self._give_up(task, phase[0], error, tell=not isinstance(error, DataError))
             # What the owner's policy refuses is no failure: the next task may be one that it allows.
             if not isinstance(error, PolicyRefused):
                 self._count_failure(error)
@@ -123,7 +123,7 @@ class Runner:
             Exception
         ) as error:  # a trainer of the owner's may raise anything, and one bad task must not end the device
             wrapped = InputError(f"The trainer failed: {type(error).__name__}: {error}", code="trainer_failed")
-            await self._give_up(task, phase[0], wrapped, tell=not _tells_of_rows(task, phase[0], wrapped))
+            await self._give_up(task, phase[0], wrapped, tell=True)
             self._count_failure(wrapped, cause=error)
             return False
         self.failures = 0
@@ -172,7 +172,6 @@ class Runner:
             weight=finished.weight,
             seconds=round(finished.seconds, 3),
             **({"loss": finished.metrics["loss"]} if "loss" in finished.metrics else {}),
-            **({} if finished.finite else {"finite": False}),
         )
         self.faults.reach("trained")
         if prepared.release is not None:
@@ -336,12 +335,3 @@ class Runner:
             told = {name: fact for name, fact in facts.items() if fact not in ("", None)}
             self.emit("provider", provider=news.provider, state=news.state, **told)
         self.providers.rest()
-
-
-def _tells_of_rows(task: Task, phase: str, error: CoterieError) -> bool:
-    """Whether the code of an error says something of this device's rows: then to others it is merely gone.
-
-    That rows do not fit a plan's reading does, and under a promise of differential privacy whatever goes wrong once
-    rows are worked on.
-    """
-    return isinstance(error, DataError) or (task.privacy is not None and phase in _ON_ROWS)

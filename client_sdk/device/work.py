@@ -15,14 +15,13 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
-from coterie.aggregation.private.promised import promised
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
-from coterie.errors import PlanRefused, PolicyRefused, UpdateRefused
+from coterie.errors import PlanRefused, PolicyRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, describe
 from coterie.privacy.secagg.encoding import encode as encode_in_ring
@@ -69,7 +68,6 @@ class Finished:
     metrics: Mapping[str, float]
     seconds: float
     clipped: bool = False
-    finite: bool = True
 
 
 class Phase(Protocol):
@@ -157,8 +155,7 @@ def work(
     but for secure aggregation and local noise, which draw afresh.
 
     Raises what the trainer raises; DataError for rows that cannot be read as the plan's schema says; PolicyRefused
-    (``no_held_out_rows``) for an evaluation without rows or without metrics. Under a promise of differential privacy a
-    training that is not finite is no error: see `coterie.aggregation.private.promised`.
+    (``no_held_out_rows``) for an evaluation without rows or without metrics.
     """
     task, plan = prepared.task, prepared.plan
     training_rows, held_out = split(membership.read(plan.manifest.schema), plan.manifest.training.holdout)
@@ -168,7 +165,6 @@ def work(
         seed=task.seed,
         hyper=task.hyper,
         weight_cap=min(policy.weight_cap(task), task.secure.weight_cap if task.secure else task.weight_cap),
-        promised=task.privacy is not None or task.local is not None,
     )
     given = LocalWork(
         plan=plan,
@@ -180,19 +176,11 @@ def work(
         options=TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step),
     )
     kept: Tensors = {}
-    means: Mapping[str, float] = {}
-    finite = True
     begun = time.monotonic()
     if task.kind == "train":
         result = trainer.train(given)
         sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
-        if local.promised:
-            shown = promised(plan.manifest.sections, sections, known_finite=result.finite)
-            sections, finite = shown.sections, shown.finite
-            # State of a training that counts as none would make the next one differ.
-            kept = kept if finite else {}
-        else:
-            means = result.metrics(plan).means()
+        means = result.metrics(plan).means()
         if task.local is not None:
             sections, weight, steps = privatised(plan.manifest, sections, task.local, Source.fresh()), WEIGHT, STEPS
     else:
@@ -219,20 +207,11 @@ def work(
         client_state=kept,
         metrics=means,
         seconds=seconds,
-        finite=finite,
     )
     if task.secure is not None:
         return in_the_ring(prepared, policy, task.secure, finished)
     codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
-    try:
-        update, codec_state = encode(prepared, specs, sections, codecs, weight, steps, client_state)
-    except UpdateRefused:
-        if not local.promised:
-            raise
-        # What the codec cannot hold counts as what is not finite.
-        silent = {name: np.zeros_like(vector) for name, vector in sections.items()}
-        update, codec_state = encode(prepared, specs, silent, codecs, weight, steps, client_state)
-        finished = replace(finished, sections=silent, client_state={}, finite=False)
+    update, codec_state = encode(prepared, specs, sections, codecs, weight, steps, client_state)
     policy.check_update(len(update), task)
     stored = read_update(update, specs).file.tensors
     return replace(
@@ -240,7 +219,7 @@ def work(
         update=update,
         codecs=codecs,
         sizes={name: info.stop - info.start for name, info in stored.items()},
-        client_state={**finished.client_state, **codec_state},
+        client_state={**kept, **codec_state},
     )
 
 

@@ -38,11 +38,7 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
     update = read_update(
         path, sections, task=message.id, plan=message.plan.id, base=message.model.sha256, limits=limits
     )
-    if _noised_by_the_coordinator(message):
-        # An update that is not finite counts as zeros there: a refusal, and its record, would tell of single rows.
-        update.check_readable()
-    else:
-        update.check_finite()
+    update.check_finite()
     if message.kind == "train" and update.header.weight == 0:
         raise UpdateRefused(
             "The update weighs nothing: it was made from no examples.",
@@ -50,12 +46,6 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
             code="bad_weight",
         )
     return update
-
-
-def _noised_by_the_coordinator(message: Task) -> bool:
-    """Whether the update is one of those whose sum the coordinator noises."""
-    promise = message.privacy
-    return promise is not None and promise.unit == "user" and promise.trusts == "coordinator"
 
 
 def metric_sums(update: Update, manifest: Manifest, message: Task) -> MetricSums:

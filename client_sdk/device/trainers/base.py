@@ -28,8 +28,7 @@ class Stopped(CoterieError):
 @dataclass(frozen=True, kw_only=True)
 class LocalTask:
     """What a trainer must know of a task. hyper: overrides of the plan's defaults. weight_cap: the most that ``weight``
-    may claim. promised: whether the task promises differential privacy: then a training that is not finite is no error,
-    since an error would tell (see `coterie.aggregation.private.promised`).
+    may claim.
 
     seed: of shuffling and dropout; the same seed, weights and rows give the same update, unless rows are private (see
     `TrainOptions.entropy`).
@@ -40,7 +39,6 @@ class LocalTask:
     seed: int
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
     weight_cap: int = 2**31 - 1
-    promised: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

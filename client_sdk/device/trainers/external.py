@@ -80,15 +80,12 @@ class ExternalTrainer:
             with np.errstate(over="ignore", invalid="ignore"):
                 np.subtract(new, base, out=delta[start:stop].reshape(new.shape))
             if not all_finite(delta[start:stop]):
-                if not work.task.promised:
-                    _require_finite(name, new)
+                _require_finite(name, new)
                 finite = False
         count = min(_whole("weight", weight), work.task.weight_cap)
         work.options.on_step(_whole("steps", steps))
-        # Under a promise nobody is told of metrics, so nothing can be wrong with them.
-        sums = MetricSums() if work.task.promised else _sums(manifest.metrics, count, metrics)
         return LocalResult(
-            sections={DELTA: delta, METRICS: sums.to_vector(manifest.metrics)},
+            sections={DELTA: delta, METRICS: _sums(manifest.metrics, count, metrics).to_vector(manifest.metrics)},
             weight=count,
             steps=int(steps),
             client_state={},
