@@ -199,7 +199,7 @@ def _check(
 
 
 def _silent(update: Update, *, one_by_one: bool) -> bool:
-    """Whether an update has values that cannot be used. Raises errors.UpdateRefused for them where no noise hides it."""
+    """Whether an update has values that cannot be used. Raises errors.UpdateRefused for them where nothing hides it."""
     try:
         update.check_finite()
     except errors.UpdateRefused as error:

@@ -4,7 +4,7 @@ Times that cross the wire are relative (milliseconds); only the coordinator's cl
 `signing`.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 

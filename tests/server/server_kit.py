@@ -352,12 +352,12 @@ def update(
     ).data
 
 
-def planted(task: Task, value: float, at: int = 2) -> bytes:
+def planted(task: Task, value: float, at: int = 2, weight: int = 10) -> bytes:
     """An update with a number in it that an honest encoder would not write."""
     marker = np.float32(1234.5)
     delta = np.ones(SIZE, np.float32)
     delta[at] = marker
-    return update(task, delta=delta).replace(marker.tobytes(), np.float32(value).tobytes())
+    return update(task, delta=delta, weight=weight).replace(marker.tobytes(), np.float32(value).tobytes())
 
 
 Opener = Callable[..., AbstractAsyncContextManager[Operator]]
