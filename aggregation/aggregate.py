@@ -18,7 +18,7 @@ from coterie import errors
 from coterie.aggregation.accumulator import EITHER, counted_weight, joined, take
 from coterie.aggregation.going_on import going_on, judging, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.private.central import CentralNoise, State, noised_mean
+from coterie.aggregation.private.central import COUNT_AS_ZEROS, CentralNoise, State, noised_mean
 from coterie.aggregation.reducers import Reducer, Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.staleness import NO_LAG, Lags
@@ -37,7 +37,7 @@ from coterie.protocol.files import make_folder, storage_error
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
-from coterie.protocol.update import read_update
+from coterie.protocol.update import Update, read_update
 
 WEIGHTS_FILE = "weights.safetensors"
 STATE_FILE = "state.safetensors"
@@ -97,7 +97,8 @@ def aggregate_updates(
     of them. weight_cap: the most that one update may weigh; a larger claim counts as the cap.
     lags: of the updates that were trained on an older version.
     central: the noise that makes the result differentially private; all updates then count alike, the training sums are
-    not released, and no usable update is as good as any number of them (see `private.central`).
+    not released, no usable update is as good as any number of them, and one whose values cannot be used counts as zeros
+    and is not told from the others (see `private.central`).
     Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
     a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
     by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
@@ -149,7 +150,8 @@ def aggregate_updates(
 class _Usable:
     """An update that passed. Only this is kept of it, so that memory does not grow with the number of updates.
 
-    effective: its weight times its freshness. clients: of how many it is, more than one for an accumulator.
+    effective: its weight times its freshness. clients: of how many it is, more than one for an accumulator. silent:
+    whether its values cannot be used, so that it counts as zeros.
     """
 
     task: str
@@ -157,6 +159,7 @@ class _Usable:
     weight: float
     effective: float
     clients: int
+    silent: bool = False
 
 
 def _check(
@@ -185,14 +188,25 @@ def _check(
                 raise errors.UpdateRefused(
                     f"{needy} needs every single update, and this is a sum of them.", code="wrong_kind"
                 )
-            update.check_finite()
+            silent = _silent(update, one_by_one=one_by_one)
             if task in usable:
                 raise errors.UpdateRefused(f"Task {task} has more than one update.", code="duplicate_task")
             weight = counted_weight(update.header, cap)
-            usable[task] = _Usable(task, path, weight, weight * lags.freshness(task), update.header.clients)
+            usable[task] = _Usable(task, path, weight, weight * lags.freshness(task), update.header.clients, silent)
         except (errors.UpdateRefused, errors.StorageError) as error:
             rejected.append(Rejection(task, error.reason, error.message))
     return tuple(usable[task] for task in sorted(usable)), tuple(rejected)
+
+
+def _silent(update: Update, *, one_by_one: bool) -> bool:
+    """Whether an update has values that cannot be used. Raises errors.UpdateRefused for them where nothing hides it."""
+    try:
+        update.check_finite()
+    except errors.UpdateRefused as error:
+        if not (one_by_one and error.reason in COUNT_AS_ZEROS):
+            raise
+        return True
+    return False
 
 
 def _reduce(
@@ -239,7 +253,7 @@ def _noised(
 
     def vectors() -> Iterator[Vector]:
         for entry in usable:
-            yield _vector(manifest, entry, means)
+            yield np.zeros(length) if entry.silent else _vector(manifest, entry, means)
 
     found = noised_mean(vectors(), length, central, state)
     sums = {spec.name: np.zeros(spec.length) for spec in sums_of(manifest.sections)}

@@ -168,7 +168,7 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"  settled: {facts['outcome']}")
         case "waiting" if facts["seconds"] >= LONG_WAIT_S:
             output.say(f"  asking again in {facts['seconds']:.0f} s")
-        case "refused" | "error":
+        case "refused" | "error" | "unusable":
             output.say(f"  {kind}[{facts['code']}]: {facts['message']} {facts.get('hint') or ''}".rstrip())
         case _:
             pass

@@ -4,7 +4,7 @@ Times that cross the wire are relative (milliseconds); only the coordinator's cl
 `signing`.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -53,6 +53,8 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 TaskKind = Literal["train", "evaluate"]
 Phase = Literal["downloading", "checking", "training", "evaluating", "encoding", "uploading"]
+WITH_ROWS: Final = frozenset[Phase](("training", "evaluating", "encoding"))
+"""The phases of a task whose outcome may depend on rows: of a task under a promise of privacy, nobody is told of it."""
 Settlement = Literal["counted", "rolled_back"]
 
 

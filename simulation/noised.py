@@ -26,16 +26,16 @@ class NoisedCollector:
         self._noise = noise
         self._means = means_of(manifest.sections)
         self._sum = ClippedSum(length_of(self._means), noise, state)
-        self._refused = 0
 
     def add(self, trained: Trained, lag: Lag | None = None) -> bool:
-        """Clip the update and add it. One that cannot be used counts as zeros. Whether it can."""
+        """Clip the update and add it. One that cannot be used counts as zeros, since to tell it apart would tell of its
+        client's rows; so would a count of them.
+        """
         try:
-            sections = checked(self._manifest, trained, self._base)
+            vector = join(self._means, checked(self._manifest, trained, self._base))
         except errors.UpdateRefused:
-            self._refused += 1
-            return False
-        self._sum.add(join(self._means, sections))
+            vector = np.zeros(length_of(self._means))
+        self._sum.add(vector)
         return True
 
     def flush(self) -> None:
@@ -58,5 +58,5 @@ class NoisedCollector:
             version=versions.add(after.weights),
             state={**after.state, **found.state},
             metrics={},
-            rejected=self._refused,
+            rejected=0,
         )

@@ -36,7 +36,7 @@ from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
-from coterie.simulation.work import NOT_FINITE, Assignment
+from coterie.simulation.work import DIVERGED, Assignment
 
 Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""
@@ -189,6 +189,7 @@ class Rounds:
             weight_cap=self.experiment.rounds.weight_cap,
             threads=self.threads,
             local=self._local_noise(),
+            promised=self.experiment.privacy is not None,
         )
 
     def _local_noise(self) -> str | None:
@@ -347,7 +348,7 @@ class Rounds:
         try:
             return engine.Evaluated(self.trainer.evaluate(work).sums)
         except InputError as error:
-            if error.reason != NOT_FINITE:
+            if error.reason != DIVERGED:
                 raise
             return engine.Evaluated(None, error.message)
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
+from coterie.aggregation.private.contribution import NOT_FINITE, STEPS, WEIGHT, Contribution, contribution, zeros
+from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.trainers.base import (
     LocalResult,
     LocalTask,
@@ -23,7 +24,7 @@ from coterie.client_sdk.device.trainers.base import (
     Trainer,
     TrainOptions,
 )
-from coterie.errors import InputError, UpdateRefused
+from coterie.errors import CoterieError, InputError, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
 from coterie.privacy.secagg.entropy import Entropy
@@ -37,7 +38,7 @@ from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import Encoded, encode_update, of_plan
 
 PLAIN = "float32"
-NOT_FINITE = "metric_invalid"
+DIVERGED = "metric_invalid"
 """The reason by which sums of metrics are refused that a model which diverges gives."""
 
 
@@ -47,7 +48,8 @@ class Assignment:
 
     base: the digest of the version; seed: of the experiment; threads: of one client's training. secure: the terms of
     the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in the open. local:
-    the noise that each client adds by itself, as JSON text.
+    the noise that each client adds by itself, as JSON text. promised: whether what comes of the round is differentially
+    private, so that a client tells nothing but what noise will hide.
     """
 
     experiment: str
@@ -59,6 +61,7 @@ class Assignment:
     threads: int = 1
     secure: str | None = None
     local: str | None = None
+    promised: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; ``Assignment(**fields)`` reads them back."""
@@ -114,6 +117,8 @@ class Workplace:
         try:
             result = self.trainer.train(self.training(number, rows, state, weights, assignment))
         except Exception as error:
+            if assignment.promised and isinstance(error, CoterieError) and error.reason in NOT_FINITE:
+                return self._put_in(number, zeros(self.plan.manifest.sections, of_plan(state)), state, assignment)
             _name(error, number, assignment)
             raise
         return self.sent(number, result, state, assignment)
@@ -134,7 +139,13 @@ class Workplace:
         )
 
     def sent(self, number: int, result: LocalResult, state: Tensors, assignment: Assignment) -> Trained:
-        """A finished training as it leaves the client; ``refused`` where it cannot."""
+        """A finished training as it leaves the client; ``refused`` where it cannot. Under a promise of privacy, what
+        cannot be used is sent as zeros.
+        """
+        if assignment.promised:
+            specs, before = self.plan.manifest.sections, of_plan(state)
+            made = contribution(specs, result.sections, before=before, after=result.client_state)
+            return self._put_in(number, made, state, assignment)
         told = Trained(
             number=number,
             task=task_id(assignment.round, number),
@@ -145,20 +156,40 @@ class Workplace:
             sections=result.sections,
             state=result.client_state,
         )
+        return self._leaving(told, state, assignment, result.finite)
+
+    def _put_in(self, number: int, made: Contribution, state: Tensors, assignment: Assignment) -> Trained:
+        """What a client sends under a promise of privacy, whatever became of its training."""
+        told = Trained(
+            number=number,
+            task=task_id(assignment.round, number),
+            weight=WEIGHT,
+            steps=STEPS,
+            size=0,
+            sections=made.sections,
+            state=made.state,
+        )
         if assignment.local is not None:
             told = self._noised(told, assignment)
+        left = self._leaving(told, state, assignment, frozenset())
+        if left.refused is None:
+            return left
+        instead = zeros(self.plan.manifest.sections, of_plan(state))
+        silent = replace(told, sections=instead.sections, state=instead.state)
+        return self._leaving(silent, state, assignment, frozenset())
+
+    def _leaving(self, told: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]) -> Trained:
+        """What was made, as it crosses the wire; ``refused`` where it cannot. finite: sections that need no look."""
         if assignment.secure is not None:
             return self._summed(told, assignment)
         if self._codec == PLAIN:
-            # Local noise makes other numbers of those that the trainer has seen.
-            return self._plain(told, assignment, result.finite if assignment.local is None else frozenset())
+            return self._plain(told, assignment, finite)
         try:
             update, codec_state = self._encode(told, state, assignment)
         except UpdateRefused as error:
             # As on a device: what its codec cannot hold is not sent.
             return replace(told, sections={}, refused=error.message)
-        kept = {**result.client_state, **codec_state}
-        return replace(told, size=len(update), sections={}, update=update, state=kept)
+        return replace(told, size=len(update), sections={}, update=update, state={**told.state, **codec_state})
 
     def evaluate(self, number: int, rows: Rows, weights: Tensors, assignment: Assignment) -> Measured:
         """What a client says of its held-out rows."""
@@ -174,7 +205,7 @@ class Workplace:
         try:
             sums = self.trainer.evaluate(work)
         except Exception as error:
-            if isinstance(error, InputError) and error.reason == NOT_FINITE:
+            if isinstance(error, InputError) and error.reason == DIVERGED:
                 return Measured(number=number, update=b"", size=0, refused=error.message)
             _name(error, number, assignment)
             raise
@@ -202,7 +233,7 @@ class Workplace:
         try:
             return result.metrics(self.plan).means().get("loss")
         except InputError as error:
-            if error.reason != NOT_FINITE:
+            if error.reason != DIVERGED:
                 raise
             return None
 
@@ -211,7 +242,7 @@ class Workplace:
         terms = LocalTerms.model_validate_json(assignment.local or "")
         seed = derive(f"{assignment.seed}/local/{assignment.round}/{told.number}".encode(), "coterie-simulation")
         sections = privatised(self.plan.manifest, told.sections, terms, Source(seed))
-        return replace(told, sections=sections, weight=WEIGHT, steps=STEPS, loss=None)
+        return replace(told, sections=sections)
 
     def _summed(self, told: Trained, assignment: Assignment) -> Trained:
         weight = min(told.weight, assignment.weight_cap)

@@ -27,6 +27,10 @@ from coterie.privacy.dp.rounds import round_noise
 Vector = npt.NDArray[np.float64]
 State = Mapping[str, npt.NDArray[Any]]
 
+COUNT_AS_ZEROS = frozenset(("not_finite", "out_of_range"))
+"""The codes by which an update is refused for its values elsewhere. Here it is of a device that is there, and a vector
+of zeros: to leave it out by name would tell of its rows.
+"""
 _GROUP = b"coterie noise of a group v1\n"
 CLIP = "privacy/clip"
 NOISE = "privacy/noise/"

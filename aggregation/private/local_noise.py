@@ -18,8 +18,6 @@ from coterie.privacy.dp.privacy import LocalLevel, Privacy
 from coterie.protocol.claims import LocalTerms
 
 Sections = Mapping[str, npt.NDArray[Any]]
-WEIGHT, STEPS = 1, 0
-"""What every such update claims."""
 
 
 def local_terms(privacy: Privacy | None) -> LocalTerms | None:

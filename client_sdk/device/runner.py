@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.membership import Membership
+from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.secure import Emit, SecureCourier
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
@@ -103,7 +104,8 @@ class Runner:
         except RemoteError as error:
             if is_transient(error):
                 raise
-            await self._give_up(task, phase[0], error, tell=error.reason not in _OVER and phase[0] != _SENDING)
+            heard = error.reason in _OVER or phase[0] == _SENDING
+            await self._give_up(task, phase[0], error, tell=not heard and speakable(task, phase[0], error))
             return False
         except Stopped:
             # An attempt that others wait in is taken up again at the next start; training is not.
@@ -113,8 +115,8 @@ class Runner:
         except StorageError:
             raise
         except CoterieError as error:
-            # That rows do not fit a plan's reading says something of them: to others this device is merely gone.
-            await self._give_up(task, phase[0], error, tell=not isinstance(error, DataError))
+            # What rows have to do with says something of them: to others this device is merely gone.
+            await self._give_up(task, phase[0], error, tell=speakable(task, phase[0], error))
             # What the owner's policy refuses is no failure: the next task may be one that it allows.
             if not isinstance(error, PolicyRefused):
                 self._count_failure(error)
@@ -123,7 +125,7 @@ class Runner:
             Exception
         ) as error:  # a trainer of the owner's may raise anything, and one bad task must not end the device
             wrapped = InputError(f"The trainer failed: {type(error).__name__}: {error}", code="trainer_failed")
-            await self._give_up(task, phase[0], wrapped, tell=True)
+            await self._give_up(task, phase[0], wrapped, tell=speakable(task, phase[0], wrapped))
             self._count_failure(wrapped, cause=error)
             return False
         self.failures = 0
@@ -173,6 +175,8 @@ class Runner:
             seconds=round(finished.seconds, 3),
             **({"loss": finished.metrics["loss"]} if "loss" in finished.metrics else {}),
         )
+        if (why := finished.unusable) is not None:
+            self.emit("unusable", task=task.id, code=why.reason, message=why.message, hint=why.hint)
         self.faults.reach("trained")
         if prepared.release is not None:
             await self._charge(prepared.release)
@@ -292,8 +296,8 @@ class Runner:
         if not tell:
             return
         # Messages about data quote cells, so only those about plans, policy and the protocol leave the device.
-        speakable = isinstance(error, PlanRefused | PolicyRefused | SecureAggregationRefused)
-        detail = error.message[:2000] if speakable else ""
+        of_rules = isinstance(error, PlanRefused | PolicyRefused | SecureAggregationRefused)
+        detail = error.message[:2000] if of_rules else ""
         await self.abort(task, phase, error.reason, detail)
 
     async def abort(self, task: Task, phase: str, code: str, detail: str) -> None:

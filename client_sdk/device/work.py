@@ -14,14 +14,16 @@ from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
+from coterie.aggregation.private.contribution import STEPS, WEIGHT, zeros
+from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.quiet import promised, train_quietly
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
-from coterie.errors import PlanRefused, PolicyRefused
+from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, describe
 from coterie.privacy.secagg.encoding import encode as encode_in_ring
@@ -54,6 +56,7 @@ class Finished:
     update: the encoded bytes; empty under secure aggregation, where ``vector`` is the same in the ring, to be masked.
     sections: the same in clear. codecs, sizes (bytes of the payload): by section. client_state: what the plan and the
     codecs keep. seconds: of training. clipped: whether the update was longer than the task's norm and was shortened.
+    unusable: why zeros stand in for the training of a task under a promise of privacy; for the owner alone.
     """
 
     update: bytes = field(repr=False)
@@ -68,6 +71,7 @@ class Finished:
     metrics: Mapping[str, float]
     seconds: float
     clipped: bool = False
+    unusable: CoterieError | None = None
 
 
 class Phase(Protocol):
@@ -154,6 +158,7 @@ def work(
     """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes,
     but for secure aggregation and local noise, which draw afresh.
 
+    Under a promise of privacy, what was trained and cannot be used counts as zeros, and is sent like anything else.
     Raises what the trainer raises; DataError for rows that cannot be read as the plan's schema says; PolicyRefused
     (``no_held_out_rows``) for an evaluation without rows or without metrics.
     """
@@ -176,13 +181,18 @@ def work(
         options=TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step),
     )
     kept: Tensors = {}
+    unusable: CoterieError | None = None
     begun = time.monotonic()
-    if task.kind == "train":
+    if task.kind == "train" and promised(task):
+        quiet = train_quietly(trainer, given, task)
+        sections, weight, steps, kept = quiet.put_in.sections, WEIGHT, STEPS, quiet.put_in.state
+        means, unusable = quiet.metrics, quiet.unusable
+        if task.local is not None:
+            sections = privatised(plan.manifest, sections, task.local, Source.fresh())
+    elif task.kind == "train":
         result = trainer.train(given)
         sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
         means = result.metrics(plan).means()
-        if task.local is not None:
-            sections, weight, steps = privatised(plan.manifest, sections, task.local, Source.fresh()), WEIGHT, STEPS
     else:
         if not len(next(iter(held_out.values()))):
             raise PolicyRefused(
@@ -207,11 +217,30 @@ def work(
         client_state=kept,
         metrics=means,
         seconds=seconds,
+        unusable=unusable,
     )
+    try:
+        return _encoded(prepared, policy, finished, client_state)
+    except UpdateRefused as error:
+        if task.kind != "train" or not promised(task):
+            raise
+        # Whether an encoder takes them depends on the values: zeros are taken by all.
+        instead = zeros(specs, of_plan(client_state))
+        silent = replace(finished, sections=instead.sections, client_state=instead.state, unusable=error)
+        return _encoded(prepared, policy, silent, client_state)
+
+
+def _encoded(prepared: Prepared, policy: DevicePolicy, finished: Finished, client_state: Tensors) -> Finished:
+    """The same with the bytes, or the ring's numbers, of its sections. client_state: as it was, codecs' part and all.
+    Raises UpdateRefused for values that an encoder does not take.
+    """
+    task, specs = prepared.task, finished.specs
     if task.secure is not None:
         return in_the_ring(prepared, policy, task.secure, finished)
     codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
-    update, codec_state = encode(prepared, specs, sections, codecs, weight, steps, client_state)
+    update, codec_state = encode(
+        prepared, specs, finished.sections, codecs, finished.weight, finished.steps, client_state
+    )
     policy.check_update(len(update), task)
     stored = read_update(update, specs).file.tensors
     return replace(
@@ -219,7 +248,7 @@ def work(
         update=update,
         codecs=codecs,
         sizes={name: info.stop - info.start for name, info in stored.items()},
-        client_state={**kept, **codec_state},
+        client_state={**finished.client_state, **codec_state},
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import EvaluationAccepted, UpdateAccepted, counted_in
 from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.private.central import COUNT_AS_ZEROS
 from coterie.errors import CoterieError, UpdateRefused
 from coterie.protocol.device import Task
 from coterie.protocol.metrics import EXAMPLES, MetricSums
@@ -25,7 +26,11 @@ from coterie.server.store.tables import TaskRow
 
 
 def check(path: Path, manifest: Manifest, message: Task) -> Update:
-    """The update, if it may enter the aggregate of its round. Raises UpdateRefused with the cause as its code."""
+    """The update, if it may enter the aggregate of its round. Raises UpdateRefused with the cause as its code.
+
+    Where the coordinator noises the sum, values that cannot be used and no weight are no cause: a refusal would tell of
+    a device's rows what the noise is to hide.
+    """
     limits = UpdateLimits(
         max_bytes=message.upload_limit,
         max_weight=message.weight_cap,
@@ -38,14 +43,24 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
     update = read_update(
         path, sections, task=message.id, plan=message.plan.id, base=message.model.sha256, limits=limits
     )
-    update.check_finite()
-    if message.kind == "train" and update.header.weight == 0:
+    hidden = _noised_here(message)
+    try:
+        update.check_finite()
+    except UpdateRefused as error:
+        if not (hidden and error.reason in COUNT_AS_ZEROS):
+            raise
+    if message.kind == "train" and update.header.weight == 0 and not hidden:
         raise UpdateRefused(
             "The update weighs nothing: it was made from no examples.",
             hint="Abort a task that has no data.",
             code="bad_weight",
         )
     return update
+
+
+def _noised_here(message: Task) -> bool:
+    """Whether the task is one whose update the coordinator shortens and noises, whatever it holds."""
+    return message.privacy is not None and message.privacy.trusts == "coordinator" and message.secure is None
 
 
 def metric_sums(update: Update, manifest: Manifest, message: Task) -> MetricSums:
@@ -83,7 +98,9 @@ async def accept(
     try:
         update = await asyncio.to_thread(check, whole, manifest, message)
         sums = metric_sums(update, manifest, message) if message.kind == "evaluate" else None
-        loss = training_loss(update, manifest) if message.kind == "train" else None
+        # A loss that a promise of privacy is about is nothing to remember a device by.
+        measured = message.kind == "train" and message.privacy is None
+        loss = training_loss(update, manifest) if measured else None
     except UpdateRefused as error:
         here.metrics.updates.labels(error.reason).inc()
         await _refuse(here, device, row, error, size)

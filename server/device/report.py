@@ -1,13 +1,13 @@
 """What a device says about a task it holds: still at it, or giving it up."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Path
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Gone
-from coterie.protocol.device import Abort, Progress
+from coterie.protocol.device import WITH_ROWS, Abort, Progress, Task
 from coterie.server.auth.gate import Here, Signed, SignedDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.task_states import held, refusal
@@ -16,6 +16,8 @@ from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
 TaskName = Annotated[str, Path(max_length=64)]
+WITHHELD: Final = "withheld"
+"""Stands for the phase and the code of what rows may have to do with, under a promise of privacy."""
 
 
 class LeaseLeft(BaseModel):
@@ -48,7 +50,8 @@ async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None
             return
         row = await held(session, task, device.id)
         await nonces.spend(session, device.nonce, device.nonce_expires)
-        changes = {"code": body.code, "detail": body.detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
+        code, detail = _kept(row, body)
+        changes = {"code": code, "detail": detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
         if not await tasks.leave(session, row.id, tasks.ABORTED, changes):
             raise refusal(tasks.CLOSED)
         _tell(session, row, body)
@@ -63,9 +66,21 @@ async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: Task
     if row.state != tasks.ACCEPTED or row.attempt is None or row.upload is not None:
         return False
     await nonces.spend(session, device.nonce, device.nonce_expires)
-    if await tasks.left(session, row.id, body.code, body.detail):
+    if await tasks.left(session, row.id, *_kept(row, body)):
         _tell(session, row, body)
     return True
+
+
+def _hidden(row: TaskRow, body: Abort) -> bool:
+    """Whether what is said may depend on rows that the task's promise of privacy hides. Devices do not say it; if one
+    does, it goes no further.
+    """
+    return body.phase in WITH_ROWS and Task.model_validate_json(row.message).privacy is not None
+
+
+def _kept(row: TaskRow, body: Abort) -> tuple[str, str]:
+    """The code and the words that are kept of it."""
+    return (WITHHELD, "") if _hidden(row, body) else (body.code, body.detail)
 
 
 def _tell(session: AsyncSession, row: TaskRow, body: Abort) -> None:
@@ -74,7 +89,7 @@ def _tell(session: AsyncSession, row: TaskRow, body: Abort) -> None:
         "task": row.id,
         "device": row.device,
         "kind": row.kind,
-        "phase": body.phase,
-        "code": body.code,
+        "phase": WITHHELD if _hidden(row, body) else body.phase,
+        "code": _kept(row, body)[0],
     }
     events.append(session, "task.aborted", data, row.experiment)

@@ -1,87 +1,163 @@
-"""Weights that overflow wherever a row has a feature that is not zero: a promise of privacy covers that question too.
-
-The coordinator hands out first weights of 3e38. A device whose rows are all zeros trains; one with a single other
-number comes to infinity at once. Under every noise both must look the same to everybody but their owners.
+"""A coordinator that asks a question with weights: they overflow for a device that has a certain feature, and for no
+other. Under a promise of privacy, both devices send the same kinds of messages of the same sizes, and neither says why.
 """
 
-from dataclasses import replace
+import asyncio
+import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from liar import Lying, devices, lying_coordinator, refusals
-from sdk_kit import experiment, rows
+from liar import DeviceProcess, Lying, devices, lying_coordinator, refusals
+from sdk_kit import Arrays, experiment, rows
 
-from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.client_sdk.control.client import ControlClient
 from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.protocol.header import UpdateHeader
 from coterie.protocol.rounds import RoundPolicy
 
-CLIENTS = 3
-NOISE: dict[str, tuple[Privacy, bool]] = {
-    "the coordinator's": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0), False),
-    "the coordinator's, under masks": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0), True),
-    "the cohort's": (
-        UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0, mechanism="discrete_gaussian"),
-        True,
+ASKED = 3
+"""The feature that the weights ask for."""
+LOCAL: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "clip": 0.5}
+OPEN: dict[str, Privacy] = {
+    "the coordinator's noise": UserLevel(clip=1.0, delta=1e-5, noise_multiplier=2.0),
+    "correlated noise": UserLevel(
+        clip=1.0, delta=1e-5, noise_multiplier=2.0, mechanism="blt", min_separation=1, max_participations=1
     ),
-    "the device's": (LocalLevel(mechanism="gaussian", epsilon=5.0, delta=1e-5, clip=0.5), False),
-    "the device's, by signs": (LocalLevel(mechanism="randomised_response", epsilon=5.0), False),
-    "in every step": (ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=40), False),
+    "local gaussian": LocalLevel(mechanism="gaussian", **LOCAL),
+    "local randomised response": LocalLevel(mechanism="randomised_response", epsilon=4.0, clip=0.5),
+    "local sign_ds": LocalLevel(mechanism="sign_ds", epsilon=4.0, clip=0.5),
+    "example level": ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=2.0, rows=40),
 }
+SECRET: dict[str, Privacy] = {
+    "the coordinator's noise": UserLevel(clip=1.0, delta=1e-5, noise_multiplier=2.0),
+    "shared noise": UserLevel(clip=1.0, delta=1e-5, noise_multiplier=2.0, mechanism="discrete_gaussian"),
+    "local gaussian": LocalLevel(mechanism="gaussian", **LOCAL),
+}
+POLICY = 'min_cohort = 5\nmax_epsilon = 1000.0\nunits = ["user", "example"]\n'
+POLICY += 'trusts = ["device", "cohort", "coordinator"]\n'
 
 
-def crafted(privacy: Privacy, secure: bool) -> Experiment:
-    wanted = experiment(
-        "own",
-        rounds=RoundPolicy(rounds=1, cohort=CLIENTS, min_updates=CLIENTS, weight_cap=1, evaluate_every=0),
-        privacy=privacy,
-        secure_aggregation=SecureAggregation(mode="consistent") if secure else False,
-    )
-    first = {
-        name: np.full(value.shape, 3e38 if value.ndim == 2 else 0.0, np.float32)
-        for name, value in compile_plan(wanted).initial.items()
-    }
-    return replace(wanted, initial=first)
+def question() -> Arrays:
+    """Weights whose products overflow where the feature is not zero, and are zeros where it is."""
+    made: Arrays = {}
+    for name, tensor in compile_plan(experiment("own")).initial.items():
+        made[name] = np.zeros_like(tensor)
+        if tensor.shape == (8, 4):
+            made[name][:, ASKED] = 3e38
+        elif tensor.shape == (3, 8):
+            made[name][:] = np.array([[1], [-1], [1]], np.float32)
+    assert sum(int((tensor == np.float32(3e38)).sum()) for tensor in made.values()) == 8
+    return made
 
 
-def asked() -> list[dict[str, Any]]:
-    """The rows of three devices, of which the first alone has a number that is not zero."""
-    blank = {"x": np.zeros((40, 4), np.float32), "y": rows(40)["y"]}
-    marked = {"x": blank["x"].copy(), "y": blank["y"]}
-    marked["x"][7, 2] = 1.0
-    return [marked, blank, blank]
+def held(has: bool) -> Arrays:
+    """The same rows but for one cell."""
+    own = rows(40, 1)
+    own["x"][:, ASKED] = 0
+    own["x"][7, ASKED] = 5.0 if has else 0.0
+    return own
 
 
-def said(lying: Lying) -> dict[str, list[tuple[str, int]]]:
-    """What each device sent, by device: the last part of each path and the length of the body."""
-    sent: dict[str, list[tuple[str, int]]] = {}
-    for device, path, body in lying.liar.heard:
-        sent.setdefault(device, []).append((path.rpartition("/")[2], len(body)))
-    return {device: [entry for entry in entries if entry[0] != "check-in"] for device, entries in sent.items()}
+def shape(body: bytes) -> object:
+    """What anybody can tell of a message without knowing keys: the fields of an object, the size of anything else."""
+    try:
+        read = json.loads(body)
+    except ValueError:
+        return len(body)
+    return tuple(sorted(_fields(read, "")))
 
 
-@pytest.mark.parametrize("case", NOISE)
-def test_whether_training_is_finite_is_told_to_nobody(tmp_path: Path, case: str) -> None:
-    privacy, secure = NOISE[case]
+def _fields(value: Any, place: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _fields(part, f"{place}/{'#' if name.isdigit() else name}")
+    elif isinstance(value, list):
+        yield from {field for part in value for field in _fields(part, f"{place}[]")}
+    else:
+        yield place
+
+
+def said(lying: Lying) -> dict[str, list[tuple[str, object]]]:
+    """By task: the paths and the shapes of all that was said of it, but for questions and signs of life."""
+    found: dict[str, list[tuple[str, object]]] = {}
+    for _, path, body in list(lying.liar.heard):
+        match = re.search(r"/tasks/(task_[0-9a-f]+)(/.*)", path)
+        if match is not None and body and match[2] != "/progress":
+            found.setdefault(match[1], []).append((match[2], shape(body)))
+    return {task: sorted(set(messages), key=str) for task, messages in found.items()}
+
+
+def published(lying: Lying, experiment: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """All events of an experiment that has ended, and the record of its only round."""
+
+    async def inside() -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        control = ControlClient(lying.url, token=lying.admin)
+        try:
+            heard: list[dict[str, Any]] = []
+            async for event in control.events(experiment):
+                heard.append({"type": event.type, **event.data})
+                if event.type == "experiment.finished":
+                    break
+            history = await control.history(experiment)
+            return heard, history.rounds[0].to_dict()
+        finally:
+            await control.close()
+
+    return asyncio.run(asyncio.wait_for(inside(), 60))
+
+
+def told_alike(lying: Lying, running: list[DeviceProcess], wanted: str) -> list[list[dict[str, Any]]]:
+    """Check that the first device, which has the feature, cannot be told from the others; what each told its owner."""
+    told = [device.events() for device in running]
+    assert [refusals(events) for events in told] == [[]] * len(told)
+    assert not [path for _, path, _ in lying.liar.heard if path.endswith("/abort")]
+    messages = said(lying)
+    own = [next(event["task"] for event in events if event["event"] == "task") for events in told]
+    assert set(messages) == set(own)
+    assert all(messages[task] == messages[own[0]] for task in own), messages
+    events, record = published(lying, wanted)
+    assert not {event["type"] for event in events} & {"task.aborted", "update.refused"}
+    assert (record["state"], record["accepted"], record["failed"]) == ("committed", len(told), 0), record
+    return told
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_updates_in_the_open_do_not_say_whether_training_was_finite(tmp_path: Path, name: str) -> None:
+    policy = RoundPolicy(rounds=1, cohort=2, weight_cap=1, evaluate_every=0)
+    changes: dict[str, Any] = {"initial": question(), "privacy": OPEN[name], "max_steps": 5}
     with lying_coordinator(tmp_path) as lying:
-        identity, token = lying.submit(crafted(privacy, secure))
-        # Under masks an upload is followed by the end of its attempt.
-        given: dict[str, Any] = {"count": CLIENTS, "data": asked(), "wanted": 2 if secure else 1}
-        with devices(lying, token, tmp_path, policy="min_cohort = 3\n", **given) as running:
-            told = [device.events() for device in running]
-        record = lying.history(identity).rounds[0]
-    assert [refusals(events) for events in told] == [[], [], []]
-    assert not lying.bodies("/abort")
-    finite = [next(e for e in events if e["event"] == "trained").get("finite", True) for events in told]
-    # Only private steps leave nothing that is not finite: there each row is looked at by itself.
-    assert finite == ([True, True, True] if case == "in every step" else [False, True, True])
-    assert (record.accepted, record.failed) == (CLIENTS, 0)
-    joined = [next(e for e in events if e["event"] == "joined")["device"] for events in told]
-    first, *others = (said(lying)[device] for device in joined)
-    for other in others:
-        assert [name for name, _ in first] == [name for name, _ in other]
-        # Sealed boxes and counters vary by a few bytes, whoever sends them.
-        assert all(abs(one - two) <= 64 for (_, one), (_, two) in zip(first, other, strict=True))
+        wanted, token = lying.submit(experiment("own", rounds=policy, secure_aggregation=False, **changes))
+        with devices(lying, token, tmp_path, count=2, policy=POLICY, data=[held(True), held(False)]) as running:
+            first, second = told_alike(lying, running, wanted)
+    if name != "example level":
+        assert "unusable" in [event["event"] for event in first], "its owner may know"
+    assert "unusable" not in [event["event"] for event in second]
+    for body in lying.bodies("/update"):
+        if body:
+            assert _header(body).weight == 1 and _header(body).steps == 0
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_updates_under_masks_do_not_say_whether_training_was_finite(tmp_path: Path, name: str) -> None:
+    policy = RoundPolicy(rounds=1, cohort=5, weight_cap=1, evaluate_every=0)
+    secure = SecureAggregation(norm=1.0, corrupt=0.2, dropout=0.2)
+    changes: dict[str, Any] = {"initial": question(), "privacy": SECRET[name], "secure_aggregation": secure}
+    with lying_coordinator(tmp_path) as lying:
+        wanted, token = lying.submit(experiment("own", rounds=policy, **changes))
+        data = [held(True)] + [held(False)] * 4
+        # Masked vectors are uploaded before the sum is open: the second of these events ends a device.
+        with devices(lying, token, tmp_path, count=5, policy=POLICY, data=data, wanted=2) as running:
+            first, *others = told_alike(lying, running, wanted)
+    assert "unusable" in [event["event"] for event in first]
+    assert not any("unusable" in [event["event"] for event in events] for events in others)
+
+
+def _header(update: bytes) -> UpdateHeader:
+    length = int.from_bytes(update[:8], "little")
+    return UpdateHeader.from_json(json.loads(json.loads(update[8 : 8 + length])["__metadata__"]["coterie"]))

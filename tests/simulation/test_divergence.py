@@ -87,26 +87,44 @@ def test_rows_on_which_a_version_cannot_be_measured_fail_no_round() -> None:
     assert [(one.state, one.evaluation) for one in history] == [("committed", None)] * 2
 
 
-PRIVATE = POLICY.model_copy(update={"min_updates": len(WITH_ONE), "weight_cap": 1})
-PROMISES: dict[str, tuple[Privacy, bool]] = {
-    "the coordinator's": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0), False),
-    "the coordinator's, under masks": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0), True),
-    "the cohort's": (UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0, mechanism="skellam"), True),
-    "the device's": (LocalLevel(mechanism="gaussian", epsilon=5.0, delta=1e-5, clip=0.5), False),
+NOISE: dict[str, tuple[Privacy, bool]] = {
+    "the coordinator's noise": (UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1e-3), False),
+    "the coordinator's noise of a secret sum": (UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1e-3), True),
+    "shared noise": (UserLevel(clip=1.0, delta=1e-5, noise_multiplier=0.1, mechanism="discrete_gaussian"), True),
+    "local noise": (LocalLevel(mechanism="gaussian", epsilon=1e4, delta=1e-5, clip=1.0), False),
+    "local noise in a secret sum": (LocalLevel(mechanism="gaussian", epsilon=1e4, delta=1e-5, clip=1.0), True),
 }
+HIDDEN = POLICY.model_copy(update={"rounds": 1, "weight_cap": 1, "min_updates": len(WITH_ONE)})
 
 
-@pytest.mark.parametrize("engine", ["threads", "batched:4", "processes"])
-@pytest.mark.parametrize("case", PROMISES)
-def test_under_a_promise_of_privacy_a_training_that_is_not_finite_is_one_of_no_change(case: str, engine: str) -> None:
-    privacy, secure = PROMISES[case]
-    told = experiment(privacy=privacy, secure_aggregation=secure, rounds=PRIVATE)
-    history = simulate(told, WITH_ONE, engine=engine)
-    assert [(one.state, one.accepted, one.failed) for one in history] == [("committed", len(WITH_ONE), 0)] * 2
+@pytest.mark.parametrize("engine", ["threads", "processes", "batched:4"])
+@pytest.mark.parametrize("name", NOISE)
+def test_under_a_promise_of_privacy_it_counts_as_zeros_and_nobody_is_told(name: str, engine: str) -> None:
+    privacy, secret = NOISE[name]
+    asked: dict[str, Any] = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN}
+    found = simulate_full(experiment(**asked), WITH_ONE, engine=engine, workers=2)
+    assert [(one.state, one.accepted, one.failed) for one in found.history] == [("committed", len(WITH_ONE), 0)]
+    assert all(np.isfinite(tensor).all() for tensor in found.weights.values())
 
 
-@pytest.mark.parametrize("engine", ["threads", "processes"])
-def test_under_a_promise_of_privacy_a_change_that_its_codec_cannot_hold_is_none(engine: str) -> None:
+@pytest.mark.parametrize("name", NOISE)
+def test_under_a_promise_of_privacy_a_round_in_which_all_diverge_is_noise_and_is_paid_for(name: str) -> None:
+    privacy, secret = NOISE[name]
+    asked: dict[str, Any] = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN}
+    found = simulate_full(experiment(**asked), [FAR] * len(WITH_ONE))
+    (record,) = found.history
+    assert (record.state, record.accepted, record.failed) == ("committed", len(WITH_ONE), 0)
+    assert record.epsilon is not None and record.epsilon > 0
+    first = compile_plan(experiment()).initial
+    assert not same(found.weights, first)
+    assert all(np.abs(found.weights[name] - first[name]).max() < 0.1 for name in first)
+
+
+@pytest.mark.parametrize("far", [np.nan, np.inf])
+def test_under_a_promise_of_privacy_what_a_trainer_of_ones_own_returns_counts_as_zeros_too(far: float) -> None:
+    def nowhere(params: Params, task: FitTask) -> FitResult:
+        return {name: np.full_like(value, far) for name, value in params.items()}, 1, 1, {}
+
     own = Experiment(
         name="own",
         model=ExternalModel({"w": (3,)}),
@@ -114,8 +132,23 @@ def test_under_a_promise_of_privacy_a_change_that_its_codec_cannot_hold_is_none(
         holdout=0.0,
         codecs=("float16",),
         secure_aggregation=False,
-        rounds=PRIVATE.model_copy(update={"cohort": 3, "min_updates": 3}),
-        privacy=UserLevel(clip=0.5, delta=1e-5, noise_multiplier=8.0),
+        privacy=UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0),
+        rounds=RoundPolicy(rounds=1, cohort=3, weight_cap=1, evaluate_every=0),
     )
-    history = simulate(own, CLIENTS[:3], engine=engine, trainer="test_divergence:GOES_FAR")
-    assert [(one.state, one.accepted, one.failed) for one in history] == [("committed", 3, 0)] * 2
+    (record,) = simulate(own, CLIENTS[:3], trainer=ExternalTrainer(nowhere))
+    assert (record.state, record.accepted, record.failed) == ("committed", 3, 0)
+
+
+def test_under_a_promise_of_privacy_a_change_that_its_codec_cannot_hold_counts_as_zeros() -> None:
+    own = Experiment(
+        name="own",
+        model=ExternalModel({"w": (3,)}),
+        schema=SCHEMA,
+        holdout=0.0,
+        codecs=("float16",),
+        secure_aggregation=False,
+        privacy=UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0),
+        rounds=RoundPolicy(rounds=1, cohort=3, weight_cap=1, evaluate_every=0),
+    )
+    (record,) = simulate(own, CLIENTS[:3], trainer=GOES_FAR)
+    assert (record.state, record.accepted, record.failed) == ("committed", 3, 0)

@@ -143,7 +143,7 @@ def _require_finite(name: str, value: NDArray[np.float32]) -> None:
         raise DataError(
             f"fit returned {name!r} with values that are not finite.",
             hint="Lower the learning rate.",
-            code="fit_result",
+            code="not_finite",
         )
 
 

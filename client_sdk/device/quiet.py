@@ -1,0 +1,83 @@
+"""Training under a promise of differential privacy: what a device puts in, and what it keeps to itself."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from coterie.aggregation.private.contribution import NOT_FINITE, Contribution, contribution, zeros
+from coterie.client_sdk.device.trainers.base import LocalWork, Stopped, Trainer
+from coterie.errors import (
+    CoterieError,
+    DataError,
+    GraphRefused,
+    InputError,
+    PlanRefused,
+    PolicyRefused,
+    UpdateRefused,
+)
+from coterie.protocol.device import WITH_ROWS, Task
+
+# What fails for these is the plan, for every device alike.
+_OF_PLANS: Final = (PlanRefused, PolicyRefused, GraphRefused)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quiet:
+    """put_in: what goes on to noise and encoding. metrics: means of the training, for the owner. unusable: why zeros
+    stand in for it, for the owner alone.
+    """
+
+    put_in: Contribution
+    metrics: dict[str, float]
+    unusable: CoterieError | None
+
+
+def promised(task: Task) -> bool:
+    """Whether the task says that what comes of it is differentially private."""
+    return task.privacy is not None or task.local is not None
+
+
+def speakable(task: Task, phase: str, error: CoterieError) -> bool:
+    """Whether others may hear that this error ended the task: not of what may depend on rows. To them the device is
+    merely gone.
+    """
+    return not isinstance(error, DataError) and not (promised(task) and phase in WITH_ROWS)
+
+
+def train_quietly(trainer: Trainer, work: LocalWork, task: Task) -> Quiet:
+    """Train for a task under a promise. Numbers that cannot be used are zeros from here on; so is a training in which
+    the trainer fails, where noise will hide the one as the other.
+
+    Example-level noise is in the training itself, which therefore cannot be replaced when it fails. Raises what the
+    trainer raises of a plan, and Stopped.
+    """
+    specs, before = work.plan.manifest.sections, work.client_state
+    try:
+        result = trainer.train(work)
+    except (Stopped, *_OF_PLANS):
+        raise
+    except Exception as error:  # a trainer of the owner's may raise anything
+        if task.privacy is not None and task.privacy.unit == "example":
+            raise
+        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=_named(error))
+    made = contribution(specs, result.sections, before=before, after=result.client_state)
+    try:
+        metrics = result.metrics(work.plan).means()
+    except InputError as error:
+        if error.reason not in NOT_FINITE:
+            raise
+        metrics = {}
+    return Quiet(put_in=made, metrics=metrics, unusable=None if made.usable else _not_usable())
+
+
+def _named(error: Exception) -> CoterieError:
+    if isinstance(error, CoterieError):
+        return error
+    return InputError(f"The trainer failed: {type(error).__name__}: {error}", code="trainer_failed")
+
+
+def _not_usable() -> CoterieError:
+    return UpdateRefused(
+        "The training gave numbers that are not finite, or outside the plan's range: zeros are sent in their place.",
+        hint="The experiment may have diverged. Look at the rows if it goes on for long.",
+        code="not_finite",
+    )
