@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -75,10 +75,10 @@ def shape(body: bytes) -> object:
 
 def _fields(value: Any, place: str) -> Iterator[str]:
     if isinstance(value, dict):
-        for name, part in value.items():
+        for name, part in cast(dict[str, Any], value).items():
             yield from _fields(part, f"{place}/{'#' if name.isdigit() else name}")
     elif isinstance(value, list):
-        yield from {field for part in value for field in _fields(part, f"{place}[]")}
+        yield from {field for part in cast(list[Any], value) for field in _fields(part, f"{place}[]")}
     else:
         yield place
 
