@@ -18,6 +18,7 @@ from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAg
 from coterie.aggregation.selection import selector_of
 from coterie.privacy.dp.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS, parameters
+from coterie.protocol.codecs.table import varying
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.sections import SectionSpec
 
@@ -120,6 +121,11 @@ def _uneven_weights(experiment: Experiment) -> str | None:
 def _devices_measure(experiment: Experiment) -> str | None:
     every = experiment.rounds.evaluate_every
     return f"evaluate_every={every}" if every else None
+
+
+def _varying_sizes(experiment: Experiment) -> str | None:
+    found = varying(experiment.codecs)
+    return f"codecs={found!r}" if found else None
 
 
 def _sends_more(experiment: Experiment) -> str | None:
@@ -252,6 +258,11 @@ USER: tuple[Clash, ...] = (
         _sends_more,
         "it sends more than the change of the weights, and only that is clipped and noised",
         _CHANGE_ALONE,
+    ),
+    Clash(
+        _varying_sizes,
+        "the bytes of a round are on its record, and with this codec they depend on what devices send, without noise",
+        "choose a codec of fixed size, such as float16, int8, eden:4 or randk:0.1",
     ),
     Clash(
         lambda e: f"mechanism={_user(e).mechanism!r}" if _user(e).mechanism in DISTRIBUTED and not e.secure else None,

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from coterie import errors
-from coterie.protocol.codecs.codec import Codec
+from coterie.protocol.codecs.codec import Codec, Shape
 from coterie.protocol.codecs.eden import DRIVE, eden
 from coterie.protocol.codecs.feedback import Feedback
 from coterie.protocol.codecs.floats import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
@@ -171,6 +171,16 @@ def _exists(name: str) -> bool:
     except errors.InputError:
         return False
     return True
+
+
+_PROBE = Shape.flat(4096, 64)
+"""Long enough that a codec whose payloads vary in size has more than one size for it."""
+
+
+def varying(names: Iterable[str]) -> tuple[str, ...]:
+    """Which codecs make payloads whose size depends on the vector, and so tell of it. Unknown names are passed over."""
+    known = [parse(name) for name in names if _exists(name)]
+    return tuple(codec.name for codec in known if codec.min_bytes(_PROBE) != codec.max_bytes(_PROBE))
 
 
 def unfit(names: Iterable[str]) -> tuple[str, ...]:

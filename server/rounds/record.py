@@ -18,8 +18,8 @@ def round_record(
 ) -> dict[str, Any]:
     """The row of an ended round, and the engine's own words about it.
 
-    bytes_up: bodies of uploads received for its tasks, refused and repeated ones included. bytes_down: see
-    `coterie.server.traffic`.
+    bytes_up: bodies of uploads received for its tasks, refused and repeated ones included; under user-level privacy the
+    codecs are those whose sizes tell nothing of what was sent. bytes_down: see `coterie.server.traffic`.
     seconds: from its begin to its end, by the wall clock. lost: see `Spending.lost`. given_up: how many
     devices gave their task up, by the reason they told; said of a round that came to nothing.
     """

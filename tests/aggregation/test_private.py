@@ -153,6 +153,8 @@ USER_CLASHES: dict[str, tuple[dict[str, Any], str]] = {
         "mechanism='discrete_gaussian'",
     ),
     "groups": ({"reducer": "mean", "secure_aggregation": SecureAggregation(groups=4)}, "groups"),
+    "sizes that tell": ({"codecs": ("topk:0.01+ef", "int8"), "secure_aggregation": False}, "codecs=('topk:0.01+ef',)"),
+    "sizes that tell of levels": ({"codecs": ("qsgd:4+rice",), "secure_aggregation": False}, "codecs=('qsgd:4+rice',)"),
 }
 
 

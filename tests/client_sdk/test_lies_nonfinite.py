@@ -39,8 +39,10 @@ SECRET: dict[str, Privacy] = {
     "shared noise": UserLevel(clip=1.0, delta=1e-5, noise_multiplier=2.0, mechanism="discrete_gaussian"),
     "local gaussian": LocalLevel(mechanism="gaussian", **LOCAL),
 }
-POLICY = 'min_cohort = 5\nmax_epsilon = 1000.0\nunits = ["user", "example"]\n'
-POLICY += 'trusts = ["device", "cohort", "coordinator"]\n'
+POLICY = (
+    "min_cohort = 5\nmax_epsilon = 1000.0\n"
+    'units = ["user", "example"]\ntrusts = ["device", "cohort", "coordinator"]\n'
+)
 
 
 def question() -> Arrays:

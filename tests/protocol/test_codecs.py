@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coterie import errors
 from coterie.protocol.codecs import FAMILIES, NO_STATE, Codec, Keys, Shape, choose, families, parse
 from coterie.protocol.codecs.grid import Grid
-from coterie.protocol.codecs.table import unfit
+from coterie.protocol.codecs.table import unfit, varying
 
 KEYS = Keys.of(task="task_1", plan="plan-1", base="base-1", section="delta")
 NAMES = (
@@ -230,3 +230,18 @@ def test_a_client_takes_the_first_codec_whose_families_it_has_and_never_float64(
 def test_a_public_norm_of_any_size_can_be_spelled(norm: str) -> None:
     assert parse(f"rotate+grid:4:{norm}").name == f"rotate+grid:4:{norm}"
     assert parse(f"rotate+grid:4:{norm}") == Grid(4, float(norm))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_knows_whose_sizes_depend_on_the_vector(name: str) -> None:
+    shape = Shape.flat(4096, 64)
+    spikes = np.zeros(shape.length, np.float32)
+    spikes[::1000] = 1.0
+    draws = np.random.default_rng(1).standard_normal((3, shape.length)).astype(np.float32)
+    sizes = {len(encoded(name, vector, shape)) for vector in (np.zeros_like(spikes), spikes, *draws, draws[0] * 1e3)}
+    assert len(sizes) == 1 or varying([name]) == (name,)
+
+
+def test_unknown_codecs_are_not_looked_at_for_their_sizes() -> None:
+    told = ["none", "float32", "int8", "int8+rice", "topk:0.1", "qsgd:2", "qsgd:2+rice", "round:0.01", "eden:4", "sign"]
+    assert varying(told) == ("int8+rice", "topk:0.1", "qsgd:2+rice", "round:0.01")

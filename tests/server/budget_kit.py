@@ -25,10 +25,11 @@ def private(noise: float = 2.0, clip: float = 1.0, **changes: Any) -> dict[str, 
 
 
 async def submitted(operator: Operator, privacy: dict[str, Any] | None, **changes: Any) -> Any:
-    """The answer to an experiment with this privacy."""
+    """The answer to an experiment with this privacy. changes: of its round policy; codecs are its own."""
     asked: dict[str, Any] = {"weight_cap": 1, **changes}
+    own = {"privacy": privacy, **({"codecs": asked.pop("codecs")} if "codecs" in asked else {})}
     request = await operator.request(**asked)
-    body = request.model_copy(update={"privacy": privacy}).model_dump(mode="json")
+    body = request.model_copy(update=own).model_dump(mode="json")
     return await operator.call("POST", "/v1/experiments", json=body, headers=once())
 
 

@@ -227,6 +227,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "evaluation": (private(), {"evaluate_every": 1}, "evaluate_every=1"),
     "buffered": (private(), {"mode": "buffered"}, "mode='buffered'"),
     "devices' noise without masks": (private(mechanism="skellam"), {}, "mechanism='skellam'"),
+    "sizes that tell": (private(), {"codecs": ("int8+rice",)}, "codecs=('int8+rice',)"),
     "rest": (private(min_separation=3), {}, "rest_rounds=2"),
     "schedule": (private(schedule=(1.0, 1.0, 1.0)), {}, "3 factors for 2 rounds"),
     "unknown": ({"level": "galaxy"}, {}, "no level 'galaxy'"),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError
+from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import read_file
-from coterie.simulation import simulate_full
+from coterie.simulation import simulate, simulate_full
 
 
 def partial(*patterns: str, **changes: object) -> Experiment:
@@ -89,3 +91,17 @@ def test_updates_that_their_codec_cannot_hold_fail_the_round_by_name() -> None:
     wanted = replace(own, codecs=("float16",), rounds=RoundPolicy(rounds=1, cohort=2, evaluate_every=0))
     (record,) = simulate_full(wanted, CLIENTS[:2], trainer=ExternalTrainer(fit)).history
     assert (record.state, record.cause, record.model) == ("abandoned", "aggregate_failed", None)
+
+
+@pytest.mark.parametrize("codec", ["float32", "int8", "eden:4", "randk:0.1"])
+def test_under_user_level_privacy_the_record_says_the_same_of_any_rows(codec: str) -> None:
+    """Rows that learn much and rows that cannot learn anything: what is on record of a round is equal but for time."""
+    policy = RoundPolicy(rounds=2, cohort=len(CLIENTS), weight_cap=1, evaluate_every=0)
+    private = UserLevel(clip=1.0, delta=1e-5, noise_multiplier=4.0)
+    told: dict[str, Any] = {"codecs": (codec,), "privacy": private, "rounds": policy, "secure_aggregation": False}
+    blank = [{name: np.zeros_like(value) for name, value in client.items()} for client in CLIENTS]
+    found = [
+        [{**record.to_dict(), "seconds": None, "model": None} for record in simulate(experiment(**told), clients)]
+        for clients in (CLIENTS, blank)
+    ]
+    assert found[0] == found[1]
