@@ -1,5 +1,5 @@
-"""`coterie audit`: hold a privacy claim against what can be proven of it. Fails when the claim is refuted, and in another
-way when the audit could not have refuted it.
+"""`coterie audit`: hold a privacy claim against what can be proven of it. Fails when the claim is refuted, and in
+another way when the audit could not have refuted it.
 """
 
 from collections.abc import Iterator, Sequence

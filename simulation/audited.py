@@ -62,9 +62,11 @@ def no_canaries(experiment: Experiment) -> str | None:
     """Why canary clients can say nothing of what the experiment promises; None where they can."""
     match experiment.privacy:
         case ExampleLevel():
-            return "ExampleLevel hides rows of a device, and canaries are devices: `coterie audit members` looks for rows"
+            return "ExampleLevel hides rows of a device, and canaries are devices; `coterie audit members` is for rows"
         case LocalLevel():
             return "LocalLevel is a promise about each single upload, and canaries are looked for in sums of uploads"
+        case UserLevel() if experiment.algorithm.server.apply is not ServerPart().apply:
+            return f"the algorithm {experiment.algorithm.name!r} mixes what it remembers into the noised mean"
         case _:
             return None
 
@@ -102,8 +104,6 @@ def _no_marks(experiment: Experiment) -> str | None:
         return None
     if experiment.secure is not None and experiment.secure.groups is not None:
         return "a robust rule stands between the noise of the groups and what is seen, and no test is known for that"
-    if experiment.algorithm.server.apply is not ServerPart().apply:
-        return f"the algorithm {experiment.algorithm.name!r} mixes what it remembers into the noised mean"
     return None
 
 
@@ -112,13 +112,16 @@ def _enough_for_marks(experiment: Experiment, asked: Asked, honest: int, length:
     if draft.terms is None or draft.white is None or draft.claimed is None:
         raise InternalError("Noise that is audited by marks has a claim.")
     squares = _strengths(draft.experiment, draft.white) ** 2
-    return enough_canaries(
+    # So that guesses, which assume nothing, may refute the claim too.
+    guessed = canaries_for(draft.claimed, draft.delta, confidence=draft.each)
+    told = enough_canaries(
         claimed=draft.claimed,
         delta=draft.delta,
         halved=draft.terms.halved,
         strength=float(squares.mean() / squares.max()),
         confidence=draft.each,
     )
+    return max(guessed, told)
 
 
 def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, length: int) -> Audited:
@@ -168,8 +171,8 @@ def _strengths(shaped: Experiment, white: Matrix) -> Matrix:
 
 
 def _surplus(shaped: Experiment) -> float:
-    """How much larger the noise of a whole cohort is than what is asked for: shares are made for those alone that do not
-    work together with the coordinator.
+    """How much larger the noise of a whole cohort is than what is asked for: shares are made for those alone that do
+    not work together with the coordinator.
     """
     privacy, policy, secure = shaped.privacy, shaped.rounds, shaped.secure
     if secure is None or not isinstance(privacy, UserLevel) or privacy.mechanism not in DISTRIBUTED:
@@ -227,5 +230,4 @@ _SHAPED = {
     "hyper_schedule",
     "target",
     "patience",
-    "purpose",
 }

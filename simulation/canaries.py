@@ -156,9 +156,14 @@ def audit_by_canaries(
     `UserLevel` claims for these rounds when None, and nothing without one. delta: of the claim, where the experiment
     has none.
     The run is by threads, since a canary is known by its task.
-    Raises errors.ExperimentError (``audit_nothing``) when nothing was released, errors.ArgumentValueError for canaries
-    that are too few, or more than the model has weights, and what `simulate_full` raises.
+    Raises errors.ExperimentError (``audit_nothing``) for an experiment that trains nothing and when nothing was
+    released, errors.ArgumentValueError for canaries that are too few, or as many as the model has weights, and what
+    `simulate_full` raises.
     """
+    if experiment.rounds.purpose != "train":
+        raise ExperimentError(
+            f"Experiment {experiment.name!r} trains nothing, so there is nothing to look at.", code="audit_nothing"
+        )
     asked = Asked(canaries=canaries, rounds=rounds, claimed=claimed, delta=delta, confidence=confidence)
     impossible = no_canaries(experiment)
     if impossible is not None:

@@ -25,7 +25,7 @@ from coterie.privacy.audit.verdict import Verdict, verdict_of
 
 MOST_EPSILON = 20.0
 CONFIDENCE = 0.95
-CLEAR = 1.5
+CLEAR = 1.25
 """How far above a claim a cap is chosen to lie."""
 _COUNTS = tuple(200 * 2**doubled for doubled in range(7))
 
@@ -103,7 +103,7 @@ def highest(canaries: int, guesses: int, delta: float, *, confidence: float = CO
 
 
 def guesses_for(canaries: int, delta: float, claimed: float | None, *, confidence: float = CONFIDENCE) -> int:
-    """How many of the canaries to guess: a third, or as many more as it takes for a cap of half as much again as the
+    """How many of the canaries to guess: a third, or as many more as it takes for a cap of a quarter more than the
     claim; all where that is out of reach.
     """
     least = min(canaries, max(2, math.ceil(canaries / 3)))
@@ -119,12 +119,12 @@ def guesses_for(canaries: int, delta: float, claimed: float | None, *, confidenc
 
 
 def canaries_for(claimed: float | None, delta: float, *, confidence: float = CONFIDENCE) -> int:
-    """How many canaries guessing needs for a claim: the first of 200, 400, … 12 800 a third of whose coins have a cap
-    of half as much again as the claim; where none has, since canaries cost δ, the one whose cap is highest.
+    """How many canaries guessing needs for a claim: the first of 200, 400, … 12 800 whose coins, all guessed, have a
+    cap of a quarter more than the claim; where none has, since canaries cost δ, the one whose cap is highest.
     """
     if claimed is None:
         return _COUNTS[0]
-    caps = {count: highest(count, math.ceil(count / 3), delta, confidence=confidence) for count in _COUNTS}
+    caps = {count: highest(count, count, delta, confidence=confidence) for count in _COUNTS}
     return next((count for count in _COUNTS if caps[count] > CLEAR * claimed), max(_COUNTS, key=caps.__getitem__))
 
 

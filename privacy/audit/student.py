@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie import errors
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 _FAR = 12.0
 """Standard deviations beyond which nothing is left that float64 could hold."""
 LARGEST = 1e7
@@ -69,13 +69,13 @@ def _between(statistic: float, freedom: int, shift: float, start: float, stop: f
 
 
 def _crossing(below: Callable[[float], bool], guess: float) -> float:
-    """Where `below` stops to hold, to 1e-10 of it; 0 where it never does."""
+    """Where `below` stops to hold, to a billionth of it; 0 where it never does."""
     if not below(0.0):
         return 0.0
     low, high = 0.0, guess
     while below(high):
         low, high = high, 2 * high
-    while high - low > 1e-10 * high:
+    while high - low > 1e-9 * high:
         middle = (low + high) / 2
         if middle in (low, high):
             break
