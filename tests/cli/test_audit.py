@@ -59,7 +59,7 @@ def test_a_false_claim_fails_and_a_true_one_does_not(coterie: Coterie, study: Pa
     assert false.code == FAILED, false.err
     assert false.events[-1]["event"] == "audit" and false.events[-1]["verdict"] == "refuted"
     assert false.events[-1]["cap"] >= false.events[-1]["epsilon"] > 0.5 and "REFUTED" in false.err
-    # More than the noise is made for: of its own claim an audit is wrong once in forty times, and so would this test be.
+    # More than the noise is made for: of its own claim an audit is wrong once in forty times, as this test would be.
     true = coterie("audit", "run", f"{study}:private", "--claim", "3", "--json")
     assert true.code == OK, true.err
     assert true.events[-1]["verdict"] == "not refuted" and true.events[-1]["cap"] > 3
