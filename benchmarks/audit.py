@@ -12,9 +12,9 @@ the share of runs that were refuted, its budget, and the seconds of one run.
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -25,26 +25,28 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.privacy.dp import distributed
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.privacy import UserLevel
+from coterie.privacy.dp.privacy import CentralMechanism, UserLevel
 from coterie.simulation.canaries import audit_by_canaries
 
 FACTORS = {"removed": 0.0, "halved": 0.5, "honest": 1.0}
 CAUGHT, ACCUSED = 0.95, 0.05
-CASES = {
-    f"{mechanism}_eps{epsilon:g}": UserLevel(clip=1.0, delta=1e-5, epsilon=epsilon, mechanism=mechanism)
-    for mechanism in ("gaussian", "discrete_gaussian", "skellam")
-    for epsilon in (1.0, 4.0)
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "gaussian": {},
+    "discrete_gaussian": {},
+    "skellam": {},
+    "blt": {"min_separation": 2, "max_participations": 2},
 }
-CASES |= {
-    f"blt_eps{epsilon:g}": UserLevel(
-        clip=1.0, delta=1e-5, epsilon=epsilon, mechanism="blt", min_separation=2, max_participations=2
+CASES = {
+    f"{mechanism}_eps{epsilon:g}": UserLevel(
+        clip=1.0, delta=1e-5, epsilon=epsilon, mechanism=cast(CentralMechanism, mechanism), **more
     )
+    for mechanism, more in MECHANISMS.items()
     for epsilon in (1.0, 4.0)
 }
 
 
 @contextmanager
-def noise_times(factor: float) -> Iterator[None]:
+def noise_times(factor: float) -> Generator[None]:
     """Every sampler of noise on sums draws this many times what it is asked for."""
 
     def scaled(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,8 +56,8 @@ def noise_times(factor: float) -> Iterator[None]:
         # Steps of shared noise are coarse, so that a smaller variance is drawn instead.
         return np.zeros(count, np.int64) if not factor else drawn(mechanism, count, variance * factor**2, source)
 
-    drawn = distributed.share
-    with patch.object(gaussian, "_steps", scaled(gaussian._steps)), patch.object(distributed, "share", fewer):
+    drawn, whole = distributed.share, vars(gaussian)["_steps"]
+    with patch.object(gaussian, "_steps", scaled(whole)), patch.object(distributed, "share", fewer):
         yield
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -32,7 +32,7 @@ SHARED = ("discrete_gaussian", "skellam")
 
 
 @contextmanager
-def noise_times(factor: float) -> Iterator[None]:
+def noise_times(factor: float) -> Generator[None]:
     """Every sampler of noise on sums draws this many times what it is asked for."""
     whole: Any = vars(gaussian)["_steps"]
     share = distributed.share
