@@ -1,17 +1,21 @@
-"""`coterie audit`: hold a privacy claim against what can be proven of it. Fails when the claim does not hold."""
+"""`coterie audit`: hold a privacy claim against what can be proven of it. Fails when the claim is refuted, and in
+another way when the audit could not have refuted it.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from coterie.cli.failures import FAILED
+from coterie.cli.failures import CANNOT_TELL, FAILED
 from coterie.cli.output import Json, Output, figure
 from coterie.errors import ExperimentError
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
     from coterie.privacy.audit.one_run import Audit
+    from coterie.privacy.audit.verdict import Verdict
+    from coterie.simulation.canaries import CanaryAudit
 
 app = typer.Typer(help="Hold a privacy claim against what can be proven of it.")
 
@@ -44,33 +48,38 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
         output.say(line)
 
 
-@app.command("canaries")
-def canaries(
+@app.command("run")
+def run(
     target: Target,
     clients: Clients = "clients",
-    count: Annotated[int, typer.Option("--canaries", min=20, help="Canaries; about half of them join.")] = 100,
-    norm: Annotated[float | None, typer.Option(min=0.0, help="Of a canary's update; the experiment's clip.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--canaries", min=20, help="Canaries; as many as the claim needs if absent.")
+    ] = None,
+    norm: Annotated[
+        float | None, typer.Option(min=0.0, help="Of a canary's update; ten times the experiment's clip if absent.")
+    ] = None,
     claim: Annotated[
         float | None, typer.Option(min=0.0, help="The epsilon to hold against; the experiment's own if absent.")
     ] = None,
     delta: Annotated[float, typer.Option(help="Of the claim, where the experiment has none.")] = 1e-5,
-    rounds: RoundsOption = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run; as many as it takes if absent.")] = None,
     trainer: Trainer = None,
     workers: Workers = 1,
     json: Json = False,
 ) -> None:
-    """Simulate the experiment with canary clients, look for them in the model, and bound epsilon from below."""
+    """Simulate the experiment with canary clients, look for them in its rounds, and bound epsilon from below."""
     from coterie.cli.rounds import RoundTable
     from coterie.cli.simulate import show
     from coterie.simulation.canaries import audit_by_canaries
 
     output = Output(json)
-    experiment, sources = _loaded(target, clients, rounds)
-    with RoundTable(output, f"{experiment.name}: {len(sources)} clients and {count} canaries") as table:
+    experiment, sources = _loaded(target, clients, None)
+    with RoundTable(output, f"{experiment.name}, with canaries") as table:
         found = audit_by_canaries(
             experiment,
             sources,
             canaries=count,
+            rounds=rounds,
             norm=norm,
             delta=delta,
             claimed=claim,
@@ -78,7 +87,10 @@ def canaries(
             workers=workers,
             on_event=lambda event: show(table, event),
         )
-    _judge(output, found.audit)
+    output.event("audit", **found.to_json())
+    for line in _lines(found):
+        output.say(line)
+    _leave(output, found.verdict, found.claimed, found.because)
 
 
 @app.command("guesses")
@@ -92,10 +104,14 @@ def guesses(
     json: Json = False,
 ) -> None:
     """Bound epsilon from the guesses of one run (Steinke, Nasr and Jagielski, 2023)."""
-    from coterie.privacy.audit.one_run import Audit, epsilon_lower_bound
+    from coterie.privacy.audit.one_run import audit_guesses
 
-    bound = epsilon_lower_bound(count, guessed, correct, delta, confidence=confidence)
-    _judge(Output(json), Audit(count, guessed, correct, delta, confidence, bound, claim))
+    output = Output(json)
+    found = audit_guesses(count, guessed, correct, delta, claimed=claim, confidence=confidence)
+    output.event("audit", **found.to_json())
+    output.say(f"{_guessed(found)}, with {confidence:.0%} confidence.")
+    output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
+    _leave(output, found.verdict, claim, None)
 
 
 @app.command("members")
@@ -122,32 +138,57 @@ def members(
             experiment, sources, trainer=trainer, workers=workers, on_event=lambda event: show(table, event)
         )
     found = infer_members(result, experiment, sources, rows=rows, trainer=trainer)
-    holds = claim is None or found.epsilon <= claim
-    output.event("members", **found.to_json(), claimed=claim, holds=holds)
+    verdict = found.verdict(claim)
+    output.event("members", **found.to_json(), claimed=claim, verdict=verdict)
     output.say(
         f"{found.members} rows that were trained on, {found.outsiders} that were not: area under the curve "
         f"{figure(found.auc, 3)} (0.5 is blind); {found.found:.1%} found at 1 % of mistakes; epsilon is at least "
         f"{figure(found.epsilon, 3)} for a row."
     )
-    if not holds:
-        output.say(f"The claim of epsilon {claim:g} is refuted, with 95 % confidence.")
-        raise typer.Exit(FAILED)
+    output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
+    if claim is not None:
+        _leave(output, verdict, claim, None)
 
 
-def _judge(output: Output, audit: "Audit") -> None:
-    """Say it, and leave with an error where the claim does not hold."""
-    output.event("audit", **audit.to_json())
-    output.say(
-        f"{audit.correct} of {audit.guesses} guesses about {audit.canaries} canaries were right: epsilon is at least "
-        f"{figure(audit.epsilon)} at delta {audit.delta:g}, with {audit.confidence:.0%} confidence."
+def _lines(found: "CanaryAudit") -> Iterator[str]:
+    """What was seen, in sentences."""
+    marks, guesses = found.marks, found.guesses
+    if guesses is not None:
+        yield f"{found.canaries} canaries, {found.rounds} rounds."
+    if marks is not None:
+        yield (
+            f"Their marks stand {marks.ratio:.3f} deviations out of the noise. If the noise is Gaussian, epsilon is at "
+            f"least {figure(marks.epsilon)} at delta {marks.delta:g}, with {marks.confidence:.1%} confidence."
+        )
+    if guesses is not None:
+        yield f"Whatever the noise is: {_guessed(guesses)}, with {guesses.confidence:.1%} confidence."
+        yield f"The highest epsilon that this audit could have found: {found.cap:.4g}."
+    if marks is not None and marks.power is not None:
+        yield f"Noise of half the size would have been caught with a chance of {marks.power:.1%}."
+
+
+def _guessed(audit: "Audit") -> str:
+    return (
+        f"{audit.correct} of {audit.guesses} guesses about {audit.canaries} canaries are right, so that epsilon is at "
+        f"least {figure(audit.epsilon)} at delta {audit.delta:g}"
     )
-    if audit.claimed is None:
-        output.say("Nothing was claimed; give --claim, or let the experiment ask for differential privacy.")
-    elif audit.holds:
-        output.say(f"The claim of epsilon {audit.claimed:.4g} is not refuted; an audit can never prove one.")
-    else:
-        output.say(f"The claim of epsilon {audit.claimed:.4g} is REFUTED: look for noise that was left out.")
-        raise typer.Exit(FAILED)
+
+
+def _leave(output: Output, verdict: "Verdict | None", claimed: float | None, because: str | None) -> None:
+    """Say what the answer is, and leave with an exit code that says it too."""
+    claim = "what the experiment claims" if claimed is None else f"the claim of epsilon {claimed:.4g}"
+    match verdict:
+        case None:
+            output.say("Nothing was claimed; give --claim, or let the experiment ask for differential privacy.")
+        case "not refuted":
+            output.say(f"NOT REFUTED: {claim} stands for now; an audit can never prove one.")
+        case "refuted":
+            output.say(f"REFUTED: {claim} is false. Look for noise that was left out, or a clip that does not hold.")
+            raise typer.Exit(FAILED)
+        case "cannot tell":
+            why = because or "it lies above the highest that could have been found"
+            output.say(f"CANNOT TELL: of {claim} nothing was learned: {why}.")
+            raise typer.Exit(CANNOT_TELL)
 
 
 def _loaded(target: str, clients: str, rounds: int | None) -> "tuple[Experiment, Sequence[Any]]":

@@ -14,6 +14,7 @@ USAGE = 2
 REMOTE = 3
 BAD_INPUT = 4
 BUG = 5
+CANNOT_TELL = 6
 INTERRUPTED = 130
 
 # The first class that fits decides.

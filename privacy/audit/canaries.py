@@ -1,11 +1,13 @@
 """Canary clients: made-up devices whose updates point where nothing else does, so that their mark on a model is told
 (Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar: "One-shot Empirical Privacy Estimation for Federated Learning", ICLR
-2024). In many dimensions random directions are as good as orthogonal to each other and to honest updates.
+2024). Theirs are random directions, which are nearly orthogonal; these are rows of a cosine transform under secret
+random signs, which are exactly so: no canary hides another, however many there are.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from dataclasses import dataclass
 
@@ -13,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.privacy.audit.one_run import Audit, audit_scores
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.entropy import Entropy, draw
 
@@ -24,7 +25,7 @@ MOST = 100_000
 
 @dataclass(frozen=True)
 class Canaries:
-    """So many canaries, drawn from a secret seed. included: the fair coin of each: is it a client of the run?"""
+    """So many canaries, drawn from a secret seed. included: the fair coin of each: is its update in the run?"""
 
     seed: bytes
     included: tuple[bool, ...]
@@ -37,23 +38,46 @@ class Canaries:
         coins = np.unpackbits(np.frombuffer(draw(entropy, (count + 7) // 8), np.uint8))[:count]
         return Canaries(draw(entropy, 32), tuple(bool(coin) for coin in coins))
 
-    @property
-    def clients(self) -> tuple[int, ...]:
-        """The numbers of the canaries that are clients."""
-        return tuple(number for number, there in enumerate(self.included) if there)
-
     def direction(self, number: int, size: int) -> Vector:
-        """A canary's unit vector, ``[size]``: ±1/√size with random signs. Any two have an inner product near 0."""
-        key = hashlib.sha256(b"coterie/audit/v1/canary" + self.seed + number.to_bytes(8, "big")).digest()
-        signs = np.unpackbits(Source(key).take((size + 7) // 8))[:size]
-        return (2.0 * signs - 1.0) / np.sqrt(size)
+        """A canary's unit vector, ``[size]``; those of two canaries are orthogonal.
 
-    def scores(self, moved: Vector) -> tuple[float, ...]:
-        """How much each canary's direction is in the way that a model has gone, ``moved`` ``[size]``: the statistic of
-        whom sees the first version and the last.
+        Raises errors.ArgumentValueError where there are not more numbers than canaries.
         """
-        return tuple(float(self.direction(number, len(moved)) @ moved) for number in range(len(self.included)))
+        self.check(size)
+        # Angles are multiples of π / (2 size), and whole turns are taken off while they are whole numbers.
+        places = (2 * np.arange(size, dtype=np.int64) + 1) * (number + 1) % (4 * size)
+        wave = np.cos(places * (math.pi / (2 * size)))
+        return math.sqrt(2 / size) * self._own_signs()[number] * self._signs(size) * wave
 
-    def audit(self, moved: Vector, delta: float, *, claimed: float | None = None, guesses: int | None = None) -> Audit:
-        """What the way of a model proves of the run's ε. guesses: see `audit_scores`."""
-        return audit_scores(self.scores(moved), self.included, delta, claimed=claimed, guesses=guesses)
+    def scores(self, moved: Vector) -> Vector:
+        """How much of each canary's direction is in a vector ``[size]``: ``[canaries]``.
+
+        Raises errors.ArgumentValueError where there are not more numbers than canaries.
+        """
+        size, count = len(moved), len(self.included)
+        self.check(size)
+        spectrum = np.fft.rfft(self._signs(size) * moved, 2 * size)[1 : count + 1]
+        turned = spectrum * np.exp(-0.5j * math.pi / size * np.arange(1, count + 1))
+        return math.sqrt(2 / size) * self._own_signs() * turned.real
+
+    def check(self, size: int) -> None:
+        """Raises errors.ArgumentValueError for vectors of no more numbers than there are canaries."""
+        if size <= len(self.included):
+            raise errors.ArgumentValueError(
+                f"{len(self.included)} canaries need a model of more weights than that, not {size}.",
+                hint="Ask for fewer canaries.",
+            )
+
+    def _signs(self, size: int) -> Vector:
+        """Of each number of a vector."""
+        return _signs(hashlib.sha256(b"coterie/audit/v2/signs" + self.seed).digest(), size)
+
+    def _own_signs(self) -> Vector:
+        """Of each canary: so that no vector leans to the canaries' side of all directions together."""
+        return _signs(hashlib.sha256(b"coterie/audit/v2/canaries" + self.seed).digest(), len(self.included))
+
+
+def _signs(key: bytes, count: int) -> Vector:
+    """±1, ``[count]``."""
+    bits = np.unpackbits(Source(key).take((count + 7) // 8))[:count]
+    return 2.0 * bits.astype(np.float64) - 1.0

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie import errors
 from coterie.privacy.audit.binomial import least_chance, most_chance
+from coterie.privacy.audit.verdict import Verdict, verdict_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class Membership:
     found: float
     delta: float
     epsilon: float
+    cap: float
+
+    def verdict(self, claimed: float | None) -> Verdict | None:
+        """What it says of a claim about a row; None where nothing is claimed."""
+        return verdict_of(self.epsilon, self.cap, claimed)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -50,6 +56,7 @@ def membership(members: Sequence[float], outsiders: Sequence[float], *, delta: f
         found=float((inside > threshold).mean()),
         delta=delta,
         epsilon=_proven(inside, outside, delta),
+        cap=_bound(len(inside[1::2]), len(inside[1::2]), 0, len(outside[1::2]), delta),
     )
 
 
@@ -71,6 +78,9 @@ def _proven(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
         if gain > best:
             best, threshold = gain, candidate
     caught, mistaken = inside[1::2] > threshold, outside[1::2] > threshold
-    least = least_chance(int(caught.sum()), caught.size, 0.025)
-    most = most_chance(int(mistaken.sum()), mistaken.size, 0.025)
+    return _bound(int(caught.sum()), caught.size, int(mistaken.sum()), mistaken.size, delta)
+
+
+def _bound(caught: int, inside: int, mistaken: int, outside: int, delta: float) -> float:
+    least, most = least_chance(caught, inside, 0.025), most_chance(mistaken, outside, 0.025)
     return max(0.0, math.log((least - delta) / most)) if least > delta else 0.0

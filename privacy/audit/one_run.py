@@ -6,7 +6,8 @@ they were in. A run that is (ε, δ)-private makes many right guesses improbable
     P[v or more of r guesses right] ≤ β + 2 m δ · max_i (P[Bin(r, q) ≥ v − i] − β) / i
 
 with m canaries, q = 1 / (1 + e^−ε), β = P[Bin(r, q) ≥ v]. The largest ε for which that is still below the allowed
-chance of a mistake is refuted with that confidence.
+chance of a mistake is refuted with that confidence. That assumes nothing of the mechanism, and has a ceiling: r guesses
+that are all right prove no more than `highest` says, however little noise there was.
 """
 
 from __future__ import annotations
@@ -20,16 +21,21 @@ import numpy as np
 
 from coterie import errors
 from coterie.privacy.audit.binomial import upper_tails
+from coterie.privacy.audit.verdict import Verdict, verdict_of
 
 MOST_EPSILON = 20.0
 CONFIDENCE = 0.95
+CLEAR = 1.25
+"""How far above a claim a cap is chosen to lie."""
+_COUNTS = tuple(200 * 2**doubled for doubled in range(7))
 
 
 @dataclass(frozen=True)
 class Audit:
     """What an audit proves: with `confidence`, no (ε, delta) below `epsilon` is true of the run.
 
-    canaries, guesses, correct: what it is proven from. claimed: what the run claimed, None where it claimed nothing.
+    canaries, guesses, correct: what it is proven from. cap: what it would have proven had every guess been right.
+    claimed: what the run claimed, None where it claimed nothing.
     """
 
     canaries: int
@@ -38,16 +44,17 @@ class Audit:
     delta: float
     confidence: float
     epsilon: float
+    cap: float
     claimed: float | None = None
 
     @property
-    def holds(self) -> bool:
-        """Whether the claim survives: nothing above it is proven. True where nothing was claimed."""
-        return self.claimed is None or self.epsilon <= self.claimed
+    def verdict(self) -> Verdict | None:
+        """What it says of the claim; None where nothing was claimed."""
+        return verdict_of(self.epsilon, self.cap, self.claimed)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {**asdict(self), "holds": self.holds}
+        return {**asdict(self), "verdict": self.verdict}
 
 
 def epsilon_lower_bound(
@@ -75,6 +82,52 @@ def epsilon_lower_bound(
     return low
 
 
+def audit_guesses(
+    canaries: int,
+    guesses: int,
+    correct: int,
+    delta: float,
+    *,
+    claimed: float | None = None,
+    confidence: float = CONFIDENCE,
+) -> Audit:
+    """What so many right guesses prove. Raises errors.ArgumentValueError for impossible numbers."""
+    bound = epsilon_lower_bound(canaries, guesses, correct, delta, confidence=confidence)
+    cap = highest(canaries, guesses, delta, confidence=confidence)
+    return Audit(canaries, guesses, correct, delta, confidence, bound, cap, claimed)
+
+
+def highest(canaries: int, guesses: int, delta: float, *, confidence: float = CONFIDENCE) -> float:
+    """The bound where every guess is right. Raises errors.ArgumentValueError for impossible numbers."""
+    return epsilon_lower_bound(canaries, guesses, guesses, delta, confidence=confidence)
+
+
+def guesses_for(canaries: int, delta: float, claimed: float | None, *, confidence: float = CONFIDENCE) -> int:
+    """How many of the canaries to guess: a third, or as many more as it takes for a cap of a quarter more than the
+    claim; all where that is out of reach.
+    """
+    least = min(canaries, max(2, math.ceil(canaries / 3)))
+    wanted = 0.0 if claimed is None else CLEAR * claimed
+    if highest(canaries, least, delta, confidence=confidence) > wanted:
+        return least
+    low, high = least, canaries
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = highest(canaries, middle, delta, confidence=confidence) > wanted
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+def canaries_for(claimed: float | None, delta: float, *, confidence: float = CONFIDENCE) -> int:
+    """How many canaries guessing needs for a claim: the first of 200, 400, … 12 800 whose coins, all guessed, have a
+    cap of a quarter more than the claim; where none has, since canaries cost δ, the one whose cap is highest.
+    """
+    if claimed is None:
+        return _COUNTS[0]
+    caps = {count: highest(count, count, delta, confidence=confidence) for count in _COUNTS}
+    return next((count for count in _COUNTS if caps[count] > CLEAR * claimed), max(_COUNTS, key=caps.__getitem__))
+
+
 def audit_scores(
     scores: Sequence[float],
     included: Sequence[bool],
@@ -87,7 +140,8 @@ def audit_scores(
     """Guess by scores, and count: the highest half of the guesses says *in*, the lowest half *out*.
 
     scores: of each canary, higher the more the result looks as if it were in. included: the coins. guesses: how many of
-    the canaries to guess (the others are abstained from); to be fixed before looking at scores, a third when None.
+    the canaries to guess (the others are abstained from); to be fixed before looking at scores: what `guesses_for` says
+    when None.
     Raises errors.ArgumentValueError for scores that are no numbers, or for fewer than two canaries.
     """
     values, coins = np.asarray(scores, np.float64), np.asarray(included, np.bool_)
@@ -95,12 +149,11 @@ def audit_scores(
         raise errors.ArgumentValueError(
             "An audit needs one finite score and one coin for each of two or more canaries."
         )
-    count = max(2, math.ceil(len(values) / 3)) if guesses is None else guesses
+    count = guesses_for(len(values), delta, claimed, confidence=confidence) if guesses is None else guesses
     order = np.argsort(values, kind="stable")
     out, said_in = order[: count // 2], order[len(order) - (count - count // 2) :]
     correct = int((~coins[out]).sum() + coins[said_in].sum())
-    bound = epsilon_lower_bound(len(values), count, correct, delta, confidence=confidence)
-    return Audit(len(values), count, correct, delta, confidence, bound, claimed)
+    return audit_guesses(len(values), count, correct, delta, claimed=claimed, confidence=confidence)
 
 
 def _chance(epsilon: float, canaries: int, guesses: int, correct: int, delta: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coterie.cli.failures import BAD_INPUT, FAILED, OK
+from coterie.cli.failures import BAD_INPUT, CANNOT_TELL, FAILED, OK
 
 Coterie = Callable[..., Any]
 
@@ -18,7 +18,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.privacy.dp.privacy import UserLevel
+from coterie.privacy.dp.privacy import ExampleLevel, UserLevel
 
 random = np.random.default_rng(1)
 clients = [
@@ -43,6 +43,7 @@ def made(privacy):
 
 open_study = made(None)
 private = made(UserLevel(clip=1.0, delta=1e-5, epsilon=2.0))
+by_rows = made(ExampleLevel(clip=1.0, delta=1e-5, epsilon=2.0, rows=12))
 """
 
 
@@ -54,14 +55,31 @@ def study(tmp_path: Path) -> Path:
 
 
 def test_a_false_claim_fails_and_a_true_one_does_not(coterie: Coterie, study: Path) -> None:
-    options = ("--canaries", "60", "--json")
-    false = coterie("audit", "canaries", f"{study}:open_study", "--norm", "5", "--claim", "0.5", *options)
+    false = coterie("audit", "run", f"{study}:open_study", "--claim", "0.5", "--json")
     assert false.code == FAILED, false.err
-    assert false.events[-1]["event"] == "audit" and not false.events[-1]["holds"]
-    assert false.events[-1]["epsilon"] > 0.5 and "REFUTED" in false.err
-    true = coterie("audit", "canaries", f"{study}:private", *options)
+    assert false.events[-1]["event"] == "audit" and false.events[-1]["verdict"] == "refuted"
+    assert false.events[-1]["cap"] >= false.events[-1]["epsilon"] > 0.5 and "REFUTED" in false.err
+    # More than the noise is made for: of its own claim an audit is wrong once in forty times, as this test would be.
+    true = coterie("audit", "run", f"{study}:private", "--claim", "3", "--json")
     assert true.code == OK, true.err
-    assert true.events[-1]["holds"] and true.events[-1]["claimed"] == pytest.approx(2.0)
+    assert true.events[-1]["verdict"] == "not refuted" and true.events[-1]["cap"] > 3
+    assert "The highest epsilon that this audit could have found: " in true.err and "half the size" in true.err
+    own = coterie("audit", "run", f"{study}:private", "--rounds", "1", "--json")
+    assert own.events[-1]["claimed"] == pytest.approx(2.0) and own.events[-1]["rounds"] == 1
+
+
+def test_an_audit_that_cannot_tell_says_so_by_its_exit_code(coterie: Coterie, study: Path) -> None:
+    few = coterie("audit", "run", f"{study}:private", "--canaries", "20", "--claim", "8", "--json")
+    assert few.code == CANNOT_TELL, few.err
+    assert few.events[-1]["verdict"] == "cannot tell" and "CANNOT TELL" in few.err
+    rows = coterie("audit", "run", f"{study}:by_rows", "--json")
+    assert rows.code == CANNOT_TELL and rows.events[-1]["cap"] == 0 and "ExampleLevel" in rows.err
+    words = ("--canaries", "100", "--guesses", "34", "--correct", "34", "--json")
+    guesses = coterie("audit", "guesses", *words, "--claim", "4")
+    assert guesses.code == CANNOT_TELL and guesses.events[0]["verdict"] == "cannot tell"
+    assert guesses.events[0]["cap"] == pytest.approx(2.38, abs=0.01)
+    members = coterie("audit", "members", f"{study}:open_study", "--claim", "8", "--json")
+    assert members.code == CANNOT_TELL and members.events[-1]["cap"] < 8
 
 
 def test_a_statement_says_what_is_promised(coterie: Coterie, study: Path) -> None:
@@ -90,6 +108,7 @@ def test_guesses_give_the_known_answer(coterie: Coterie) -> None:
     )
     found = coterie(*words, "--claim", "1.7")
     assert found.code == OK and found.events[0]["epsilon"] == pytest.approx(1.6261, abs=6e-5)
+    assert found.events[0]["verdict"] == "not refuted" and found.events[0]["cap"] > 3
     assert coterie(*words, "--claim", "1.6").code == FAILED
     assert coterie(*words[:-3], "--delta", "2").code == BAD_INPUT
 

@@ -17,7 +17,17 @@ from coterie.errors import ArgumentValueError, ExperimentError
 from coterie.privacy.audit.binomial import least_chance, most_chance, upper_tails
 from coterie.privacy.audit.canaries import Canaries
 from coterie.privacy.audit.membership import auc, membership
-from coterie.privacy.audit.one_run import Audit, audit_scores, epsilon_lower_bound
+from coterie.privacy.audit.one_run import (
+    CLEAR,
+    Audit,
+    audit_guesses,
+    audit_scores,
+    canaries_for,
+    epsilon_lower_bound,
+    guesses_for,
+    highest,
+)
+from coterie.privacy.audit.verdict import verdict_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "simulation"))
 stats: Any = import_module("scipy.stats")
@@ -84,37 +94,76 @@ def test_a_mechanism_that_keeps_its_promise_is_seldom_accused(seed: int, epsilon
 def test_scores_are_guessed_from_both_ends() -> None:
     coins = [True] * 10 + [False] * 10
     found = audit_scores([*range(20, 0, -1)], coins, 0.0, guesses=20, claimed=1.0)
-    assert (found.correct, found.guesses, found.holds) == (20, 20, False)
+    assert (found.correct, found.guesses, found.verdict) == (20, 20, "refuted")
+    assert found.epsilon == found.cap
     blind = audit_scores([0.0] * 20, coins[::2] + coins[1::2], 0.0, guesses=10, claimed=0.5)
-    assert blind.holds and blind.epsilon == 0
-    assert Audit(10, 5, 5, 0.0, 0.95, 3.0).holds and Audit(10, 5, 5, 0.0, 0.95, 3.0).to_json()["holds"]
+    assert blind.verdict == "not refuted" and blind.epsilon == 0
+    assert Audit(10, 5, 5, 0.0, 0.95, 3.0, 3.0).verdict is None
     for scores in ([1.0], [math.nan, 1.0], [1.0, 2.0, 3.0]):
         with pytest.raises(ArgumentValueError):
             audit_scores(scores, [True, False], 0.0)
 
 
-def test_canaries_are_drawn_from_entropy_and_nearly_orthogonal() -> None:
+def test_a_claim_above_the_cap_is_nothing_that_an_audit_can_tell_of() -> None:
+    """A hundred canaries and a third of guesses prove 2.38 at most: of ε = 4 they say nothing, right or wrong."""
+    assert highest(100, 34, 1e-5) == pytest.approx(2.38, abs=0.01)
+    for correct in (0, 17, 34):
+        found = audit_guesses(100, 34, correct, 1e-5, claimed=4.0)
+        assert found.verdict == "cannot tell" and found.to_json()["verdict"] == "cannot tell"
+    assert audit_guesses(100, 34, 34, 1e-5, claimed=2.0).verdict == "refuted"
+    assert audit_guesses(100, 34, 20, 1e-5, claimed=2.0).verdict == "not refuted"
+    assert [verdict_of(*numbers) for numbers in ((1, 9, 2), (3, 9, 2), (1, 2, 2), (1, 1.5, 2), (0, 0, None))] == [
+        "not refuted",
+        "refuted",
+        "cannot tell",
+        "cannot tell",
+        None,
+    ]
+
+
+@pytest.mark.parametrize("claimed", [0.5, 1.0, 2.0, 4.0])
+def test_canaries_and_guesses_are_chosen_for_the_claim(claimed: float) -> None:
+    count = canaries_for(claimed, 1e-6)
+    guesses = guesses_for(count, 1e-6, claimed)
+    assert guesses <= count and highest(count, guesses, 1e-6) > CLEAR * claimed
+    # Where canaries are given, more of them are guessed if it takes that.
+    few = guesses_for(100, 1e-6, 2.6)
+    assert few > guesses_for(100, 1e-6, None) == 34
+    assert highest(100, few, 1e-6) > CLEAR * 2.6 >= highest(100, few - 1, 1e-6)
+    assert guesses_for(100, 1e-6, 9.0) == 100
+    assert canaries_for(None, 1e-6) == 200 and canaries_for(4.0, 1e-6) > canaries_for(1.0, 1e-6)
+    # Each canary costs δ: where none suffice, those that see farthest are taken.
+    assert canaries_for(9.0, 1e-3) < 1000
+
+
+def test_canaries_are_drawn_from_entropy_and_orthogonal() -> None:
     marked = Canaries.toss(64, entropy=stream("a"))
     assert marked == Canaries.toss(64, entropy=stream("a")) != Canaries.toss(64, entropy=stream("b"))
     assert Canaries.toss(64).seed != Canaries.toss(64).seed
-    assert 10 < len(marked.clients) < 54
-    directions = np.array([marked.direction(number, 5001) for number in range(64)])
-    products = directions @ directions.T
-    assert np.diag(products) == pytest.approx(np.ones(64))
-    assert np.abs(products - np.eye(64)).max() < 6 / math.sqrt(5001)
+    assert 10 < sum(marked.included) < 54
+    for size in (65, 128, 5001):
+        directions = np.array([marked.direction(number, size) for number in range(64)])
+        assert directions @ directions.T == pytest.approx(np.eye(64), abs=1e-12)
+        vector = np.random.Generator(np.random.PCG64(size)).normal(size=size)
+        assert marked.scores(vector) == pytest.approx(directions @ vector, abs=1e-11)
+    # No direction is a coordinate: of none is more than twice the mean square.
+    assert (directions**2).max() < 2.001 / 5001
     for count in (0, 19, 100_001):
         with pytest.raises(ArgumentValueError, match="canaries"):
             Canaries.toss(count)
+    for act in (lambda: marked.direction(0, 64), lambda: marked.scores(np.zeros(64))):
+        with pytest.raises(ArgumentValueError, match="64 canaries need a model of more weights"):
+            act()
 
 
 @pytest.mark.parametrize("multiplier", [0.05, 20.0])
 def test_a_noisy_sum_is_told_from_one_without_noise(multiplier: float) -> None:
     """A sum of canaries with much noise proves nothing; one with almost none refutes a claim of ε = 1."""
     size, marked = 20_000, Canaries.toss(200, entropy=stream("noise"))
-    total = np.sum([marked.direction(number, size) for number in marked.clients], axis=0)
+    total = np.sum([marked.direction(number, size) for number in range(200) if marked.included[number]], axis=0)
     noise = np.random.default_rng(5).normal(0, multiplier, size)
-    found = marked.audit(total + noise, 1e-5, claimed=1.0)
-    assert found.holds == (multiplier > 1)
+    found = audit_scores(marked.scores(total + noise).tolist(), marked.included, 1e-5, claimed=1.0)
+    assert found.verdict == ("not refuted" if multiplier > 1 else "refuted")
     assert (found.epsilon > 2) == (multiplier < 1)
 
 
@@ -131,6 +180,9 @@ def test_membership_proves_nothing_of_equals_and_much_of_opposites() -> None:
     assert abs(blind.auc - 0.5) < 0.06 and blind.epsilon < 0.5
     told = membership(random.normal(8, 1, 500).tolist(), random.normal(0, 1, 500).tolist())
     assert told.auc > 0.99 and told.found > 0.99 and told.epsilon > 2
+    parted = membership([1.0] * 500, [0.0] * 500)
+    assert parted.epsilon == pytest.approx(parted.cap) and parted.cap == blind.cap >= told.epsilon
+    assert [blind.verdict(claim) for claim in (None, 1.0, 9.0)] == [None, "not refuted", "cannot tell"]
     with pytest.raises(ArgumentValueError):
         membership([1.0, 2.0], [1.0] * 9)
 
@@ -164,29 +216,13 @@ def test_canaries_are_found_where_there_is_no_noise_and_a_claim_is_refuted(secur
     found = audit_by_canaries(
         _runs(None, secure=secure),
         [_kit().rows(20, seed) for seed in range(5)],
-        canaries=60,
         norm=5.0,
         claimed=1.0,
         entropy=stream("open"),
     )
-    assert len(found.history.committed) == 2
-    assert found.audit.epsilon > 1.0 and not found.audit.holds
-
-
-@pytest.mark.parametrize("mechanism", ["gaussian", "discrete_gaussian"])
-def test_no_claim_of_a_noised_run_is_refuted(mechanism: Any) -> None:
-    from coterie.privacy.dp.privacy import UserLevel
-    from coterie.simulation.canaries import audit_by_canaries
-
-    privacy = UserLevel(clip=1.0, delta=1e-5, epsilon=2.0, mechanism=mechanism)
-    found = audit_by_canaries(
-        _runs(privacy, secure=mechanism == "discrete_gaussian"),
-        [_kit().rows(20, seed) for seed in range(5)],
-        canaries=60,
-        entropy=stream("noised"),
-    )
-    assert found.audit.claimed == pytest.approx(2.0, rel=0.05)
-    assert found.audit.holds
+    assert len(found.history.committed) == found.rounds == 2
+    assert found.verdict == "refuted" and found.cap >= found.epsilon > 1.0
+    assert found.marks is None and found.guesses is not None and found.because is None
 
 
 def test_members_of_an_overfit_model_are_told_and_those_of_a_private_one_are_not() -> None:
