@@ -126,14 +126,14 @@ def test_a_clip_that_does_not_clip_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 def test_rounds_are_all_run_where_the_noise_does_not_depend_on_them() -> None:
     found = _audit(UserLevel(clip=1.0, delta=1e-5, noise_multiplier=4.0), rounds=6)
     assert found.rounds == 6 and found.verdict == "not refuted"
-    few = audit_by_canaries(_study(_user(4.0), rounds=6), CLIENTS, rounds=1)
+    few = audit_by_canaries(_study(_user(4.0), rounds=6), CLIENTS, rounds=1, entropy=_stream("one round"))
     assert few.rounds == 1 and few.claimed == pytest.approx(4.0)
 
 
 def test_too_few_canaries_cannot_tell_and_no_more_are_taken_than_the_model_has_room_for() -> None:
-    few = audit_by_canaries(_study(_user(1.0)), CLIENTS, canaries=40)
+    few = audit_by_canaries(_study(_user(1.0)), CLIENTS, canaries=40, entropy=_stream("few"))
     assert few.verdict == "cannot tell" and few.because is not None and "half the size" in few.because
-    small = audit_by_canaries(kit.experiment(**_small(1.0)), CLIENTS)
+    small = audit_by_canaries(kit.experiment(**_small(1.0)), CLIENTS, entropy=_stream("small"))
     assert small.canaries == 66 and small.verdict == "cannot tell"
     with pytest.raises(ArgumentValueError, match="more weights"):
         audit_by_canaries(kit.experiment(**_small(1.0)), CLIENTS, canaries=67)
