@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,7 +13,7 @@ from coterie.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control
-    from coterie.privacy.ledger.chain import Verdict
+    from coterie.privacy.ledger.chain import Entry, Verdict
 
 app = typer.Typer(help="Show, verify and plot the privacy budget of a population.")
 
@@ -75,6 +75,10 @@ def verify(
         str | None,
         typer.Option(help="A digest that you noted earlier, or its first 16 digits or more: it must still be there."),
     ] = None,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A receipt of `coterie budget receipt`: its entry must still be there."),
+    ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,
@@ -93,13 +97,17 @@ def verify(
             hint="`coterie budget verify` and `coterie budget show` print the newest one.",
             code="usage",
         )
+    kept = None if receipt is None else _receipt(receipt)
     with Control(url, token=admin_token(token), ca=ca) as control:
-        name = the_population(control, population)
+        name = the_population(control, population or (None if kept is None else kept.population))
         verdict, digests = _checked(control, name)
+        public = control.population(name).coordinator_key
     broken = verdict.broken
     fault = None if broken is None else f"entry {broken.sequence}: {broken.why}"
     if fault is None and head is not None and not _holds(digests, head):
         fault = f"no entry has the digest {head[:64]}: the chain was written anew, or its end was cut off"
+    if fault is None and kept is not None:
+        fault = _not_continued(kept, name, public, digests)
     output.event(
         "verified", population=name, entries=verdict.head.sequence, digest=verdict.head.digest, fault=fault,
         broken=None if broken is None else broken.sequence,
@@ -111,6 +119,42 @@ def verify(
         f"{name}: all {verdict.head.sequence} entries hold, signed by the coordinator. Note the newest digest, and "
         f"give it the next time: coterie budget verify {name} --head {verdict.head.digest[:16]}"
     )
+
+
+@app.command("receipt")
+def receipt(
+    population: PopulationArgument = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Keep the newest entry of the ledger, signed by the coordinator, where the coordinator cannot reach it.
+
+    `coterie budget verify --receipt FILE` says later whether the ledger still continues it.
+    """
+    from coterie.client_sdk.control.control import Control
+    from coterie.protocol.canonical import canonical_json
+    from coterie.protocol.files import make_folder, write_durably
+
+    output = Output(json)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        name = the_population(control, population)
+        entries = list(control.budget_entries(name))
+    if not entries:
+        raise InputError(
+            f"The ledger of {name} is empty, so there is nothing to keep.",
+            hint="The first experiment with differential privacy, or the first limit, writes to it.",
+            code="ledger_empty",
+        )
+    newest = entries[-1]
+    path = file_to_write(out or Path(f"{name}-{newest.sequence}.receipt.json"))
+    make_folder(path.parent)
+    write_durably(path, canonical_json(newest.model_dump(mode="json")))
+    output.event("receipt", population=name, entries=newest.sequence, digest=newest.digest, path=path)
+    output.say(f"{name}: {newest.sequence} entries, the newest {newest.digest[:16]}…, kept in {path}.")
+    output.say(f"Keep it elsewhere; later: coterie budget verify {name} --receipt {path.name}")
 
 
 @app.command("plot")
@@ -181,6 +225,42 @@ def _checked(control: "Control", name: str) -> "tuple[Verdict, list[str]]":
     public = control.population(name).coordinator_key
     entries = [Entry.from_json(entry.model_dump()) for entry in control.budget_entries(name)]
     return check(entries, head=Head(population=name), public=public), [entry.digest for entry in entries]
+
+
+def _receipt(path: Path) -> "Entry":
+    """The entry in a receipt. Raises InputError (``file_unusable``) for another file."""
+    from coterie.privacy.ledger.chain import Entry
+    from coterie.protocol.canonical import parse_json
+
+    try:
+        value = parse_json(path.read_bytes())
+        if not isinstance(value, dict):
+            raise InputError("it is no object")
+        return Entry.from_json(cast(dict[str, object], value))
+    except (OSError, InputError) as error:
+        raise InputError(
+            f"{path} is no receipt of a ledger: {error}",
+            hint="Give a file that `coterie budget receipt` wrote.",
+            code="file_unusable",
+        ) from error
+
+
+def _not_continued(kept: "Entry", name: str, public: str, digests: list[str]) -> str | None:
+    """Why a ledger does not continue a receipt; None where it does."""
+    from coterie.privacy.ledger.chain import proven
+
+    if kept.population != name:
+        return f"the receipt is of the population {kept.population}"
+    if (why := proven(kept, public)) is not None:
+        return f"the receipt is not of this coordinator: {why}"
+    if kept.sequence > len(digests):
+        return (
+            f"the receipt is of entry {kept.sequence} and the ledger ends at {len(digests)}: its end was cut off, or "
+            "the database is an old backup"
+        )
+    if digests[kept.sequence - 1] != kept.digest:
+        return f"entry {kept.sequence} is another than the receipt's: the chain was written anew"
+    return None
 
 
 def _holds(digests: list[str], head: str) -> bool:

@@ -38,6 +38,13 @@ def server(
         Literal["debug", "info", "warning", "error"],
         typer.Option(envvar="COTERIE_LOG_LEVEL", help="The least that is logged; logs are JSON on stderr."),
     ] = "warning",
+    ledger_checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="COTERIE_LEDGER_CHECKPOINTS",
+            help="A folder on another disk, to which privacy ledgers are held at every start.",
+        ),
+    ] = None,
     upstream: Annotated[
         str | None,
         typer.Option(envvar="COTERIE_UPSTREAM", help="Be an edge aggregator of the coordinator at this URL."),
@@ -85,6 +92,7 @@ def server(
     given: dict[str, Any] = {
         "tls_cert": tls_cert,
         "tls_key": tls_key,
+        "ledger_checkpoints": ledger_checkpoints,
         "upstream": upstream,
         "upstream_token": upstream_token,
         "upstream_ca": upstream_ca,

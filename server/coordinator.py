@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from coterie.client_sdk.http import Link
-from coterie.errors import ConfigurationError
+from coterie.errors import ConfigurationError, StorageError
 from coterie.privacy.ledger.accountant import epsilon
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.nonces import Nonces
@@ -35,8 +35,9 @@ from coterie.server.secure.opening import Opening
 from coterie.server.secure.parts import Parts as AttemptParts
 from coterie.server.secure.turns import Turns
 from coterie.server.settings import Settings
-from coterie.server.store import housekeeping, upstream
+from coterie.server.store import housekeeping, populations, upstream
 from coterie.server.store.blobs import BlobStore
+from coterie.server.store.checkpoints import Checkpoints
 from coterie.server.store.compression import Compression
 from coterie.server.store.deltas import Deltas
 from coterie.server.store.devices import DeviceCache
@@ -124,7 +125,13 @@ async def _opened(
         orphans = await housekeeping.sweep_orphans(session, blobs)
     fleet = Fleet()
     plans = Plans(blobs)
-    rounds = Rounds(fleet=fleet, spending=Spending(Ledger(key, epsilon), plans))
+    checkpoints = (
+        None
+        if settings.ledger_checkpoints is None
+        else Checkpoints.of(settings.ledger_checkpoints, inside=settings.folder, public=key.public)
+    )
+    rounds = Rounds(fleet=fleet, spending=Spending(Ledger(key, epsilon, checkpoints), plans))
+    await _check_ledgers(database, rounds.spending.ledger)
     board = Board(database, plans, rounds)
     await board.refresh()
     coordinator = Coordinator(
@@ -225,6 +232,18 @@ async def _check_upstream(settings: Settings, database: Database) -> None:
         raise token_missing()
     if joined is not None and not settings.upstream_token and joined.url != settings.upstream.rstrip("/"):
         log.warning("the coordinator above has another address now", before=joined.url, now=settings.upstream)
+
+
+async def _check_ledgers(database: Database, ledger: Ledger) -> None:
+    """Say at the start which ledgers have lost their end. Everything else goes on; those spend nothing."""
+    if ledger.checkpoints is None:
+        return
+    async with database.read() as session:
+        for population in await populations.names(session):
+            try:
+                await ledger.read(session, population)
+            except StorageError as error:
+                log.error("privacy ledger does not hold", population=population, why=error.message, hint=error.hint)
 
 
 async def _tidy(coordinator: Coordinator) -> None:

@@ -25,6 +25,10 @@ class Settings(BaseSettings):
     insecure: bool = Field(
         default=False, description="Allow a non-loopback bind without TLS (behind a proxy that ends TLS)."
     )
+    ledger_checkpoints: Path | None = Field(
+        default=None,
+        description="A folder outside of `folder` for the newest entry of each privacy ledger, to which they are held.",
+    )
     log_level: str = Field(default="info", description="debug, info, warning or error.")
 
     blob_limit: int = Field(

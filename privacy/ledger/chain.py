@@ -141,6 +141,15 @@ def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, p
     return Verdict(folding.state, head, None)
 
 
+def proven(entry: Entry, public: str) -> str | None:
+    """Why one entry by itself is not what the holder of a key wrote; None where it is. public: the key, hex."""
+    rules = (
+        (entry.digest == digest_of(_covered(entry)), "its digest is not that of its content: it was changed"),
+        (_signed(public, entry), "its signature is not the coordinator's"),
+    )
+    return next((why for holds, why in rules if not holds), None)
+
+
 def _fault(head: Head, entry: Entry, public: str | None) -> str | None:
     rules = (
         (entry.population == head.population, f"it is of the population {entry.population[:64]!r}"),

@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, delete, select, update
+from sqlalchemy import CursorResult, delete, event, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
@@ -24,6 +25,7 @@ from coterie.privacy.ledger.state import Standing, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.signing import SigningKey
 from coterie.server.clock import now_ms
+from coterie.server.store.checkpoints import Checkpoints
 from coterie.server.store.tables import LedgerHeadRow, LedgerRow, SecretRow
 
 _TRIES: Final = 16
@@ -37,24 +39,27 @@ class Ledger:
     key: signs entries. accountant: what costs add up to; it may take a second when it has not seen them before, so it
     runs in a thread. folded: of each population, the end of the chain as far as this process has verified it, and what
     it says; a transaction that was rolled back may have left something there that is not in the rows, which shows by
-    its digest.
+    its digest. checkpoints: where the ends of the chains are kept beside the database; None for nowhere.
     """
 
     key: SigningKey
     accountant: Accountant
+    checkpoints: Checkpoints | None = None
     entropy: Callable[[int], bytes] = os.urandom
     folded: dict[str, tuple[Head, State]] = field(default_factory=dict[str, tuple[Head, State]])
 
     async def read(self, session: AsyncSession, population: str) -> tuple[Head, State]:
         """The end of a population's chain and its state, every entry's place, digest and signature checked once.
 
-        Raises errors.StorageError (``ledger_broken``) where the chain does not hold: then nothing can be reserved or
-        spent any more.
+        Raises errors.StorageError where the chain does not hold (``ledger_broken``), or ends before its checkpoint
+        (``ledger_cut``; ``ledger_checkpoint_damaged``): then nothing can be reserved or spent any more.
         """
         end = await _head(session, population)
         head, state = self.folded.get(population, (Head(population=population), State()))
         if not await _holds(session, head, end):
             head, state = Head(population=population), State()
+        if head.sequence == 0:
+            await self._check_end(session, end)
         if head == end:
             return end, state
         added = await entries(session, population, head.sequence, end.sequence - head.sequence)
@@ -73,6 +78,39 @@ class Ledger:
             )
         self.folded[population] = (end, verdict.state)
         return end, verdict.state
+
+    async def _check_end(self, session: AsyncSession, end: Head) -> None:
+        """Hold a chain that this process has not seen yet to its checkpoint."""
+        if self.checkpoints is None:
+            return
+        known = await asyncio.to_thread(self.checkpoints.newest, end.population)
+        if known is None:
+            return
+        query = select(LedgerRow.digest).where(
+            LedgerRow.population == end.population, LedgerRow.sequence == known.sequence
+        )
+        if (await session.execute(query)).scalar_one_or_none() == known.digest:
+            return
+        raise StorageError(
+            f"The privacy ledger of {end.population!r} ends at entry {end.sequence} and lacks entry {known.sequence},"
+            f" which {self.checkpoints.path(end.population)} has: its end was cut off, or the database is an old"
+            " backup.",
+            hint="Restore the newest backup. If none has the entry, budget that was spent since is forgotten: lower the"
+            " population's limits by what may have been released, then remove the checkpoint. Until then no budget of"
+            " this population can be spent.",
+            code="ledger_cut",
+        )
+
+    def _keep_end(self, session: AsyncSession, entry: Entry) -> None:
+        """Write the checkpoint of an entry when its transaction is committed, and not before."""
+        if self.checkpoints is None:
+            return
+        write = self.checkpoints.write
+
+        def committed(_: Session) -> None:
+            write(entry)
+
+        event.listen(session.sync_session, "after_commit", committed, once=True)
 
     async def would_exceed(
         self, session: AsyncSession, population: str, experiment: str, cost: Sequence[str]
@@ -170,11 +208,12 @@ class Ledger:
         """
         for _ in range(_TRIES):
             head, state = await self.read(session, population)
-            event = await decide(state)
-            if event is None:
+            decided = await decide(state)
+            if decided is None:
                 return
-            entry = link(head, clock(state, now_ms()), event, self.key)
+            entry = link(head, clock(state, now_ms()), decided, self.key)
             if await append(session, head, entry):
+                self._keep_end(session, entry)
                 return
         raise InternalError(f"Other writers kept changing the privacy ledger of {population!r}.")
 

@@ -32,6 +32,11 @@ async def add(
     return row
 
 
+async def names(session: AsyncSession) -> Sequence[str]:
+    """The names of all populations, in order."""
+    return (await session.execute(select(PopulationRow.name).order_by(PopulationRow.name))).scalars().all()
+
+
 async def page(session: AsyncSession, after: str, limit: int) -> Sequence[PopulationRow]:
     """Populations by name."""
     query = select(PopulationRow).where(PopulationRow.name > after).order_by(PopulationRow.name).limit(limit)

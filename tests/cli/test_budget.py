@@ -126,6 +126,23 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     (problem,) = run("budget", "verify", "--head", whole["digest"][:8], code=USAGE)
     assert "first 16 hexadecimal digits or more" in problem["message"], "too short is no broken ledger"
 
+    (kept,) = run("budget", "receipt", "people")
+    assert (kept["entries"], kept["digest"]) == (11, whole["digest"])
+    receipt = tmp_path / kept["path"]
+    (continued,) = run("budget", "verify", "--receipt", str(receipt))
+    assert (continued["population"], continued["fault"]) == ("people", None)
+    entry = json.loads(receipt.read_text())
+    for changes, told in (
+        ({"sequence": 12}, "its digest is not that of its content"),
+        ({"signature": "A" * 86 + "=="}, "its signature is not the coordinator's"),
+    ):
+        receipt.write_text(json.dumps({**entry, **changes}))
+        (fault,) = run("budget", "verify", "people", "--receipt", str(receipt), code=1)
+        assert told in fault["fault"]
+    receipt.write_text("[]")
+    (problem,) = run("budget", "verify", "people", "--receipt", str(receipt), code=BAD_INPUT)
+    assert problem["code"] == "file_unusable"
+
     (plotted,) = run("budget", "plot", "people")
     picture = ElementTree.parse(tmp_path / plotted["path"])
     words = [node.text or "" for node in picture.iter("{http://www.w3.org/2000/svg}text")]
@@ -138,6 +155,15 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     _people_read_the_same(program)
     (problem,) = run("budget", "show", "nobody", code=REMOTE)
     assert problem["code"] == "population_unknown"
+    receipt.write_text(json.dumps(entry))
+    with sqlite3.connect(tmp_path / ".coterie" / "server" / "coterie.db") as database:
+        database.execute("DELETE FROM ledger WHERE sequence = 11")
+        database.execute("UPDATE ledger_heads SET sequence = 10, digest = ?", (entry["previous"],))
+    database.close()
+    (whole,) = run("budget", "verify", "people")
+    assert (whole["entries"], whole["fault"]) == (10, None), "by itself a chain does not show that its end is missing"
+    (cut,) = run("budget", "verify", "people", "--receipt", str(receipt), code=1)
+    assert "the receipt is of entry 11 and the ledger ends at 10" in cut["fault"]
     with sqlite3.connect(tmp_path / ".coterie" / "server" / "coterie.db") as database:
         database.execute(
             "UPDATE ledger SET event = replace(event, '\"multiplier\":4', '\"multiplier\":9') WHERE sequence = 4"
