@@ -183,8 +183,9 @@ class Agent:
                 return nothing(membership)
             task = answer.task
         try:
+            await runner.check_lineage(task)
             prepared = await prepare(task, membership, self.settings.policy, self._blobs)
-            client_state = self.store.client_state(task.experiment)
+            client_state = runner.client_state(task)
             trainer = runner.chosen_trainer()
             try:
                 finished = await asyncio.to_thread(

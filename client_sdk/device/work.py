@@ -17,6 +17,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.local_noise import STEPS, WEIGHT, privatised
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.holdout import split
+from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.private_rows import check_private_rows
@@ -106,6 +107,7 @@ async def prepare(
     )
     _check_schema(plan, membership)
     policy.check_plan(plan)
+    check_client_state(task, plan.manifest)
     await asyncio.to_thread(check_private_rows, task, plan.manifest)
     at("downloading")
     weights = await _tensors(blobs, task.model.sha256, task.model.size, plan.manifest.layout, policy)
