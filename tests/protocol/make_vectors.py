@@ -566,9 +566,9 @@ def lineages() -> Json:
     return {
         "title": "The chain of an experiment's versions",
         "provenance": MADE,
-        "how": "each `head` is the hex of SHA-256 over `domain` and the canonical JSON of before, experiment, plan, round "
-        "and version. A device that remembers `seen` is given `task`, and of `links` those after the round that it asks "
-        "for, in one answer; it takes the tasks of `cases`, and remembers `remembers`, and refuses the others",
+        "how": "each `head` is the hex of SHA-256 over `domain` and the canonical JSON of before, experiment, plan, "
+        "round and version. A device that remembers `seen` is given `task`, and of `links` those after the round that "
+        "it asks for, in one answer; it takes the tasks of `cases`, and remembers `remembers`, and refuses the others",
         "domain": DOMAIN.decode(),
         **names,
         "chain": chain,
