@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from coterie.errors import CoterieError
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import LocalTerms, PrivacyTerms
+from coterie.protocol.lineage import Lineage
 from coterie.protocol.schema import WireSchema
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.signing import Domain, SigningKey, verify, verify_plan
@@ -182,8 +183,9 @@ class Task(Signed):
     it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the update may
     have. seed: of shuffling and dropout. edge: for an edge aggregator only, which holds its devices to the rest, so
     `weight_cap` is that of each of its clients. secure: of a task whose update is masked, and never sent in clear.
-    privacy: what the experiment promises. local: noise that the device adds before anything leaves it. Every field is
-    given a value when a task is made; a reader keeps unknown ones, since the signature covers them.
+    privacy: what the experiment promises. local: noise that the device adds before anything leaves it. lineage: where
+    ``model`` stands among the experiment's versions; None behind an edge aggregator. Every field is given a value when
+    a task is made; a reader keeps unknown ones, since the signature covers them.
     """
 
     id: TaskId
@@ -204,6 +206,7 @@ class Task(Signed):
     secure: SecureTerms | None = None
     privacy: PrivacyTerms | None = None
     local: LocalTerms | None = None
+    lineage: Lineage | None = None
     signature: Signature | Literal[""] = ""
 
     def signed_bytes(self) -> bytes:

@@ -11,7 +11,7 @@ from coterie.server.auth.policy import POLICY
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
 from coterie.server.coordinator import open_coordinator
 from coterie.server.device import blobs as device_blobs
-from coterie.server.device import check_in, enrol, report, secure, upload
+from coterie.server.device import check_in, enrol, lineage, report, secure, upload
 from coterie.server.faults import Faults
 from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
@@ -30,6 +30,7 @@ ROUTERS = (
     device_blobs.router,
     enrol.router,
     check_in.router,
+    lineage.router,
     upload.router,
     report.router,
     secure.router,

@@ -58,6 +58,11 @@ def _sections(experiment: Experiment) -> tuple[SectionSpec, ...]:
     return client.sections(shapes, layout)
 
 
+def _keeps_state(experiment: Experiment) -> str | None:
+    name = f"algorithm {experiment.algorithm.name!r}"
+    return name if experiment.algorithm.stateful and _secure(experiment).mode == "consistent" else None
+
+
 def _without_range(experiment: Experiment) -> str | None:
     named = [spec.name for spec in _sections(experiment) if spec.is_extra and spec.value_range is None]
     return f"algorithm {experiment.algorithm.name!r} (its section {named[0]!r})" if named else None
@@ -137,7 +142,7 @@ _IN_ROUNDS = 'choose mode="synchronous"'
 _SELECT_BLINDLY = "choose uniform, weighted, cyclic or least_recent"
 _COUNT_ALIKE = "set weight_cap=1 in the round policy, so that every device counts alike"
 _MEASURE_CENTRALLY = "set evaluate_every=0 and give the coordinator evaluation rows"
-_CHANGE_ALONE = "choose FedAvg, FedProx, FedDyn or another method that sends the change alone"
+_CHANGE_ALONE = "choose FedAvg, FedProx or another method that sends the change alone"
 _HIDES_NOBODY = f"a sum of fewer than {FEWEST_CLIENTS} clients hides nobody"
 
 SECURE: tuple[Clash, ...] = (
@@ -204,7 +209,14 @@ SECURE: tuple[Clash, ...] = (
     Clash(
         _without_range,
         "what it sends beside the change has no public bound, so a ring could overflow",
-        "choose a method that sends the change alone, such as FedAvg, FedProx, FedDyn or SCAFFOLD",
+        "choose a method that sends the change alone, such as FedAvg or FedProx",
+    ),
+    Clash(
+        _keeps_state,
+        "it keeps state on devices, and state that one crafted version leaves makes a device's next update differ in "
+        "ways that no norm bounds, so that a later sum may be that of one device",
+        "choose FedAvg (with server_adam, say), FedProx or another method that keeps nothing on devices, or "
+        "SecureAggregation(mode='semi_honest') where the coordinator is trusted to follow the protocol",
     ),
     Clash(_weights, "their sum does not fit a ring of 32 bits", "lower weight_cap, the cohort or the bits"),
     Clash(_too_wide, "their sum does not fit a ring of 32 bits exactly", "lower the cohort"),

@@ -97,13 +97,23 @@ def too_small(experiment: Experiment) -> str | None:
     )
 
 
+def remembers(experiment: Experiment) -> str | None:
+    """Why a method that keeps state on devices rests on the coordinator under secure aggregation; else None."""
+    if experiment.secure is None or not experiment.algorithm.stateful:
+        return None
+    return (
+        f"{experiment.algorithm.name} keeps state on devices: that only sums are seen rests on a coordinator that "
+        "follows the protocol, since state that a crafted version leaves can make a later sum that of one device."
+    )
+
+
 def lines(experiment: Experiment) -> tuple[str, ...]:
     """What this experiment promises (``+``) and does not (``-``), a sentence a line. What its differential privacy
     promises says `coterie.privacy.dp.statement`.
     """
-    promise, small = PROMISES[mode_of(experiment)], too_small(experiment)
+    promise, further = PROMISES[mode_of(experiment)], (remembers(experiment), too_small(experiment))
     return (
         *(f"+ {sentence}" for sentence in promise.promises),
         *(f"- {sentence}" for sentence in promise.does_not),
-        *(() if small is None else (f"- {small}",)),
+        *(f"- {sentence}" for sentence in further if sentence is not None),
     )

@@ -183,9 +183,10 @@ class Agent:
                 return nothing(membership)
             task = answer.task
         try:
+            await runner.check_lineage(task)
             key = "" if in_flight is None else runner.key(in_flight.number)
             prepared = await prepare(task, membership, self.settings.policy, self._blobs, runner.ledger, key=key)
-            client_state = self.store.client_state(task.experiment)
+            client_state = runner.client_state(task)
             trainer = runner.chosen_trainer()
             try:
                 finished = await asyncio.to_thread(

@@ -19,6 +19,7 @@ POINTS: Final[Mapping[str, str]] = {
     "checked_in": "a check-in was answered, nothing of the answer is stored",
     "settled": "what became of earlier updates is stored, the new task is not",
     "leased": "the task is stored, nothing is downloaded",
+    "remembered": "the task's place among the versions is stored, nothing is downloaded",
     "downloading": "a part of a blob is on disk",
     "downloaded": "plan and model are there and checked",
     "training": "a training step has run",

@@ -4,10 +4,11 @@ import asyncio
 import time
 from dataclasses import asdict, dataclass, field
 from threading import Event as Flag
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.lineage import check_lineage, same_chain
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.secure import Emit, SecureCourier
@@ -16,10 +17,10 @@ from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.spending import FILE as LEDGER
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.store import InFlight, Store
-from coterie.client_sdk.device.trainers.base import Stopped, Trainer
+from coterie.client_sdk.device.trainers.base import Stopped, Tensors, Trainer
 from coterie.client_sdk.device.upload import upload
 from coterie.client_sdk.device.work import Finished, check_assignment, prepare, work
-from coterie.client_sdk.http import is_transient
+from coterie.client_sdk.http import is_transient, parsed
 from coterie.errors import (
     CoterieError,
     DataError,
@@ -135,6 +136,8 @@ class Runner:
         def at(name: str) -> None:
             phase[0] = name
 
+        await self.check_lineage(task)
+        self.faults.reach("remembered")
         policy = self.settings.policy
         prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=at)
         self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
@@ -149,7 +152,7 @@ class Runner:
 
         heart = asyncio.create_task(self._beat(task, phase[0], closed))
         try:
-            client_state = self.store.client_state(task.experiment)
+            client_state = self.client_state(task)
             trainer = self.chosen_trainer()
             finished = await asyncio.to_thread(
                 work, prepared, self.membership, self.settings.policy, trainer, client_state, on_step=on_step
@@ -190,6 +193,22 @@ class Runner:
         if policy.max_epsilon is not None:
             total = await asyncio.to_thread(self.ledger.total, policy.max_delta)
             self.emit("released", task=release.task, **asdict(total), most=policy.max_epsilon)
+
+    async def check_lineage(self, task: Task) -> None:
+        """Hold the task to the versions that this device remembers, and remember what it shows."""
+
+        async def ask(target: str) -> Any:
+            return parsed(await self.requests.request("GET", target))
+
+        await check_lineage(task, self.store.lineages, ask)
+
+    def client_state(self, task: Task) -> Tensors:
+        """The experiment's committed client state, if it was made in the task's chain of versions; else none."""
+        made = self.store.lineages.made_in(task.experiment)
+        if made is None or same_chain(task, made):
+            return self.store.client_state(task.experiment)
+        self.emit("state_dropped", task=task.id, experiment=task.experiment, made_in=made.round)
+        return {}
 
     def _keep(self, task: Task, finished: Finished) -> None:
         if finished.vector is not None:

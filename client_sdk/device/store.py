@@ -1,7 +1,8 @@
 """What a device remembers: one folder that survives a kill at any instruction.
 
     device.key              the Ed25519 private key, mode 0600
-    device.db               SQLite: membership, tasks, which client state is committed, verdicts on providers
+    device.db               SQLite: membership, tasks, which client state is committed, verdicts on providers,
+                            the newest version seen of each experiment (`coterie.client_sdk.device.lineage`)
     updates/<task>.update   finished updates, masked ones too, until they are acknowledged
     updates/<task>.vector   a finished vector in clear, until it is masked
     states/<task>.state     client state that a finished task returned
@@ -40,6 +41,8 @@ from numpy.typing import NDArray
 from coterie.client_sdk.device.attempts import SCHEMA as ATTEMPTS
 from coterie.client_sdk.device.attempts import AttemptRecord, Attempts
 from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.lineage import SCHEMA as LINEAGES
+from coterie.client_sdk.device.lineage import Lineages
 from coterie.client_sdk.device.verdicts import SCHEMA as VERDICTS
 from coterie.client_sdk.device.verdicts import Verdicts
 from coterie.errors import InternalError
@@ -150,9 +153,10 @@ class Store:
                 path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise storage_error(folder, error) from error
-        self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS)
+        self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
         self.attempts = Attempts(self._database)
         self.verdicts = Verdicts(self._database)
+        self.lineages = Lineages(self._database)
         self.key = SigningKey.load_or_create(folder / "device.key")
         self._sweep()
 

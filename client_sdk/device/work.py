@@ -18,6 +18,7 @@ from coterie.aggregation.private.contribution import STEPS, WEIGHT, zeros
 from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.holdout import split
+from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.quiet import promised, train_quietly
@@ -119,6 +120,7 @@ async def prepare(
     )
     _check_schema(plan, membership)
     policy.check_plan(plan)
+    check_client_state(task, plan.manifest)
     release = Release.of(
         task,
         plan.manifest,

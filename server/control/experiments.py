@@ -94,9 +94,9 @@ async def create(
         )
         session.add(row)
         await session.flush()
-        experiments.add_model(
+        await experiments.add_model(
             session,
-            experiment=row.id,
+            row,
             round=0,
             sha256=body.initial.sha256,
             parent=None,

@@ -169,6 +169,7 @@ async def _make(
         secure=secure,
         privacy=await coordinator.rounds.spending.claim(experiment, request),
         local=local_terms(privacy_of(request)) if kind == "train" else None,
+        lineage=await experiments.lineage(session, experiment, version, number=opened.value.number),
     )
     now = now_ms()
     session.add(

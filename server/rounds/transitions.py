@@ -267,9 +267,9 @@ class Rounds:
         blob = await blob_rows.find(session, version)
         if blob is None:
             raise InternalError(f"Round {value.number} of {experiment.id} commits a version that was never stored.")
-        experiments.add_model(
+        await experiments.add_model(
             session,
-            experiment=experiment.id,
+            experiment,
             round=value.number,
             sha256=version,
             parent=value.base,

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import Round
 from coterie.errors import InternalError
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.lineage import GENESIS, Lineage, Link, head
 from coterie.server.clock import now_ms
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
@@ -143,23 +144,47 @@ async def rounds_page(session: AsyncSession, experiment: str, after: int, limit:
     return (await session.execute(query)).scalars().all()
 
 
-def add_model(
+async def add_model(
     session: AsyncSession,
+    experiment: ExperimentRow,
     *,
-    experiment: str,
     round: int,
     sha256: str,
     parent: str | None,
     size: int,
     metrics: Mapping[str, float],
 ) -> None:
-    """Add a model version to the lineage of an experiment."""
+    """Add a model version to the lineage of an experiment, whose row the caller has locked."""
+    newest = await _newest_model(session, experiment.id)
     session.add(
         ModelRow(
-            experiment=experiment, round=round, sha256=sha256, parent=parent, size=size,
+            experiment=experiment.id, round=round, sha256=sha256, parent=parent, size=size,
+            before=GENESIS if newest is None else _head(newest, experiment),
             metrics=json.dumps(dict(metrics), sort_keys=True), created_at=now_ms(),
         )
     )  # fmt: skip
+
+
+async def lineage(session: AsyncSession, experiment: ExperimentRow, version: str, *, number: int) -> Lineage | None:
+    """Where a version stands: the newest one, or one that round ``number`` would commit after it. None where the
+    versions are of the coordinator above.
+    """
+    newest = await _newest_model(session, experiment.id)
+    if newest is None:
+        return None
+    if newest.sha256 == version:
+        return Lineage(round=newest.round, before=newest.before)
+    return Lineage(round=number, before=_head(newest, experiment))
+
+
+async def _newest_model(session: AsyncSession, experiment: str) -> ModelRow | None:
+    query = select(ModelRow).where(ModelRow.experiment == experiment).order_by(ModelRow.round.desc()).limit(1)
+    return (await session.execute(query)).scalar_one_or_none()
+
+
+def _head(row: ModelRow, experiment: ExperimentRow) -> str:
+    link = Link(round=row.round, version=row.sha256)
+    return head(row.before, link, experiment=experiment.id, plan=experiment.plan)
 
 
 async def models_page(session: AsyncSession, experiment: str, after: int, limit: int) -> Sequence[ModelRow]:

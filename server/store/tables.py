@@ -294,13 +294,16 @@ class UpstreamTaskRow(Base):
 
 
 class ModelRow(Base):
-    """A model version in the lineage of an experiment. Round 0 is the initial version."""
+    """A model version in the lineage of an experiment. Round 0 is the initial version. ``before``: the head of the
+    chain of those before it (`coterie.protocol.lineage`), so each row is a link.
+    """
 
     __tablename__ = "models"
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"), primary_key=True)
     round: Mapped[int] = mapped_column(primary_key=True)
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     parent: Mapped[str | None] = mapped_column(String(64))
+    before: Mapped[str] = mapped_column(String(64))
     size: Mapped[int]
     metrics: Mapped[str] = mapped_column(Text)
     created_at: Mapped[int]

@@ -47,7 +47,7 @@ def test_devices_killed_at_every_point_of_an_attempt_are_all_in_its_sum(
         rounds=1, cohort=len(POINTS), min_updates=len(POINTS), deadline_s=150.0, lease_s=100.0, evaluate_every=0
     )
     secure = SecureAggregation(mode="consistent", phase_s=100.0)
-    wanted = experiment("killed-in-secret", rounds=policy, secure_aggregation=secure, algorithm=counting())
+    wanted = experiment("killed-in-secret", rounds=policy, secure_aggregation=secure)
     with Control(coordinator.url, token=coordinator.token) as control:
         run = control.submit(wanted, key=RESEARCHER)
         token = control.enrolment_token("killed-in-secret").token

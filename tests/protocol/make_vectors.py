@@ -16,6 +16,7 @@ from coterie.protocol.codecs import NO_STATE, Codec, Keys, Shape, parse
 from coterie.protocol.codecs.randomness import derive, stream, uniforms
 from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.lineage import DOMAIN, GENESIS, Link, fold
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
@@ -526,7 +527,83 @@ def spreads_of_clients() -> Json:
     }
 
 
+def lineages() -> Json:
+    names: Json = {"experiment": "exp_017f22e279b070008000000000000003", "plan": "ab" * 32}
+    other_plan = {**names, "plan": "ac" * 32}
+    # Round 2 was abandoned.
+    links = [Link(round=number, version=f"{10 + number:02x}" * 32) for number in (0, 1, 3, 4)]
+    chain = [
+        {
+            "round": link.round,
+            "version": link.version,
+            "before": fold(GENESIS, links[:place], **names),
+            "head": fold(GENESIS, links[: place + 1], **names),
+        }
+        for place, link in enumerate(links)
+    ]
+    forked = [*links[:2], Link(round=3, version="ff" * 32), links[3]]
+    candidate = "5a" * 32
+
+    def place(number: int, of: list[Link] = links, plan: Json = names) -> Json:
+        ending = [link for link in of if link.round <= number]
+        return {"plan": plan["plan"], "round": number, "head": fold(GENESIS, ending, **plan)}
+
+    def task(number: int, of: list[Link] = links, **changes: Any) -> Json:
+        before = fold(GENESIS, [link for link in of if link.round < number], **names)
+        version = next((link.version for link in of if link.round == number), candidate)
+        lineage = {"round": number, "before": before}
+        asked = {"kind": "train", "secure": False, "plan": names["plan"], "version": version, "lineage": lineage}
+        return asked | changes
+
+    def case(name: str, seen: Json | None, asked: Json, told: list[Link] = links, **more: Any) -> Json:
+        return {"name": name, "seen": seen, "task": asked, "links": [link.model_dump() for link in told], **more}
+
+    evaluation = {"kind": "evaluate", "version": candidate}
+    silent = {"lineage": None}
+    later = {"lineage": {"round": 0, "before": "cd" * 32}}
+    crafted = {"version": "ee" * 32}
+    moved = {"plan": other_plan["plan"]}
+    return {
+        "title": "The chain of an experiment's versions",
+        "provenance": MADE,
+        "how": "each `head` is the hex of SHA-256 over `domain` and the canonical JSON of before, experiment, plan, "
+        "round and version. A device that remembers `seen` is given `task`, and of `links` those after the round that "
+        "it asks for, in one answer; it takes the tasks of `cases`, and remembers `remembers`, and refuses the others",
+        "domain": DOMAIN.decode(),
+        **names,
+        "chain": chain,
+        "cases": [
+            case("the first sight", None, task(3), remembers=place(3)),
+            case("the initial version", None, task(0), remembers=place(0)),
+            case("the same version again", place(3), task(3), remembers=place(3)),
+            case("the next version", place(3), task(4), [], remembers=place(4)),
+            case("two versions later", place(1), task(4), remembers=place(4)),
+            case("an earlier version", place(4), task(1), remembers=place(4)),
+            case("a candidate, held to the chain", place(1), task(5, **evaluation), remembers=place(1)),
+            case("no history, in clear, and none known", None, task(3, **silent), remembers=None),
+        ],
+        "refused": [
+            case(name, seen, asked, told, code="lineage_broken")
+            for name, seen, asked, told in (
+                ("no history where one is known", place(1), task(3, **silent), links),
+                ("no history under secure aggregation", None, task(3, secure=True, **silent), links),
+                ("something before the initial version", None, task(0, **later), links),
+                ("the same round, another version", place(3), task(3, **crafted), links),
+                ("the next version of a fork", place(3), task(4, forked), forked),
+                ("a later version of a fork, told as the true chain", place(3), task(4, forked), links),
+                ("a version that was left out", place(0), task(4, [*links[:2], links[3]]), links),
+                ("set back: an earlier version, and no links to the one seen", place(4), task(1), links[:2]),
+                ("set back, and gone on otherwise", place(3), task(4, forked), forked),
+                ("another plan", place(3), task(4, **moved), links),
+                ("a candidate of a fork", place(3), task(5, forked, **evaluation), forked),
+                ("links that do not rise", place(1), task(4), [links[1]]),
+            )
+        ],
+    }
+
+
 FILES = {
+    "lineage.json": lineages,
     "canonical.json": canonical,
     "layout.json": layouts,
     "codecs.json": codecs,

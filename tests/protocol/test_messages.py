@@ -140,6 +140,7 @@ CHANGES: dict[str, Any] = {
         "phase_ms": 1000,
     },
     "privacy": {"unit": "user", "epsilon": 1.0, "delta": 1e-6, "mechanism": "gaussian", "trusts": "coordinator"},
+    "lineage": {"round": 2, "before": "ef" * 32},
     "local": {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0, "top": 0.1, "outputs": None},
 }
 

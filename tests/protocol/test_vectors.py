@@ -18,6 +18,7 @@ from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import FAMILIES, NO_STATE, Keys, Shape, families, parse
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.lineage import Link, head
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, request_message, verify, verify_plan, verify_request
@@ -61,6 +62,15 @@ def test_every_file_says_what_it_is_where_from_and_what_must_fail(file: Any) -> 
     assert file["title"] and file["provenance"] and file["how"]
     refused = [case for key, items in file.items() if key.startswith("refused") for case in items]
     assert refused and all(case["code"] for case in refused)
+
+
+@pytest.mark.parametrize("case", cases("lineage", "chain"))
+def test_heads_of_versions(case: Any) -> None:
+    file = FILES["lineage"]
+    said = {name: case.get(name) or file.get(name, 0) for name in ("before", "experiment", "plan", "round", "version")}
+    assert hashlib.sha256(file["domain"].encode() + canonical_json(said)).hexdigest() == case["head"]
+    link = Link(round=case["round"], version=case["version"])
+    assert head(case["before"], link, experiment=file["experiment"], plan=file["plan"]) == case["head"]
 
 
 @pytest.mark.parametrize("case", cases("canonical", "numbers"))
