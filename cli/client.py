@@ -164,6 +164,8 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(
                 f"  {facts['provider']} is {facts['state']}" + (f": {facts['reason']}" if "reason" in facts else "")
             )
+        case "state_dropped":
+            output.say("  begins without what the method kept: it was made in another history of versions")
         case "settled":
             output.say(f"  settled: {facts['outcome']}")
         case "waiting" if facts["seconds"] >= LONG_WAIT_S:

@@ -1,5 +1,5 @@
 """A coordinator that lies about the history of versions, against real devices: a crafted version in one round, a fork,
-a folder that was set back. And what must go on all the same: kills, newcomers, many versions.
+a folder that was set back. And what must go on all the same: kills, newcomers, buffers, many versions.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import counting, experiment
 
 from coterie import errors
-from coterie.aggregation.horizontal import FedDyn, Moon, Scaffold
+from coterie.aggregation.horizontal import FedBuff, FedDyn, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.private.promises import lines
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
@@ -102,25 +102,19 @@ def test_state_that_a_crafted_version_left_enters_no_later_round(tmp_path: Path)
 
 
 def test_a_consistent_round_of_a_method_with_state_is_refused_by_every_device(tmp_path: Path) -> None:
+    method = Scaffold(clients=CLIENTS)
     with lying_coordinator(tmp_path) as lying:
-        run, token = lying.submit(in_secret(HONEST, algorithm=Scaffold(clients=CLIENTS)))
-        # Nobody but the coordinator itself keeps it from what its own check of experiments refuses.
+        run, token = lying.submit(in_secret(HONEST, algorithm=method))
+        # Nobody but the coordinator itself keeps it from what its own check of experiments refuses: a round on a
+        # crafted version, of all devices but the one whose update shall stand alone in the next.
         ((request,),) = books(lying, "SELECT request FROM experiments WHERE id = ?", run)
         wanted = json.loads(request)
         wanted["secure"]["mode"] = "consistent"
         books(lying, "UPDATE experiments SET request = ? WHERE id = ?", json.dumps(wanted), run)
-        version, told = crafted(lying, Scaffold(clients=CLIENTS)), list[str]()
-
-        def lie(task: Task) -> Task:
-            told.append(task.device)
-            mine = task.device == told[0] or task.round > 1
-            model = task.model if mine else task.model.model_copy(update={"sha256": version})
-            return task.model_copy(update={"model": model})
-
-        lying.liar.task = lie
+        begin_with(lying, run, crafted(lying, method))
         with devices(lying, token, tmp_path, count=CLIENTS, policy=STRICT) as members:
-            told_by = [refusals(device.events(30)) for device in members]
-        assert told_by == [["client_state_refused"]] * CLIENTS
+            heard = [device.events(30) for device in members]
+        assert [(refusals(events), uploads(events)) for events in heard] == [(["client_state_refused"], 0)] * CLIENTS
         assert not lying.bodies("/secure/")
 
 
@@ -239,6 +233,28 @@ def test_a_coordinator_set_back_to_a_backup_is_refused_by_who_saw_later_versions
             assert uploads(device.events()) == 1
 
 
+def test_state_is_left_out_of_a_task_on_a_version_from_before_it_was_made(tmp_path: Path) -> None:
+    first: list[Task] = []
+
+    def lie(task: Task) -> Task:
+        first.append(task)
+        return (
+            task if len(first) < 3 else task.model_copy(update={"model": first[0].model, "lineage": first[0].lineage})
+        )
+
+    with lying_coordinator(tmp_path, task=lie) as lying:
+        run, token = lying.submit(alone(9, algorithm=counting()))
+        with devices(lying, token, tmp_path, wanted=3) as (device,):
+            events = device.events()
+        place = last_place(device.folder, run)
+    (dropped,) = [event for event in events if event["event"] == "state_dropped"]
+    assert (dropped["experiment"], dropped["task"], dropped["made_in"]) == (run, first[2].id, 2)
+    assert [event["outcome"] for event in events if event["event"] == "settled"] == ["counted", "counted"]
+    # Its history is true, so the device works on it; but it does not forget what came later.
+    assert [event["task"] for event in events if event["event"] == "trained"] == [task.id for task in first[:3]]
+    assert place is not None and place.round == 1
+
+
 def test_newcomers_and_devices_that_missed_rounds_take_part(tmp_path: Path) -> None:
     with lying_coordinator(tmp_path) as lying:
         run, token = lying.submit(alone(20, algorithm=counting()))
@@ -251,6 +267,17 @@ def test_newcomers_and_devices_that_missed_rounds_take_part(tmp_path: Path) -> N
         paths = [path for path, _ in lying.liar.heard if path.endswith("/lineage")]
     assert len(paths) >= 3
     assert place is not None and place.round >= 10
+
+
+def test_devices_of_buffered_rounds_see_one_chain_whatever_version_they_trained_on(tmp_path: Path) -> None:
+    rounds = RoundPolicy(rounds=200, cohort=1, mode="buffered", concurrency=3, staleness_cap=100, evaluate_every=0)
+    with lying_coordinator(tmp_path) as lying:
+        run, token = lying.submit(experiment("own", algorithm=FedBuff(), rounds=rounds))
+        with devices(lying, token, tmp_path, count=3, wanted=3) as members:
+            heard = [device.events() for device in members]
+        assert [(refusals(events), uploads(events)) for events in heard] == [([], 3)] * 3
+        places = [last_place(device.folder, run) for device in members]
+    assert all(place is not None and place.round >= 1 for place in places)
 
 
 def test_a_device_killed_when_it_has_remembered_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -558,11 +558,11 @@ def lineages() -> Json:
     def case(name: str, seen: Json | None, asked: Json, told: list[Link] = links, **more: Any) -> Json:
         return {"name": name, "seen": seen, "task": asked, "links": [link.model_dump() for link in told], **more}
 
-    evaluation = {"kind": "evaluate", "version": candidate}
-    silent = {"lineage": None}
-    later = {"lineage": {"round": 0, "before": "cd" * 32}}
-    crafted = {"version": "ee" * 32}
-    moved = {"plan": other_plan["plan"]}
+    evaluation: Json = {"kind": "evaluate", "version": candidate}
+    silent: Json = {"lineage": None}
+    later: Json = {"lineage": {"round": 0, "before": "cd" * 32}}
+    crafted: Json = {"version": "ee" * 32}
+    moved: Json = {"plan": other_plan["plan"]}
     return {
         "title": "The chain of an experiment's versions",
         "provenance": MADE,

@@ -8,6 +8,7 @@ from alembic import command
 from alembic.config import Config
 
 from coterie.aggregation.engine import Phase, Round, TaskLeased, UpdateAccepted, step
+from coterie.protocol.lineage import GENESIS, Link, head
 from coterie.server.store.engine import sqlite_url
 from coterie.server.store.migrate import MIGRATIONS, migrate
 
@@ -46,6 +47,12 @@ def at_first_revision(path: Path) -> None:
             " VALUES ('exp', 3, 'collecting', ?, 'b', 0, 0, 0)",
             (json.dumps(OPEN_ROUND),),
         )
+        for number, version in ((0, "a" * 64), (2, "b" * 64)):
+            database.execute(
+                "INSERT INTO models (experiment, round, sha256, size, metrics, created_at)"
+                " VALUES ('exp', ?, ?, 1, '{}', 0)",
+                (number, version),
+            )
         for task, state, upload in (("one", "accepted", "u" * 64), ("two", "leased", None)):
             database.execute(
                 "INSERT INTO tasks (id, experiment, round, kind, device, message, state, lease_until, upload, sums,"
@@ -63,7 +70,10 @@ def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path) -> None:
         (state,) = database.execute("SELECT state FROM rounds").fetchone()
         tasks = dict(database.execute("SELECT id, buffer FROM tasks"))
         (client_state,) = database.execute("SELECT client_state FROM populations").fetchone()
+        chain = [row[0] for row in database.execute("SELECT before FROM models ORDER BY round")]
     database.close()
+    first = head(GENESIS, Link(round=0, version="a" * 64), experiment="exp", plan="p")
+    assert chain == [GENESIS, first]
     assert tasks == {"one": 3, "two": None} and client_state == "kept"
     round = Round.from_json(state)
     assert (round.leased, round.accepted, round.failed, round.config.slots) == (1, 1, 2, 3)
