@@ -163,9 +163,9 @@ class Rounds:
                 self.air.close()
                 return []
             case engine.OfferTasks(kind="train") if not round.leased and not round.accepted:
-                return self._train(round, self._assignment(round, action))
+                return self._train(round, self._assignment(round.number, round.version or round.base, action.hyper))
             case engine.OfferTasks(kind="evaluate") if not round.evaluation_leased and not round.evaluated:
-                return self._survey(round, self._assignment(round, action))
+                return self._survey(round, self._assignment(round.number, round.version or round.base, action.hyper))
             case engine.Aggregate():
                 self._train_landed(round)
                 return [self._aggregate()]
@@ -179,12 +179,13 @@ class Rounds:
                 # Deadlines, closed tasks and offers that are repeated mean nothing where everybody answers at once.
                 return []
 
-    def _assignment(self, round: engine.Round, action: StartRound) -> Assignment:
+    def _assignment(self, number: int, base: str, hyper: Mapping[str, float]) -> Assignment:
+        """What the clients of a round are given. base: the version that they work on."""
         return Assignment(
             experiment=self.experiment.name,
-            round=round.number,
-            base=round.version or round.base,
-            hyper=action.hyper,
+            round=number,
+            base=base,
+            hyper=hyper,
             seed=self.experiment.seed,
             weight_cap=self.experiment.rounds.weight_cap,
             threads=self.threads,
@@ -255,7 +256,7 @@ class Rounds:
         """
         if not round.config.buffered:
             return
-        policy, seed = self.experiment.rounds, self.experiment.seed
+        policy = self.experiment.rounds
         collector = self._new_collector(round.base)
         done = 0
         self.watch(round.number, "train", 0, len(self._landed))
@@ -263,16 +264,7 @@ class Rounds:
         for flight in self._landed:
             groups.setdefault((flight.place, flight.base, flight.round), []).append(flight.number)
         for (place, base, number), clients in sorted(groups.items()):
-            assignment = Assignment(
-                experiment=self.experiment.name,
-                round=number,
-                base=base,
-                hyper=policy.hyper(number),
-                seed=seed,
-                weight_cap=policy.weight_cap,
-                threads=self.threads,
-                local=self._local_noise(),
-            )
+            assignment = self._assignment(number, base, policy.hyper(number))
             lag = Lag(round.place - place, base)
             workers = [self.population.client(one) for one in sorted(clients)]
             for trained in self.runner.train(workers, self.versions.read(base), assignment):

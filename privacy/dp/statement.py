@@ -118,6 +118,10 @@ _FOLLOWS = (
     "the coordinator follows the protocol (mode semi_honest): one that tells devices different lists of survivors can "
     "see one device's vector with that device's share of the noise alone"
 )
+_ENROLS = (
+    "that the other devices of a cohort are really there: the coordinator enrols them, and one that fills a cohort "
+    "with its own sees one device's update with that device's share of the noise alone"
+)
 _HOW: Mapping[str, str] = MappingProxyType(
     {
         "gaussian": "Gaussian noise on the sum of clipped updates, independent in every round",
@@ -160,6 +164,8 @@ def _of_users(
         "that a device took part at all, and when, is seen by the coordinator",
         "hyper-parameters chosen by looking at private results are not in the price",
     ]
+    if trusts == "cohort":
+        caveats.insert(0, _ENROLS)
     if privacy.mechanism in MATRIX:
         caveats.insert(0, "one round by itself has more noise than the sum of all: only sums over rounds are accurate")
     return Statement(
