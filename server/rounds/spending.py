@@ -110,20 +110,27 @@ class Spending:
         """Spend what a round that the coordinator noises has reserved; the seed of its noise, the same every time."""
         return await self.ledger.spend_with_noise(session, experiment.population, experiment.id, number)
 
-    async def pay_for_sums(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> bytes:
+    async def pay_for_sums(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> None:
         """Spend what a round under secure aggregation has reserved, if it costs anything; once, however often.
 
         Due in the transaction that lets the list of survivors out: from then on devices answer with what opens the sum,
-        and whatever becomes of the attempt, somebody may have heard enough. Returns the seed of the noise that the
-        coordinator adds itself, the same every time; empty where devices make it.
+        and whatever becomes of the attempt, somebody may have heard enough. The seed of the noise that the coordinator
+        adds itself is drawn with it.
         """
         privacy = privacy_of(experiments.request_of(experiment))
         if privacy is None:
-            return b""
+            return
         if isinstance(privacy, UserLevel) and not shares_noise(privacy):
-            return await self.pay(session, experiment, number)
-        await self.ledger.spend(session, experiment.population, experiment.id, number)
-        return b""
+            await self.pay(session, experiment, number)
+        else:
+            await self.ledger.spend(session, experiment.population, experiment.id, number)
+
+    async def paid(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> bytes | None:
+        """The seed of the coordinator's noise in a round that was paid for; None where it adds none.
+
+        Raises errors.InternalError for a round that was not paid for: its sum is never opened.
+        """
+        return await self.ledger.paid(session, experiment.population, experiment.id, number)
 
     async def foresee(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> None:
         """Do the accounting of a round that may follow, so that the transaction that begins it finds it done."""

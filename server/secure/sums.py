@@ -34,7 +34,7 @@ async def open_sums(parts: Parts, found: OpenRound, kind: Kind) -> None:
         row = await experiments.find(session, experiment)
         rows = await attempts.of_round(session, experiment, number, kind)
     ready = [attempt for attempt in rows if attempt.phase == attempts.UNMASKING]
-    central = await _paid(parts, found, row) if row is not None and ready and kind == "train" else {}
+    central = await _central(parts, found, row) if row is not None and ready and kind == "train" else {}
     if row is None or central is None:
         return
     folder = parts.opening.folder(found, kind)
@@ -66,22 +66,21 @@ async def forget_over(parts: Parts, experiment: str, number: int) -> None:
             parts.opening.forget(row.id)
 
 
-async def _paid(parts: Parts, found: OpenRound, row: ExperimentRow) -> dict[str, Any] | None:
+async def _central(parts: Parts, found: OpenRound, row: ExperimentRow) -> dict[str, Any] | None:
     """What the coordinator's own noise needs; empty where it adds none, None where the round has ended meanwhile.
 
-    The round was paid for when the survivors of its first attempt were told, so this finds it paid.
+    The round was paid for when the survivors of its first attempt were told; one that was not is never opened.
     """
     request, spending = experiments.request_of(row), parts.rounds.spending
     if privacy_of(request) is None:
         return {}
-    async with parts.database.write("spent") as session:
+    async with parts.database.read() as session:
         opened = await experiments.open_round(session, row.id)
         if opened is None or opened.row.number != found.row.number or summed_now(opened) is None:
             return None
-        seed = await spending.pay_for_sums(session, row, found.row.number)
-    async with parts.database.read() as session:
+        seed = await spending.paid(session, row, found.row.number)
         await spending.foresee(session, row, found.row.number + 1)
-    if not seed:
+    if seed is None:
         return {}
     secure = secure_of(request)
     return {

@@ -21,7 +21,7 @@ from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
 from coterie.privacy.ledger.events import Bound, Cause, Event, Limit, Refund, Reserve, Spend, event_from_json
 from coterie.privacy.ledger.events import event_to_json as told
-from coterie.privacy.ledger.state import Standing, State
+from coterie.privacy.ledger.state import Charge, Standing, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.signing import SigningKey
 from coterie.server.clock import now_ms
@@ -158,19 +158,25 @@ class Ledger:
         """As `spend`, and the seed of the round's noise: drawn and kept with the payment, and the same one ever after,
         so that what is done again after a crash is the same value and costs nothing more.
         """
-        row = await session.get(SecretRow, _secret(experiment, round))
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
         if charge is not None and charge.standing is Standing.SPENT:
-            if row is None or charge.noise != commitment(row.value):
-                raise InternalError(
-                    f"Round {round} of {experiment} is paid for, but the seed of its noise is gone.", code="noise_lost"
-                )
-            return row.value
+            return await _seed(session, charge)
         seed = self.entropy(SEED_BYTES)
         session.add(SecretRow(name=_secret(experiment, round), value=seed))
         await self._spend(session, population, experiment, round, commitment(seed))
         return seed
+
+    async def paid(self, session: AsyncSession, population: str, experiment: str, round: int) -> bytes | None:
+        """The seed of the noise of a round that was paid for; None where it was paid for without one.
+
+        Raises errors.InternalError for a round that was not paid for, and where the seed is gone (``noise_lost``).
+        """
+        _, state = await self.read(session, population)
+        charge = state.charge(experiment, round)
+        if charge is None or charge.standing is not Standing.SPENT:
+            raise InternalError(f"Round {round} of {experiment} was not paid for, so its sum is not opened.")
+        return None if charge.noise is None else await _seed(session, charge)
 
     async def forget_noise(self, session: AsyncSession, experiment: str, round: int) -> None:
         """Delete the seed of a round whose noised value is durable, or will never be."""
@@ -288,6 +294,16 @@ async def _holds(session: AsyncSession, known: Head, end: Head) -> bool:
         LedgerRow.population == known.population, LedgerRow.sequence == known.sequence
     )
     return (await session.execute(query)).scalar_one_or_none() == known.digest
+
+
+async def _seed(session: AsyncSession, charge: Charge) -> bytes:
+    row = await session.get(SecretRow, _secret(charge.experiment, charge.round))
+    if row is None or charge.noise != commitment(row.value):
+        raise InternalError(
+            f"Round {charge.round} of {charge.experiment} is paid for, but the seed of its noise is gone.",
+            code="noise_lost",
+        )
+    return row.value
 
 
 def _secret(experiment: str, round: int) -> str:

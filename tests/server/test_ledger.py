@@ -188,11 +188,15 @@ def test_a_round_pays_once_and_keeps_its_noise(tmp_path: Path) -> None:
             ledger, restarted = Ledger(KEY, adding), Ledger(KEY, adding)
             async with one.write("commit") as session:
                 await ledger.reserve(session, "people", "exp_a", 1, ONE)
+            async with one.read() as session:
+                with pytest.raises(InternalError, match="was not paid for, so its sum is not opened"):
+                    await ledger.paid(session, "people", "exp_a", 1)
             async with one.write("spent") as session:
                 seed = await ledger.spend_with_noise(session, "people", "exp_a", 1)
             async with other.write("spent") as session:
                 assert await restarted.spend_with_noise(session, "people", "exp_a", 1) == seed
             async with one.read() as session:
+                assert await restarted.paid(session, "people", "exp_a", 1) == seed
                 head, state = await restarted.read(session, "people")
                 secrets = (await session.execute(select(SecretRow.name).where(SecretRow.name.like("noise/%")))).all()
             charge = state.charge("exp_a", 1)

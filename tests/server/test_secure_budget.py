@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from budget_kit import budget, entries, weights
-from secure_kit import STEPS, Member, lapse, secure, until_phase
+from secure_kit import STEPS, Member, attempt_of, lapse, secure, together, until_phase
 from server_kit import Opener, Operator, fleet, once
+from sqlalchemy import update
 
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.ledger.events import Limit, Refund, Reserve, Spend
 from coterie.privacy.secagg.encoding import Binding, encode
 from coterie.protocol.metrics import METRICS
+from coterie.server.store.tables import LedgerHeadRow
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -128,5 +130,37 @@ def test_a_round_whose_survivors_were_told_is_paid_for_though_it_fails(coordinat
             assert [type(entry.event) for entry in await entries(operator)] == [Limit, Reserve, Spend]
             found = (await budget(operator))["experiments"][0]
             assert (found["rounds_spent"], found["rounds_refunded"]) == (1, 0)
+
+    run(work())
+
+
+def test_a_round_that_is_stopped_after_its_survivors_were_told_is_paid_for(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            experiment, members = await begun(operator, LEVELS["skellam"], rounds=2)
+            await together(members, ("keys", "shares", "masked"))
+            await members[0].told("survivors")
+            await operator.ok("POST", f"/v1/experiments/{experiment}/stop", headers=once())
+            await operator.finished(experiment)
+            assert [type(entry.event) for entry in await entries(operator)] == [Limit, Reserve, Spend]
+
+    run(work())
+
+
+def test_survivors_that_cannot_be_paid_for_are_not_told(coordinator: Opener) -> None:
+    """Payment and list become true in one transaction: a ledger that does not hold keeps both back."""
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            _, members = await begun(operator, LEVELS["discrete_gaussian"])
+            await together(members, ("keys", "shares"))
+            database = operator.app.state.coordinator.database
+            async with database.write("policy") as session:
+                await session.execute(update(LedgerHeadRow).values(digest="0" * 64))
+            await together(members, ("masked",))
+            await asyncio.sleep(0.5)
+            assert (await attempt_of(operator)).phase == "masked"
+            answer = await members[0].device.send("GET", members[0].path("survivors?wait_ms=0"))
+            assert answer.status_code == 204
 
     run(work())
