@@ -21,7 +21,8 @@ from coterie.server.control.floor import check_floor, policy_of
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
 from coterie.server.control.populations import named
-from coterie.server.store import audit, events, experiments, tasks, upstream
+from coterie.server.rounds.record import uploaded
+from coterie.server.store import audit, events, experiments, upstream
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
 router = gated_router("experiments")
@@ -197,7 +198,7 @@ async def rounds(experiment: Name, here: Here, limit: Limit = 100, cursor: Curso
     async with here.database.read() as session:
         row = await found(session, experiment)
         rows = await experiments.rounds_page(session, row.id, number_after(cursor, 0), limit + 1)
-        sizes = [await tasks.bytes_up(session, row.id, entry.number) for entry in rows]
+        sizes = [await uploaded(session, row, entry.number) for entry in rows]
     views = [_round_view(entry, size) for entry, size in zip(rows, sizes, strict=True)]
     return page(rows, limit, lambda entry: entry.number, views)
 

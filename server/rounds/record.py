@@ -3,8 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from coterie.aggregation.engine import Phase, Round
 from coterie.aggregation.history import RoundRecord
+from coterie.privacy.dp.privacy import UserLevel
+from coterie.server.rounds.spending import privacy_of
+from coterie.server.store import experiments, tasks
+from coterie.server.store.tables import ExperimentRow
 
 
 def round_record(
@@ -18,13 +24,23 @@ def round_record(
 ) -> dict[str, Any]:
     """The row of an ended round, and the engine's own words about it.
 
-    bytes_up: bodies of uploads received for its tasks, refused and repeated ones included; under user-level privacy the
-    codecs are those whose sizes tell nothing of what was sent. bytes_down: see `coterie.server.traffic`.
+    bytes_up: see `uploaded`. bytes_down: see `coterie.server.traffic`.
     seconds: from its begin to its end, by the wall clock. lost: see `Spending.lost`. given_up: how many
     devices gave their task up, by the reason they told; said of a round that came to nothing.
     """
     record = RoundRecord.of(value, bytes_up=bytes_up, bytes_down=bytes_down, seconds=round(seconds, 3))
     return {**record.to_dict(), **lost, "detail": _with_reasons(value, given_up)}
+
+
+async def uploaded(session: AsyncSession, experiment: ExperimentRow, number: int) -> int:
+    """The ``bytes_up`` of a round: bodies of uploads received for its tasks, refused and repeated ones included.
+
+    Under user-level privacy only the updates that it accepted, each once: their codecs are of fixed size, so the number
+    says how many devices there were, which is told anyway, and nothing of what they sent or how.
+    """
+    if isinstance(privacy_of(experiments.request_of(experiment)), UserLevel):
+        return await tasks.bytes_accepted(session, experiment.id, number)
+    return await tasks.bytes_up(session, experiment.id, number)
 
 
 def _with_reasons(value: Round, given_up: Mapping[str, int]) -> str | None:

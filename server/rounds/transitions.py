@@ -46,7 +46,7 @@ from coterie.server.clock import now_ms
 from coterie.server.edge import answer
 from coterie.server.fleet import Fleet
 from coterie.server.rounds.eligibility import may_try
-from coterie.server.rounds.record import round_record
+from coterie.server.rounds.record import round_record, uploaded
 from coterie.server.rounds.reservations import reserve
 from coterie.server.rounds.spending import Spending, privacy_of
 from coterie.server.store import attempts, blob_rows, devices, events, experiments, tasks
@@ -236,10 +236,9 @@ class Rounds:
         lasted = max(ended - row.created_at, 0) / 1000
         row.cause = value.cause.value if value.cause else None
         row.bytes_down = self.traffic.take(row.experiment)
-        bytes_up = await tasks.bytes_up(session, row.experiment, row.number)
         record = round_record(
             value,
-            bytes_up=bytes_up,
+            bytes_up=await uploaded(session, experiment, row.number),
             bytes_down=row.bytes_down,
             seconds=lasted,
             lost=await self.spending.lost(session, experiment),

@@ -205,6 +205,17 @@ async def bytes_up(session: AsyncSession, experiment: str, round: int) -> int:
     return int((await session.execute(query)).scalar_one())
 
 
+async def bytes_accepted(session: AsyncSession, experiment: str, round: int) -> int:
+    """The sizes of the updates that a round has accepted, each once, however its body came."""
+    query = select(func.sum(TaskRow.size)).where(
+        TaskRow.experiment == experiment,
+        func.coalesce(TaskRow.buffer, TaskRow.round) == round,
+        TaskRow.state == ACCEPTED,
+        TaskRow.upload.is_not(None),
+    )
+    return int((await session.execute(query)).scalar_one() or 0)
+
+
 async def expire(session: AsyncSession, task: str, now: int, changes: Mapping[str, Any]) -> bool:
     """Take a task whose lease has run out from its device. False when its device was faster: it finished, or extended
     the lease.
