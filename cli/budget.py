@@ -100,9 +100,9 @@ def verify(
     kept = None if receipt is None else _receipt(receipt)
     with Control(url, token=admin_token(token), ca=ca) as control:
         name = the_population(control, population or (None if kept is None else kept.population))
-        verdict, digests = _checked(control, name)
+        verdict, entries = _checked(control, name)
         public = control.population(name).coordinator_key
-    broken = verdict.broken
+    broken, digests = verdict.broken, [entry.digest for entry in entries]
     fault = None if broken is None else f"entry {broken.sequence}: {broken.why}"
     if fault is None and head is not None and not _holds(digests, head):
         fault = f"no entry has the digest {head[:64]}: the chain was written anew, or its end was cut off"
@@ -141,7 +141,9 @@ def receipt(
     output = Output(json)
     with Control(url, token=admin_token(token), ca=ca) as control:
         name = the_population(control, population)
-        entries = list(control.budget_entries(name))
+        verdict, entries = _checked(control, name)
+        _hold(name, verdict)
+        budget = control.budget(name)
     if not entries:
         raise InputError(
             f"The ledger of {name} is empty, so there is nothing to keep.",
@@ -151,9 +153,13 @@ def receipt(
     newest = entries[-1]
     path = file_to_write(out or Path(f"{name}-{newest.sequence}.receipt.json"))
     make_folder(path.parent)
-    write_durably(path, canonical_json(newest.model_dump(mode="json")))
-    output.event("receipt", population=name, entries=newest.sequence, digest=newest.digest, path=path)
+    write_durably(path, canonical_json(newest.to_json()))
+    output.event(
+        "receipt", population=name, entries=newest.sequence, digest=newest.digest, path=path, at=newest.at,
+        epsilon_year_spent=budget.epsilon_year_spent, delta=budget.delta,
+    )  # fmt: skip
     output.say(f"{name}: {newest.sequence} entries, the newest {newest.digest[:16]}…, kept in {path}.")
+    output.say(f"Paid over the last 365 days: ε {figure(budget.epsilon_year_spent)} at δ {budget.delta:g}.")
     output.say(f"Keep it elsewhere; later: coterie budget verify {name} --receipt {path.name}")
 
 
@@ -177,12 +183,7 @@ def plot(
     with Control(url, token=admin_token(token), ca=ca) as control:
         name = the_population(control, population)
         verdict, _ = _checked(control, name)
-    if verdict.broken is not None:
-        raise InputError(
-            f"The ledger of {name} does not hold from entry {verdict.broken.sequence} on: {verdict.broken.why}.",
-            hint="coterie budget verify",
-            code="ledger_broken",
-        )
+    _hold(name, verdict)
     panels = budget_panels(verdict.state, epsilon)
     if not panels:
         raise InputError(
@@ -218,13 +219,23 @@ def the_population(control: "Control", name: str | None) -> str:
     )
 
 
-def _checked(control: "Control", name: str) -> "tuple[Verdict, list[str]]":
-    """What the ledger says, held against the coordinator's key; and its digests in order."""
+def _checked(control: "Control", name: str) -> "tuple[Verdict, list[Entry]]":
+    """What the ledger says, held against the coordinator's key; and its entries in order."""
     from coterie.privacy.ledger.chain import Entry, Head, check
 
     public = control.population(name).coordinator_key
     entries = [Entry.from_json(entry.model_dump()) for entry in control.budget_entries(name)]
-    return check(entries, head=Head(population=name), public=public), [entry.digest for entry in entries]
+    return check(entries, head=Head(population=name), public=public), entries
+
+
+def _hold(name: str, verdict: "Verdict") -> None:
+    """Raise InputError (``ledger_broken``) for a ledger that does not hold."""
+    if verdict.broken is not None:
+        raise InputError(
+            f"The ledger of {name} does not hold from entry {verdict.broken.sequence} on: {verdict.broken.why}.",
+            hint="coterie budget verify",
+            code="ledger_broken",
+        )
 
 
 def _receipt(path: Path) -> "Entry":

@@ -235,13 +235,15 @@ async def _check_upstream(settings: Settings, database: Database) -> None:
 
 
 async def _check_ledgers(database: Database, ledger: Ledger) -> None:
-    """Say at the start which ledgers have lost their end. Everything else goes on; those spend nothing."""
+    """Say at the start which ledgers have lost their end, and keep that of the others. Everything else goes on; those
+    that lost it spend nothing.
+    """
     if ledger.checkpoints is None:
         return
     async with database.read() as session:
         for population in await populations.names(session):
             try:
-                await ledger.read(session, population)
+                await ledger.keep_end(session, population)
             except StorageError as error:
                 log.error("privacy ledger does not hold", population=population, why=error.message, hint=error.hint)
 

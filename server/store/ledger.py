@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+import structlog
 from sqlalchemy import CursorResult, delete, event, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -28,6 +29,7 @@ from coterie.server.clock import now_ms
 from coterie.server.store.checkpoints import Checkpoints
 from coterie.server.store.tables import LedgerHeadRow, LedgerRow, SecretRow
 
+log = structlog.get_logger("coterie.server.ledger")
 _TRIES: Final = 16
 SEED_BYTES: Final = 32
 
@@ -78,6 +80,28 @@ class Ledger:
             )
         self.folded[population] = (end, verdict.state)
         return end, verdict.state
+
+    async def keep_end(self, session: AsyncSession, population: str) -> None:
+        """Write the checkpoint of a chain that holds, where it is behind or there is none: after a kill between commit
+        and file, and when a coordinator begins to keep checkpoints. Raises as `read` does.
+        """
+        end, _ = await self.read(session, population)
+        if self.checkpoints is None or end.sequence == 0:
+            return
+        known = await asyncio.to_thread(self.checkpoints.newest, population)
+        if known is not None and known.sequence == end.sequence:
+            return
+        if known is None:
+            log.warning(
+                "privacy ledger had no checkpoint",
+                population=population,
+                entries=end.sequence,
+                path=str(self.checkpoints.path(population)),
+                hint="Expected the first time only. Otherwise see whether its disk is mounted, and check the ledger by "
+                "a receipt.",
+            )
+        (newest,) = await entries(session, population, end.sequence - 1, 1)
+        await asyncio.to_thread(self.checkpoints.write, newest)
 
     async def _check_end(self, session: AsyncSession, end: Head) -> None:
         """Hold a chain that this process has not seen yet to its checkpoint."""

@@ -128,6 +128,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
 
     (kept,) = run("budget", "receipt", "people")
     assert (kept["entries"], kept["digest"]) == (11, whole["digest"])
+    assert kept["epsilon_year_spent"] > 0 and kept["delta"] > 0
     receipt = tmp_path / kept["path"]
     (continued,) = run("budget", "verify", "--receipt", str(receipt))
     assert (continued["population"], continued["fault"]) == ("people", None)
@@ -171,8 +172,9 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     database.close()
     (broken,) = run("budget", "verify", "people", code=1)
     assert broken["broken"] == 4 and "entry 4: its digest is not that of its content" in broken["fault"]
-    (problem,) = run("budget", "plot", "people", code=BAD_INPUT)
-    assert problem["code"] == "ledger_broken"
+    for words in (("budget", "plot", "people"), ("budget", "receipt", "people")):
+        (problem,) = run(*words, code=BAD_INPUT)
+        assert problem["code"] == "ledger_broken"
 
 
 def _people_read_the_same(program: Program) -> None:

@@ -51,9 +51,7 @@ def cut(settings: Settings, count: int) -> None:
     with sqlite3.connect(settings.folder / "coterie.db") as database:
         (last,) = database.execute("SELECT max(sequence) FROM ledger").fetchone()
         database.execute("DELETE FROM ledger WHERE sequence > ?", (last - count,))
-        (digest,) = database.execute(
-            "SELECT digest FROM ledger WHERE sequence = ?", (last - count,)
-        ).fetchone()
+        (digest,) = database.execute("SELECT digest FROM ledger WHERE sequence = ?", (last - count,)).fetchone()
         database.execute("UPDATE ledger_heads SET sequence = ?, digest = ?", (last - count, digest))
 
 
@@ -131,6 +129,29 @@ def test_a_checkpoint_that_this_coordinator_did_not_write_closes_the_budget(kept
         file.write_text("no entry" if damage == "text" else json.dumps(changed[damage]))
         async with in_process(kept) as operator:
             assert await closed(operator) == "ledger_checkpoint_damaged"
+
+    run(work())
+
+
+@pytest.mark.parametrize("how", ["behind", "absent"])
+def test_a_start_writes_the_checkpoint_that_a_kill_or_nobody_has_written(kept: Settings, how: str) -> None:
+    async def work() -> None:
+        assert kept.ledger_checkpoints is not None
+        file = kept.ledger_checkpoints / "people.json"
+        async with in_process(kept) as operator:
+            await one_round(operator)
+            before = file.read_bytes()
+            assert (await submitted(operator, private(), rounds=1)).status_code == 201
+        if how == "behind":
+            file.write_bytes(before)
+        else:
+            file.unlink()
+        async with in_process(kept):
+            newest, checkpoint = end_of(kept)
+            assert newest == checkpoint > 2
+        cut(kept, 1)
+        async with in_process(kept) as operator:
+            assert await closed(operator) == "ledger_cut"
 
     run(work())
 
