@@ -93,6 +93,9 @@ Cohort = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 AlgorithmNames = Annotated[tuple[Token, ...], Field(min_length=1, max_length=64)]
 
 
+Endorsers = Annotated[tuple[PublicKey, ...], Field(min_length=1, max_length=64)]
+
+
 class PopulationPolicy(Response):
     """The floor that an operator sets under a population's experiments; nothing that a researcher asks for goes below.
 
@@ -100,7 +103,8 @@ class PopulationPolicy(Response):
     any sum. max_epsilon_per_experiment, max_epsilon_per_year: what a unit may lose by one experiment, and by all of any
     365 days, at delta; where one is set, every experiment needs differential privacy. unit: whose loss that is.
     algorithms: those that are allowed; None for any. signers_only: whether the population's signers are those that an
-    operator has named, to whom a researcher cannot add.
+    operator has named, to whom a researcher cannot add. endorsers: issuers of whom a device needs an endorsement to
+    enrol; None for devices without any.
     """
 
     require_secure_aggregation: bool = False
@@ -111,6 +115,7 @@ class PopulationPolicy(Response):
     unit: Unit = "user"
     algorithms: AlgorithmNames | None = None
     signers_only: bool = False
+    endorsers: Endorsers | None = None
 
     @model_validator(mode="after")
     def _has_its_delta(self) -> Self:
@@ -134,6 +139,7 @@ class PolicyChange(Request):
     unit: Unit | None = None
     algorithms: AlgorithmNames | None = None
     signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)] | None = None
+    endorsers: Endorsers | None = None
 
 
 class PopulationView(Response):
