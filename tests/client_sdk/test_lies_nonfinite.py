@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -39,8 +39,12 @@ SECRET: dict[str, Privacy] = {
     "shared noise": UserLevel(clip=1.0, delta=1e-5, noise_multiplier=2.0, mechanism="discrete_gaussian"),
     "local gaussian": LocalLevel(mechanism="gaussian", **LOCAL),
 }
-POLICY = 'min_cohort = 5\nmax_epsilon = 1000.0\nunits = ["user", "example"]\n'
-POLICY += 'trusts = ["device", "cohort", "coordinator"]\n'
+POLICY = """
+min_cohort = 5
+max_epsilon = 1000.0
+units = ["user", "example"]
+trusts = ["device", "cohort", "coordinator"]
+"""
 
 
 def question() -> Arrays:
@@ -75,10 +79,10 @@ def shape(body: bytes) -> object:
 
 def _fields(value: Any, place: str) -> Iterator[str]:
     if isinstance(value, dict):
-        for name, part in value.items():
+        for name, part in cast(dict[str, Any], value).items():
             yield from _fields(part, f"{place}/{'#' if name.isdigit() else name}")
     elif isinstance(value, list):
-        yield from {field for part in value for field in _fields(part, f"{place}[]")}
+        yield from {field for part in cast(list[Any], value) for field in _fields(part, f"{place}[]")}
     else:
         yield place
 

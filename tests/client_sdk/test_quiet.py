@@ -91,7 +91,7 @@ def test_whatever_becomes_of_a_training_an_update_of_the_same_size_is_sent(
     specs = compile_plan(wanted).plan.manifest.sections
     update = read_update(body, specs)
     assert (update.header.weight, update.header.steps, aborts) == (1, 0, [])
-    same = {"task": update.header.task, "plan": update.header.plan, "base": update.header.base}
+    same: dict[str, Any] = {"task": update.header.task, "plan": update.header.plan, "base": update.header.base}
     silent = zeros(specs, {}).sections
     of_zeros = encode_update(**same, weight=1, steps=0, specs=specs, sections=silent, codecs={"delta": "float16"})
     assert len(body) == len(of_zeros.data)
