@@ -11,7 +11,7 @@ An endorsement does not expire, since devices trust no clock but their own: to t
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from coterie.errors import Unauthenticated
 from coterie.protocol.canonical import canonical_json
@@ -19,6 +19,7 @@ from coterie.protocol.signing import Domain, SigningKey, verify
 from coterie.protocol.wire import PublicKey, Response, Signature
 
 SUBJECT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+Issuers = Annotated[tuple[PublicKey, ...], Field(min_length=1, max_length=64)]
 Subject = Annotated[str, StringConstraints(pattern=SUBJECT_PATTERN)]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coterie import __version__
 from coterie.client_sdk.device.data import DataSource, load_data
+from coterie.client_sdk.device.endorsement import kept
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.store import Store, StoredMembership
@@ -97,7 +98,7 @@ async def join(
     pinned for good.
     Raises ConfigurationError, DataError naming file, column and row, RemoteError.
     """
-    endorsement = store.endorsed(endorsement)
+    endorsement = kept(store, endorsement)
     stored = store.membership()
     if stored is None:
         made = await _enrol(link, store, data, _needed(token, store), name, capabilities, faults, endorsement)

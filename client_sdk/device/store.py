@@ -1,6 +1,6 @@
 """What a device remembers: one folder that survives a kill at any instruction.
 
-    endorsement.json        an issuer's word for that key, if there is one
+    endorsement.json        an issuer's word for that key (`coterie.client_sdk.device.endorsement`)
     device.key              the Ed25519 private key, mode 0600
     device.db               SQLite: membership, tasks, which client state is committed, verdicts on providers,
                             the newest version seen of each experiment (`coterie.client_sdk.device.lineage`)
@@ -46,9 +46,7 @@ from coterie.client_sdk.device.lineage import SCHEMA as LINEAGES
 from coterie.client_sdk.device.lineage import Lineages
 from coterie.client_sdk.device.verdicts import SCHEMA as VERDICTS
 from coterie.client_sdk.device.verdicts import Verdicts
-from coterie.errors import ConfigurationError, InternalError
-from coterie.protocol.canonical import canonical_json
-from coterie.protocol.endorsements import Endorsement
+from coterie.errors import InternalError
 from coterie.protocol.files import storage_error, write_durably
 from coterie.protocol.signing import SigningKey
 from coterie.protocol.tensors import decode_tensors, encode_tensors
@@ -66,7 +64,6 @@ STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "failed": (),
 }
 KEPT_TASKS: Final = 1000
-ENDORSEMENT: Final = "endorsement.json"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS membership (one INTEGER PRIMARY KEY CHECK (one = 1), document TEXT NOT NULL);
@@ -141,18 +138,6 @@ class InFlight:
     weight: int
 
 
-def read_endorsement(path: Path) -> Endorsement:
-    """The endorsement in a file. Raises ConfigurationError (``endorsement_file``) for any other file."""
-    try:
-        return Endorsement.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"{path} is no endorsement: {str(error).splitlines()[0]}.",
-            hint="Give a file that `coterie identities endorse` wrote.",
-            code="endorsement_file",
-        ) from error
-
-
 class Store:
     """The device's memory in ``folder``, which is made when absent.
 
@@ -175,25 +160,6 @@ class Store:
         self.lineages = Lineages(self._database)
         self.key = SigningKey.load_or_create(folder / "device.key")
         self._sweep()
-
-    def endorsed(self, given: Endorsement | None) -> Endorsement | None:
-        """The endorsement of this device's key: the one given, which is kept from now on, or the one kept before.
-
-        Raises ConfigurationError (``endorsement_other``) for one that is of another key or is not signed.
-        """
-        path = self.folder / ENDORSEMENT
-        found = given
-        if found is None and path.exists():
-            found = read_endorsement(path)
-        if found is not None and not found.is_for(self.key.public, (found.issuer,)):
-            raise ConfigurationError(
-                f"The endorsement is not of this device, whose public key is {self.key.public}.",
-                hint="Ask the issuer for one of that key (coterie identities endorse).",
-                code="endorsement_other",
-            )
-        if given is not None:
-            write_durably(path, canonical_json(given.model_dump(mode="json")), mode=0o600)
-        return found
 
     def close(self) -> None:
         """Release the folder."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ POLICY = f'min_cohort = 3\nmin_endorsed = 3\nendorsers = ["{ISSUER.public}"]\n'
 SECURE = SecureAggregation(mode="consistent", corrupt=0.1, dropout=0.25)
 
 
-def wanted() -> Any:
+def wanted(**changes: Any) -> Any:
     rounds = RoundPolicy(rounds=1, cohort=CLIENTS, min_updates=3, evaluate_every=0)
-    return experiment("own", rounds=rounds, secure_aggregation=SECURE)
+    return experiment("own", rounds=rounds, secure_aggregation=replace(SECURE, **changes))
 
 
 def endorsed(folder: Path, number: int, *, subject: str | None = None, issuer: SigningKey = ISSUER) -> Endorsement:
@@ -93,10 +94,10 @@ def test_an_endorsement_of_another_key_counts_for_nobody(tmp_path: Path) -> None
 
 
 def test_survivors_must_be_endorsed_too(tmp_path: Path) -> None:
-    """Of three endorsed devices one goes after its shares: the two that are left open no sum with a stranger."""
+    """Of four endorsed devices one goes when shares are dealt: three are fewer than each of them asks for."""
     policy = POLICY.replace("min_endorsed = 3", "min_endorsed = 4")
     with lying_coordinator(tmp_path) as lying:
-        _, token = lying.submit(wanted())
+        _, token = lying.submit(wanted(phase_s=4.0))
         for number in range(CLIENTS):
             endorsed(tmp_path, number)
         with devices(lying, token, tmp_path, count=CLIENTS, policy=policy, wanted=2) as running:
