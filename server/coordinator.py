@@ -241,7 +241,10 @@ async def _check_ledgers(database: Database, ledger: Ledger) -> None:
     async with database.read() as session:
         for population in await populations.names(session):
             try:
-                await ledger.read(session, population)
+                end, _ = await ledger.read(session, population)
+                if end.sequence and ledger.checkpoints.newest(population) is None:
+                    # A share that is not mounted looks like this too.
+                    log.warning("no checkpoint of this privacy ledger", population=population, entries=end.sequence)
             except StorageError as error:
                 log.error("privacy ledger does not hold", population=population, why=error.message, hint=error.hint)
 
