@@ -60,6 +60,10 @@ def client(
         bool,
         typer.Option("--reveal-data", help="Tell the coordinator how many rows and which classes this client has."),
     ] = False,
+    endorsement: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An issuer's endorsement of this client's key; needed only the first time."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Leave after one contribution is settled.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would leave this machine; send nothing.")
@@ -78,12 +82,13 @@ def client(
     device = Device(
         url,
         data=data,
-        folder=store or _store_of(name),
+        folder=store or store_of(name),
         token=token,
         name=name,
         trainer=own,
         policy=floor,
         ca=ca,
+        endorsement=endorsement,
         on_event=Teller(output),
     )
     with device:
@@ -99,7 +104,7 @@ def client(
     )
 
 
-def _store_of(name: str) -> Path:
+def store_of(name: str) -> Path:
     """The store of a client that names none. Its name is one plain word, and none that a folder beside it has."""
     if name in _TAKEN or not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(

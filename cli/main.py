@@ -14,6 +14,7 @@ from coterie.cli import (
     demo,
     doctor,
     export,
+    identities,
     models,
     new,
     policy,
@@ -79,6 +80,7 @@ for _name, _command, _purpose in COMMANDS:
 app.add_typer(models.app, name="models")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budget.app, name="budget")
+app.add_typer(identities.app, name="identities")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

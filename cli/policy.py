@@ -49,6 +49,11 @@ Signers = Annotated[
     typer.Option("--signer", help="A key whose plans are accepted (again for more), no other is; or none for any."),
 ]
 
+Endorsers = Annotated[
+    list[str] | None,
+    typer.Option("--endorser", help="An issuer of whom devices need an endorsement (again for more), or none."),
+]
+
 
 def policy(
     population: PopulationArgument = None,
@@ -60,6 +65,7 @@ def policy(
     unit: Unit = None,
     algorithm: Algorithms = None,
     signer: Signers = None,
+    endorser: Endorsers = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,
@@ -79,7 +85,8 @@ def policy(
         "delta": _number("--delta", delta, float),
         "unit": _one_of("--unit", unit, _UNITS),
         "algorithms": algorithm or None,
-        "signers": _keys(signer) or None,
+        "signers": _keys("--signer", signer) or None,
+        "endorsers": _keys("--endorser", endorser) or None,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     change = {name: None if value in (NONE, [NONE]) else value for name, value in given.items()}
@@ -125,13 +132,13 @@ def _one_of(option: str, text: str | None, known: Sequence[str]) -> str | None:
     return text
 
 
-def _keys(given: list[str] | None) -> list[str] | None:
+def _keys(option: str, given: list[str] | None) -> list[str] | None:
     from coterie.protocol.signing import PUBLIC_PATTERN
 
     for public in given or ():
         if given != [NONE] and not re.fullmatch(PUBLIC_PATTERN, public):
             raise InputError(
-                f"--signer is a public key of 64 hexadecimal digits in small letters, or none; not {public[:72]!r}.",
+                f"{option} is a public key of 64 hexadecimal digits in small letters, or none; not {public[:72]!r}.",
                 hint="`coterie policy` shows the keys that have submitted so far.",
                 code="usage",
             )

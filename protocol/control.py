@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from coterie.protocol.device import PlanRef
+from coterie.protocol.endorsements import Issuers
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.protocol.schema import WireSchema
 from coterie.protocol.wire import (
@@ -99,8 +100,8 @@ class PopulationPolicy(Response):
     require_secure_aggregation: no update of one device is seen by the coordinator. min_cohort: the fewest devices in
     any sum. max_epsilon_per_experiment, max_epsilon_per_year: what a unit may lose by one experiment, and by all of any
     365 days, at delta; where one is set, every experiment needs differential privacy. unit: whose loss that is.
-    algorithms: those that are allowed; None for any. signers_only: whether the population's signers are those that an
-    operator has named, to whom a researcher cannot add.
+    algorithms: those that are allowed; None for any. signers_only: whether only an operator may add to the signers.
+    endorsers: issuers of whom a device needs an endorsement to enrol; None for devices without any.
     """
 
     require_secure_aggregation: bool = False
@@ -111,6 +112,7 @@ class PopulationPolicy(Response):
     unit: Unit = "user"
     algorithms: AlgorithmNames | None = None
     signers_only: bool = False
+    endorsers: Issuers | None = None
 
     @model_validator(mode="after")
     def _has_its_delta(self) -> Self:
@@ -120,10 +122,8 @@ class PopulationPolicy(Response):
 
 
 class PolicyChange(Request):
-    """Changes to a population's policy: a field that is absent stays, None takes its line away.
-
-    signers: from now on the population accepts the plans of these keys and of no others, and nobody adds one but by
-    another such change; None: the keys stay, and whoever may submit may add theirs.
+    """Changes to a population's policy: a field that is absent stays, None takes its line away. signers: from now on the
+    plans of these keys are accepted and no others; None: whoever may submit may add theirs.
     """
 
     require_secure_aggregation: bool | None = None
@@ -134,6 +134,7 @@ class PolicyChange(Request):
     unit: Unit | None = None
     algorithms: AlgorithmNames | None = None
     signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)] | None = None
+    endorsers: Issuers | None = None
 
 
 class PopulationView(Response):

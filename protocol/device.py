@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from coterie.errors import CoterieError
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import LocalTerms, PrivacyTerms
+from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.lineage import Lineage
 from coterie.protocol.schema import WireSchema
 from coterie.protocol.secagg import SecureTerms
@@ -105,12 +106,15 @@ class PopulationInfo(Response):
 
 
 class EnrolRequest(Request):
-    """A device's public key, and the digest of the schema that its data was checked against."""
+    """A device's public key, and the digest of the schema that its data was checked against. endorsement: of that key,
+    for populations that ask for one.
+    """
 
     public_key: PublicKey
     schema_digest: Sha256
     name: Label | None = None
     capabilities: Capabilities = Capabilities()
+    endorsement: Endorsement | None = None
     protocol: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1, max_length=16)] = PROTOCOL_VERSIONS
 
 

@@ -17,11 +17,19 @@ strict: a place is written in one way only, and no text of a message is ever par
 """
 
 import base64
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
 from coterie.protocol import ids
+from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.noise import NoiseTerms
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.wire import (
@@ -92,18 +100,31 @@ class SecureTerms(Signed):
         return self
 
 
+def _without_none(written: dict[str, Any]) -> dict[str, Any]:
+    """A client without an endorsement says nothing of one."""
+    return {name: value for name, value in written.items() if name != "endorsement" or value is not None}
+
+
 class AdvertiseKeys(Request):
     """Two fresh X25519 public keys, and the device's Ed25519 signature over them and what they are for
-    (`coterie.privacy.secagg.roster.keys_message`).
+    (`coterie.privacy.secagg.roster.keys_message`). endorsement: of the device's identity, if it has one; it needs no
+    other signature, and whoever takes it away has one endorsed client less.
     """
 
     mask_key: AgreementKey
     channel_key: AgreementKey
     signature: Signature
+    endorsement: Endorsement | None = None
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_none(handler(self))
 
 
 class RosterEntry(Response):
-    """One client of the attempt: its place, the device, the identity key that signed, and its fresh keys."""
+    """One client of the attempt: its place, the device, the identity key that signed, its fresh keys, and who endorses
+    that identity.
+    """
 
     position: Place
     device: DeviceId
@@ -111,6 +132,11 @@ class RosterEntry(Response):
     mask_key: AgreementKey
     channel_key: AgreementKey
     signature: Signature
+    endorsement: Endorsement | None = None
+
+    @model_serializer(mode="wrap")
+    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_none(handler(self))
 
 
 class Roster(Response):

@@ -36,9 +36,10 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
     "message": "a message of secure aggregation, for its recipients",
     "masked": "a masked vector accepted: from here on it is in the sum, or its attempt fails",
     "attempt": "an attempt at secure aggregation begun, in its next phase, or failed",
+    "survivors": "the list of survivors told, with the round's privacy cost paid: from here on its sum may be opened",
     "expire": "leases that ran out",
     "deadline": "a phase whose time ran out",
-    "spent": "a round's privacy cost paid, with the seed of its noise: from here on its noised value may exist",
+    "spent": "the cost of an open round paid, with the seed of its noise: from here on its noised value may exist",
     "aggregated": "the aggregate of a round recorded",
     "aggregate_failed": "a numeric job given up",
     "evaluated": "a central evaluation recorded",
@@ -83,7 +84,7 @@ COMMIT_POINTS: Final[Mapping[str, str]] = {
 _OF_EDGES: Final = ("edge_", "joined", "fetched", "mirror", "accumulator", "answered", "settled", "withdrawn", "told")
 EDGE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_EDGES))
 """The points that only an edge aggregator reaches."""
-_OF_SECRETS: Final = ("trained", "message", "masked", "attempt")
+_OF_SECRETS: Final = ("trained", "message", "masked", "attempt", "survivors")
 SECURE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_SECRETS))
 """The points that only secure aggregation reaches."""
 _OF_BUDGETS: Final = ("policy", "spent")

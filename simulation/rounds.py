@@ -163,9 +163,9 @@ class Rounds:
                 self.air.close()
                 return []
             case engine.OfferTasks(kind="train") if not round.leased and not round.accepted:
-                return self._train(round, self._assignment(round.number, round.version or round.base, action.hyper))
+                return self._train(round, self._asked(round, action))
             case engine.OfferTasks(kind="evaluate") if not round.evaluation_leased and not round.evaluated:
-                return self._survey(round, self._assignment(round.number, round.version or round.base, action.hyper))
+                return self._survey(round, self._asked(round, action))
             case engine.Aggregate():
                 self._train_landed(round)
                 return [self._aggregate()]
@@ -179,8 +179,11 @@ class Rounds:
                 # Deadlines, closed tasks and offers that are repeated mean nothing where everybody answers at once.
                 return []
 
+    def _asked(self, round: engine.Round, action: StartRound) -> Assignment:
+        return self._assignment(round.number, round.version or round.base, action.hyper)
+
     def _assignment(self, number: int, base: str, hyper: Mapping[str, float]) -> Assignment:
-        """What the clients of a round are given. base: the version that they work on."""
+        local = local_terms(self.experiment.privacy)
         return Assignment(
             experiment=self.experiment.name,
             round=number,
@@ -189,13 +192,9 @@ class Rounds:
             seed=self.experiment.seed,
             weight_cap=self.experiment.rounds.weight_cap,
             threads=self.threads,
-            local=self._local_noise(),
+            local=None if local is None else local.model_dump_json(),
             promised=self.experiment.privacy is not None,
         )
-
-    def _local_noise(self) -> str | None:
-        terms = local_terms(self.experiment.privacy)
-        return None if terms is None else terms.model_dump_json()
 
     def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
         chosen = self._choose(round.config.cohort, round.number)
@@ -256,7 +255,6 @@ class Rounds:
         """
         if not round.config.buffered:
             return
-        policy = self.experiment.rounds
         collector = self._new_collector(round.base)
         done = 0
         self.watch(round.number, "train", 0, len(self._landed))
@@ -264,7 +262,7 @@ class Rounds:
         for flight in self._landed:
             groups.setdefault((flight.place, flight.base, flight.round), []).append(flight.number)
         for (place, base, number), clients in sorted(groups.items()):
-            assignment = self._assignment(number, base, policy.hyper(number))
+            assignment = self._assignment(number, base, self.experiment.rounds.hyper(number))
             lag = Lag(round.place - place, base)
             workers = [self.population.client(one) for one in sorted(clients)]
             for trained in self.runner.train(workers, self.versions.read(base), assignment):

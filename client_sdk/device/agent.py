@@ -81,6 +81,7 @@ class Agent:
                 name=settings.name,
                 capabilities=self._capabilities,
                 faults=self._faults,
+                endorsement=settings.endorsement,
             )
             signed = SignedLink(self._link, key=self.store.key, device_id=membership.device_id, nonce=membership.nonce)
             self._runner = Runner(

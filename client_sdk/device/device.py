@@ -6,6 +6,7 @@ from types import TracebackType
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.data import DataSource
+from coterie.client_sdk.device.endorsement import read_endorsement
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.preview import DryRun
@@ -31,8 +32,9 @@ class Device:
     or data set of ``coterie.compute.data`` (`load_data`).
     folder: what the device remembers; one process at a time. token: needed the first time. trainer: None runs the
     plan's graphs.
-    policy: what this device accepts. ca: PEM of the coordinator's authority. on_event: gets a JSON-able mapping with
-    the key ``event`` for everything that happens, in the device's own thread.
+    endorsement: a file of `coterie identities endorse`, needed once. policy: what this device accepts. ca: PEM of the
+    coordinator's authority. on_event: gets a JSON-able mapping with the key ``event`` for everything that happens, in
+    the device's own thread.
 
     Methods block; `stop` and `close` may be called from other threads. Raises ConfigurationError when the folder is in
     use.
@@ -50,6 +52,7 @@ class Device:
         policy: DevicePolicy | None = None,
         backoff: Backoff | None = None,
         ca: str | Path | None = None,
+        endorsement: str | Path | None = None,
         on_event: Listener = _ignore,
     ) -> None:
         settings = AgentSettings(
@@ -62,6 +65,7 @@ class Device:
             policy=policy or DevicePolicy(),
             backoff=backoff or Backoff(),
             ca=ca,
+            endorsement=None if endorsement is None else read_endorsement(Path(endorsement)),
             on_event=on_event,
         )
         self._portal = Portal()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coterie import __version__
 from coterie.client_sdk.device.data import DataSource, load_data
+from coterie.client_sdk.device.endorsement import kept
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.store import Store, StoredMembership
@@ -30,6 +31,7 @@ from coterie.protocol.device import (
     EnrolResponse,
     PopulationInfo,
 )
+from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.wire import read_message
 
@@ -41,7 +43,8 @@ EDGE_TOKEN: Final = "coterie_edge_"
 class Membership:
     """A device that has joined.
 
-    rows: its checked data, which stays here; source: where it comes from. nonce: of the first signed request after
+    rows: its checked data, which stays here; source: where it comes from. endorsement: of its identity, if it has one.
+    nonce: of the first signed request after
     enrolling.
     """
 
@@ -54,6 +57,7 @@ class Membership:
     rows: Mapping[str, NDArray[Any]]
     source: DataSource
     nonce: str | None = None
+    endorsement: Endorsement | None = None
     finer: dict[str, Mapping[str, NDArray[Any]]] = field(
         default_factory=dict[str, Mapping[str, NDArray[Any]]], repr=False, compare=False
     )
@@ -85,6 +89,7 @@ async def join(
     name: str | None,
     capabilities: Capabilities,
     faults: Faults,
+    endorsement: Endorsement | None = None,
 ) -> Membership:
     """Join, or take up the membership that the store holds.
 
@@ -93,9 +98,11 @@ async def join(
     pinned for good.
     Raises ConfigurationError, DataError naming file, column and row, RemoteError.
     """
+    endorsement = kept(store, endorsement)
     stored = store.membership()
     if stored is None:
-        return await _enrol(link, store, data, _needed(token, store), name, capabilities, faults)
+        made = await _enrol(link, store, data, _needed(token, store), name, capabilities, faults, endorsement)
+        return replace(made, endorsement=endorsement)
     info = await _population(link, token) if token else None
     if info is not None:
         if (info.coordinator_key, info.population) != (stored.coordinator_key, stored.population):
@@ -108,11 +115,18 @@ async def join(
         stored = replace(stored, signers=info.signers, url=link.url)
         store.join(stored)
     schema = DataSchema.from_json(parse_json(stored.schema.encode()))
-    return _membership(stored, schema, load_data(data, schema), data, None)
+    return replace(_membership(stored, schema, load_data(data, schema), data, None), endorsement=endorsement)
 
 
 async def _enrol(
-    link: Link, store: Store, data: DataSource, token: str, name: str | None, capabilities: Capabilities, faults: Faults
+    link: Link,
+    store: Store,
+    data: DataSource,
+    token: str,
+    name: str | None,
+    capabilities: Capabilities,
+    faults: Faults,
+    endorsement: Endorsement | None,
 ) -> Membership:
     info = await _population(link, token, expected=True)
     if info is None:
@@ -126,7 +140,11 @@ async def _enrol(
         )
     rows = load_data(data, info.data_schema)
     request = EnrolRequest(
-        public_key=store.key.public, schema_digest=info.schema_digest, name=name, capabilities=capabilities
+        public_key=store.key.public,
+        schema_digest=info.schema_digest,
+        name=name,
+        capabilities=capabilities,
+        endorsement=endorsement,
     )
     answer = await link.json("POST", "/v1/device/enrol", request.model_dump(mode="json"), headers=_bearer(token))
     enrolled = read_message(EnrolResponse, answer)

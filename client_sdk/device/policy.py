@@ -11,6 +11,7 @@ from coterie.aggregation.plan.check import PlanLimits
 from coterie.aggregation.plan.graph import GraphManifest
 from coterie.client_sdk.device.promise import check_promise
 from coterie.errors import ConfigurationError, PolicyRefused
+from coterie.privacy.secagg.endorsed import NOTHING, Asked
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
@@ -47,6 +48,10 @@ class DevicePolicy:
     aggregation that are good enough; None for both, but where `trusts` names the cohort and not the coordinator: there
     only ``consistent`` keeps a promise, unless it rests on this device alone.
 
+    min_endorsed, endorsers: of an attempt's clients so many must be endorsed, for distinct subjects, by one of these
+    issuers (public keys, hex), this device itself among them: in the roster and among the survivors. Only in the mode
+    ``consistent`` is everybody seen, so it takes no other.
+
     max_epsilon, max_delta: take only tasks of experiments that promise differential privacy, and release no more than
     this by everything that the device ever takes part in, by its own record (`coterie.client_sdk.device.spending`);
     without max_epsilon none is asked for. ledger: the file of that record, which several clients may share; None for
@@ -74,6 +79,8 @@ class DevicePolicy:
     min_cohort: int = LEAST_CLIENTS
     min_corrupt: float = 0.05
     modes: frozenset[str] | None = None
+    min_endorsed: int | None = None
+    endorsers: frozenset[str] = frozenset()
     max_epsilon: float | None = None
     max_delta: float = 1e-5
     units: frozenset[str] = frozenset(ALL_UNITS)
@@ -98,6 +105,12 @@ class DevicePolicy:
             raise ConfigurationError(
                 f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one is no secret."
             )
+        if (self.min_endorsed is None) != (not self.endorsers):
+            raise ConfigurationError("min_endorsed and endorsers need each other: how many, and by whom.")
+        if self.min_endorsed is not None and self.min_endorsed < 2:
+            raise ConfigurationError(f"min_endorsed must be at least 2, got {self.min_endorsed}.")
+        if self.min_endorsed is not None and self.modes is not None and self.modes != CONSISTENT:
+            raise ConfigurationError("min_endorsed needs modes to be consistent alone: only there everybody is seen.")
         choices = (
             ("modes", ANY_MODE if self.modes is None else self.modes, ALL_MODES),
             ("units", self.units, ALL_UNITS),
@@ -122,6 +135,11 @@ class DevicePolicy:
         if name not in self.source.lines:
             return f"the default of {name}, which {self.source.file} leaves as it is"
         return f"{self.source.file}, line {self.source.lines[name]} ({name})"
+
+    @property
+    def endorsed(self) -> Asked:
+        """Who must be endorsed in an attempt of secure aggregation."""
+        return NOTHING if self.min_endorsed is None else Asked(self.endorsers, self.min_endorsed)
 
     def weight_cap(self, task: Task) -> int:
         """The most examples to claim for a task."""
@@ -153,6 +171,13 @@ class DevicePolicy:
     def _check_secrecy(self, task: Task) -> None:
         """Hold secure aggregation, or its absence, to this policy."""
         terms = task.secure
+        if terms is None and self.min_endorsed is not None:
+            raise PolicyRefused(
+                "The task is without secure aggregation, so this device is hidden among nobody;"
+                f" {self.where('min_endorsed')} asks for {self.min_endorsed} endorsed clients.",
+                hint="The researcher can switch it on: Experiment(secure_aggregation=True).",
+                code="secure_aggregation_required",
+            )
         if terms is None:
             if self.require_secure_aggregation:
                 raise PolicyRefused(
@@ -173,7 +198,7 @@ class DevicePolicy:
         if terms.mode not in modes:
             raise PolicyRefused(
                 f"The task's secure aggregation is in the mode {terms.mode!r};"
-                f" {self.where('trusts' if self.modes is None else 'modes')} takes {' or '.join(sorted(modes))}.",
+                f" {self.where(self._names_modes())} takes {' or '.join(sorted(modes))}.",
                 hint=f"The researcher can choose it: SecureAggregation(mode={min(modes)!r}).",
                 code="mode_refused",
             )
@@ -189,8 +214,16 @@ class DevicePolicy:
         """The modes of secure aggregation in which this device takes this task."""
         if self.modes is not None:
             return self.modes
+        if self.min_endorsed is not None:
+            return CONSISTENT
         own = task.privacy is not None and task.privacy.trusts == "device"
         return ANY_MODE if own or unfit_modes(ANY_MODE, self.trusts) is None else CONSISTENT
+
+    def _names_modes(self) -> str:
+        """Which line says in which modes this device takes part."""
+        if self.modes is not None:
+            return "modes"
+        return "trusts" if self.min_endorsed is None else "min_endorsed"
 
     def _check_promise(self, task: Task) -> None:
         """Hold the experiment's differential privacy, or its absence, to this policy, and the task to its promise."""

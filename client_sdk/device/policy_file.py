@@ -22,6 +22,7 @@ from coterie.client_sdk.device.policy import (
     ALL_MODES,
     ALL_TRUSTED,
     ALL_UNITS,
+    CONSISTENT,
     DevicePolicy,
     PolicySource,
     unfit_modes,
@@ -88,6 +89,11 @@ RULES: Final[Mapping[str, Rule]] = {
         lambda value: 0.0 if value == 0 and not isinstance(value, bool) else _number(value, below=1.0),
     ),
     "modes": _choice(ALL_MODES),
+    "min_endorsed": _whole(2),
+    "endorsers": Rule(
+        "a list of one or more public keys of 64 hexadecimal digits in small letters",
+        lambda value: _names(value, lambda name: _KEY.match(name) is not None),
+    ),
     "max_epsilon": Rule("a number above 0, without quotes, as in 8.0", lambda value: _number(value, below=math.inf)),
     "max_delta": Rule("a number between 0 and 1, without quotes, as in 1e-5", lambda value: _number(value, below=1.0)),
     "units": _choice(ALL_UNITS),
@@ -155,6 +161,16 @@ def read_policy(path: Path) -> DevicePolicy:
                 f"{name} has no effect without max_epsilon",
                 "Add max_epsilon, for example: max_epsilon = 8.0",
             )
+    for name, other in (("min_endorsed", "endorsers"), ("endorsers", "min_endorsed")):
+        if name in values and other not in values:
+            raise _error(path, lines.get(name), f"{name} has no effect without {other}", f"Add a line {other} = ….")
+    if "min_endorsed" in values and values.get("modes", CONSISTENT) != CONSISTENT:
+        raise _error(
+            path,
+            lines.get("modes"),
+            "modes cannot name semi_honest beside min_endorsed: in that mode a client sees its neighbours only",
+            'Write modes = ["consistent"], or leave the line out.',
+        )
     if "ledger" in values:
         values["ledger"] = path.absolute().parent / values["ledger"]
     if "modes" in values and "trusts" in values and (why := unfit_modes(values["modes"], values["trusts"])) is not None:

@@ -80,6 +80,8 @@ class Runner:
             emit=self.emit,
             stop=self.stop,
             piece=self.settings.piece,
+            asked=self.settings.policy.endorsed,
+            endorsement=self.membership.endorsement,
             rng=self.settings.rng,
         )
 

@@ -34,12 +34,14 @@ from coterie.errors import InternalError, PolicyRefused, RemoteError, StorageErr
 from coterie.privacy.secagg import client
 from coterie.privacy.secagg.client_state import ClientState
 from coterie.privacy.secagg.encoding import vector_spec
+from coterie.privacy.secagg.endorsed import NOTHING, Asked
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
 from coterie.privacy.secagg.ring import WORD, RingVector
 from coterie.privacy.secagg.roster import model_digest
 from coterie.privacy.secagg.survivors import from_bits
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.device import Task
+from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.secagg import Agreements, Outcome, Roster, SecureTerms, SharesFor, Survivors, ToClient
 from coterie.protocol.wire import read_message
 
@@ -88,7 +90,9 @@ class Ended:
 
 @dataclass(kw_only=True)
 class SecureCourier:
-    """Carries the attempts of one device. floor: the fewest clients that it agrees to be one of."""
+    """Carries the attempts of one device. floor: the fewest clients that it agrees to be one of. asked: how many of
+    them must be endorsed, and by whom. endorsement: of this device.
+    """
 
     device: str
     floor: int
@@ -98,6 +102,8 @@ class SecureCourier:
     emit: Emit
     stop: Flag
     piece: int = PIECE
+    asked: Asked = NOTHING
+    endorsement: Endorsement | None = None
     rng: random.Random = field(default_factory=random.SystemRandom)
 
     def begin(self, task: Task, vector: RingVector, client_state: Tensors, *, weight: int, steps: int) -> None:
@@ -113,6 +119,8 @@ class SecureCourier:
             model=model_digest(task),
             identity=self.store.key,
             floor=self.floor,
+            asked=self.asked,
+            endorsement=self.endorsement,
         )
         record = AttemptRecord(
             attempt=terms.attempt,

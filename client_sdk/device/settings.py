@@ -12,6 +12,7 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.client_sdk.device.upload import PIECE
 from coterie.client_sdk.lean_httpx import httpx
+from coterie.protocol.endorsements import Endorsement
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -42,7 +43,7 @@ class AgentSettings:
     """Where an agent works and how.
 
     url: of the coordinator. folder: of its store. token: for enrolment. name: for people. ca: PEM of the coordinator's
-    authority.
+    authority. endorsement: of the device's key; kept in the folder from then on.
     trainer: None for the plan trainer. transport, sleep, rng: the seams for tests.
     """
 
@@ -55,6 +56,7 @@ class AgentSettings:
     policy: DevicePolicy = field(default_factory=DevicePolicy)
     backoff: Backoff = field(default_factory=Backoff)
     ca: str | Path | None = None
+    endorsement: Endorsement | None = None
     on_event: Listener = lambda event: None
     transport: httpx.AsyncBaseTransport | None = None
     rng: random.Random = field(default_factory=random.SystemRandom)

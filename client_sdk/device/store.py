@@ -1,5 +1,6 @@
 """What a device remembers: one folder that survives a kill at any instruction.
 
+    endorsement.json        an issuer's word for that key (`coterie.client_sdk.device.endorsement`)
     device.key              the Ed25519 private key, mode 0600
     device.db               SQLite: membership, tasks, which client state is committed, verdicts on providers,
                             the newest version seen of each experiment (`coterie.client_sdk.device.lineage`)

@@ -27,12 +27,14 @@ from coterie import errors
 from coterie.privacy.secagg import client_rules as rules
 from coterie.privacy.secagg.client_rules import Host, Vector
 from coterie.privacy.secagg.client_state import Answered, ClientState, Phase, Secrets
+from coterie.privacy.secagg.endorsed import NOTHING, Asked
 from coterie.privacy.secagg.entropy import Entropy, draw
 from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 from coterie.privacy.secagg.ring import RingVector
 from coterie.privacy.secagg.roster import keys_message
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.secagg import (
     AdvertiseKeys,
     Agreement,
@@ -111,13 +113,16 @@ def begin(
     model: str,
     identity: SigningKey,
     floor: int = LEAST_CLIENTS,
+    asked: Asked = NOTHING,
+    endorsement: Endorsement | None = None,
     entropy: Entropy = urandom,
 ) -> tuple[ClientState, AdvertiseKeys]:
     """Enter an attempt: fresh keys and the fresh seed of the own mask, and the public keys to send, signed.
 
     terms, device, plan (its id): as the signed task says them. model: `roster.model_digest` of that task. floor: the
-    fewest clients that this device agrees to be one of. Raises errors.SecureAggregationRefused (``secagg_cohort``)
-    where the terms allow no attempt of so many.
+    fewest clients that this device agrees to be one of. asked: how many of them must be endorsed, and by whom; only in
+    the mode ``consistent`` is everybody seen. endorsement: of this device's identity. Raises
+    errors.SecureAggregationRefused (``secagg_cohort``, ``secagg_identities``) where the terms allow no such attempt.
     """
     if terms.max_clients < floor:
         raise errors.SecureAggregationRefused(
@@ -125,10 +130,18 @@ def begin(
             hint="Lower min_cohort in the device's policy file, if its owner agrees to be one of so few.",
             code="secagg_cohort",
         )
+    if asked.least and terms.mode != "consistent":
+        raise errors.SecureAggregationRefused(
+            f"In the mode {terms.mode} a client sees its neighbours only, so it cannot count who is endorsed.",
+            hint='The researcher can choose it: SecureAggregation(mode="consistent").',
+            code="secagg_identities",
+        )
     mask_key, channel_key = KeyPair.generate(entropy), KeyPair.generate(entropy)
     public = {"mask_key": mask_key.public.hex(), "channel_key": channel_key.public.hex()}
     message = keys_message(terms, plan=plan, model=model, device=device, **public)
-    advertised = AdvertiseKeys(**public, signature=identity.sign(Domain.SECURE_KEYS, message))
+    advertised = AdvertiseKeys(
+        **public, signature=identity.sign(Domain.SECURE_KEYS, message), endorsement=endorsement
+    )
     state = ClientState(
         phase=Phase.ROSTER,
         terms=terms,
@@ -137,6 +150,7 @@ def begin(
         floor=floor,
         advertised=RosterEntry(position=0, device=device, identity=identity.public, **advertised.model_dump()),
         secrets=Secrets(mask_key.private, channel_key.private, draw(entropy, 32)),
+        asked=asked,
     )
     return state, advertised
 

@@ -13,6 +13,7 @@ from coterie.privacy.secagg import channel, ring, shamir
 from coterie.privacy.secagg.client_state import ClientState, Held, Phase, Secrets
 from coterie.privacy.secagg.derivations import channel_keys, commitment, own_mask, pair_masks
 from coterie.privacy.secagg.encoding import vector_spec
+from coterie.privacy.secagg.endorsed import check, subjects
 from coterie.privacy.secagg.entropy import Entropy
 from coterie.privacy.secagg.graph import neighbours
 from coterie.privacy.secagg.keys import check_public
@@ -62,6 +63,8 @@ def take_roster(state: ClientState, roster: Roster, host: Host) -> tuple[ClientS
     own = state.advertised.model_copy(update={"position": roster.position})
     if state.terms.mode == "consistent":
         _check_everybody(state, roster, own)
+    found = subjects(roster.entries, state.asked) if state.asked.least else {}
+    check(found, found, state.asked, "roster")
     known = replace(
         state,
         phase=Phase.SHARES,
@@ -70,6 +73,7 @@ def take_roster(state: ClientState, roster: Roster, host: Host) -> tuple[ClientS
         roster=roster.digest,
         neighbours=entries,
         identities=tuple(entry.identity for entry in roster.entries) if state.terms.mode == "consistent" else (),
+        subjects=found,
     )
     channels = channel_keys(known.context, own, secrets_of(state).channel_key, entries)
     return replace(known, channels=channels), _deal(known, channels, host)
@@ -244,6 +248,7 @@ def take_survivors(state: ClientState, message: Survivors, host: Host) -> tuple[
             f"{len(alive)} of {state.clients} clients survived; this client opens no sum of fewer than {least}",
             code="secagg_cohort",
         )
+    check(state.subjects, alive, state.asked, "list of survivors")
     near = len(alive & state.held.keys())
     if near < state.parameters.threshold:
         raise _refused(

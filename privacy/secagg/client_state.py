@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.endorsed import NOTHING, Asked
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
 from coterie.privacy.secagg.stored import restored
@@ -62,8 +63,8 @@ class ClientState:
     remains to be done with them. clients, roster: how many clients the roster has, and its digest. neighbours: their
     entries. channels: the keys of the boxes to and from them, until theirs are opened. held: the shares of those
     neighbours that dealt theirs. vector: SHA-256 of the packed masked vector. alive, listed: the survivors that were
-    accepted, and the list's digest. identities: mode ``consistent``: everybody's identity key by place. answered: phase
-    → the message that ended it.
+    accepted, and the list's digest. asked: who must be endorsed; subjects: who is, by place. identities: mode
+    ``consistent``: everybody's identity key by place. answered: phase → the message that ended it.
     """
 
     phase: Phase
@@ -83,6 +84,8 @@ class ClientState:
     alive: str = ""
     listed: str = ""
     answered: Mapping[Phase, Answered] = field(default_factory=dict[Phase, Answered])
+    asked: Asked = NOTHING
+    subjects: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def awaits(self) -> str:
@@ -136,6 +139,8 @@ class ClientState:
             "alive": self.alive,
             "listed": self.listed,
             "answered": {phase.value: [told.digest, told.kind, told.reply] for phase, told in self.answered.items()},
+            "asked": [sorted(self.asked.issuers), self.asked.least],
+            "subjects": {str(place): subject for place, subject in self.subjects.items()},
         }
 
     @staticmethod
@@ -174,4 +179,6 @@ def _from_json(value: Mapping[str, Any]) -> ClientState:
         alive=value["alive"],
         listed=value["listed"],
         answered={Phase(phase): Answered(*told) for phase, told in value["answered"].items()},
+        asked=Asked(frozenset(value["asked"][0]), value["asked"][1]),
+        subjects={int(place): subject for place, subject in value["subjects"].items()},
     )

@@ -17,6 +17,7 @@ from coterie.protocol.device import (
 from coterie.protocol.schema import DataSchema
 from coterie.server.auth.gate import Enrolling, Here, gated_router
 from coterie.server.clock import now_ms
+from coterie.server.control.floor import policy_of
 from coterie.server.store import devices, events, populations, tokens
 from coterie.server.store.devices import client_bounds
 from coterie.server.store.tables import DeviceRow, PopulationRow
@@ -67,6 +68,7 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
                 hint="Read GET /v1/device/population again and check the data against its schema.",
                 code="schema_mismatch",
             )
+        _check_endorsed(body, row)
         device = await _create(body, here, enroller)
     else:
         device = _again(existing, enroller)
@@ -74,6 +76,19 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
     nonce = here.nonces.issue(device)
     response.headers[NONCE_HEADER] = nonce
     return EnrolResponse(device_id=device, nonce=nonce)
+
+
+def _check_endorsed(body: EnrolRequest, row: PopulationRow) -> None:
+    """Hold a newcomer to the population's issuers, where its operator has named any."""
+    issuers = policy_of(row).endorsers
+    if issuers is None or (body.endorsement is not None and body.endorsement.is_for(body.public_key, issuers)):
+        return
+    raise Forbidden(
+        f"Population {row.name} takes devices that one of its issuers endorses; this one brings "
+        + ("no endorsement." if body.endorsement is None else "one that is not of its key, or of another issuer."),
+        hint=f"Ask an issuer to endorse the key {body.public_key}, and join with --endorsement FILE.",
+        code="endorsement_missing",
+    )
 
 
 def _again(row: DeviceRow, enroller: Enrolling) -> str:

@@ -30,6 +30,8 @@ from coterie.server.store.experiments import OpenRound
 RETRY_S = 1.0
 CLOCK_SLACK_MS = 5000.0
 """The wall clock may move by so much against the monotonic one between two looks before it was set."""
+BEFORE_SURVIVORS = "masked"
+"""As this phase ends the survivors are told, and with what they answer the sum can be opened."""
 SUM_AT_ONCE = 8
 """So many masked vectors that are not in the running sum yet are worth a job, before the phase ends."""
 log = structlog.get_logger("coterie.server.attempts")
@@ -208,11 +210,11 @@ class Attempts:
             "survivors": len(machine.state.arrived),
             "deadline_at": now_ms() + machine.state.terms.phase_ms,
         }
-        async with self._parts.database.write("attempt") as session:
+        tells_survivors = standing.phase == BEFORE_SURVIVORS
+        async with self._parts.database.write("survivors" if tells_survivors else "attempt") as session:
             if not await moved(session, standing, changes, heard):
                 return
-            if standing.phase == "masked" and standing.kind == "train":
-                # The survivors are told by this, and with the answers the sum can be opened.
+            if tells_survivors and standing.kind == "train":
                 experiment = await experiments.locked(session, standing.experiment)
                 await self._parts.rounds.spending.pay_for_sums(session, experiment, standing.round)
             data = named(standing) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(told)

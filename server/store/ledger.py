@@ -93,7 +93,7 @@ class Ledger:
             return
         if known is None:
             log.warning(
-                "privacy ledger had no checkpoint",
+                "no checkpoint of this privacy ledger",
                 population=population,
                 entries=end.sequence,
                 path=str(self.checkpoints.path(population)),

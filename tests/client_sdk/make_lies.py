@@ -197,5 +197,10 @@ def text() -> str:
     return json.dumps(document(), indent=1) + "\n"
 
 
+def rendered() -> dict[str, str]:
+    """The file by name, as the other generators give theirs."""
+    return {FILE.name: text()}
+
+
 if __name__ == "__main__":
     FILE.write_text(text())

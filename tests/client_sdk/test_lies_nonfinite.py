@@ -39,10 +39,12 @@ SECRET: dict[str, Privacy] = {
     "shared noise": UserLevel(clip=1.0, delta=1e-5, noise_multiplier=2.0, mechanism="discrete_gaussian"),
     "local gaussian": LocalLevel(mechanism="gaussian", **LOCAL),
 }
-POLICY = (
-    "min_cohort = 5\nmax_epsilon = 1000.0\n"
-    'units = ["user", "example"]\ntrusts = ["device", "cohort", "coordinator"]\n'
-)
+POLICY = """
+min_cohort = 5
+max_epsilon = 1000.0
+units = ["user", "example"]
+trusts = ["device", "cohort", "coordinator"]
+"""
 
 
 def question() -> Arrays:

@@ -19,6 +19,8 @@ require_secure_aggregation = true
 min_cohort = 20
 min_corrupt = 0.2
 modes = ["consistent"]
+min_endorsed = 12
+endorsers = ["{KEY}"]
 max_epsilon = 8          # over everything
 max_delta = 1e-6
 units = ["user"]
@@ -62,6 +64,7 @@ def test_every_line_reaches_the_policy(write: Callable[[str], Path]) -> None:
     assert policy.units == {"user"} and policy.trusts == {"device", "cohort"}
     assert (policy.threads, policy.memory_bytes, policy.max_weight, policy.max_steps) == (2, 2**29, 500, 70)
     assert (policy.max_upload_bytes, policy.max_download_bytes, policy.provider) == (1000, 2000, "openvino")
+    assert (policy.min_endorsed, policy.endorsers) == (12, {KEY})
     # A path in the file is one from the file's folder.
     assert policy.ledger is not None and policy.ledger.is_absolute()
     assert policy.ledger.parts[-2:] == ("books", "ledger.db")
@@ -80,7 +83,7 @@ def test_what_is_left_out_keeps_its_default(write: Callable[[str], Path]) -> Non
 def test_a_policy_knows_its_lines(write: Callable[[str], Path]) -> None:
     policy = read_policy(write(WHOLE))
     assert policy.where("min_cohort") == "policy.toml, line 4 (min_cohort)"
-    assert policy.where("signers") == "policy.toml, line 11 (signers)"
+    assert policy.where("signers") == "policy.toml, line 13 (signers)"
     assert read_policy(write("threads = 1")).where("min_cohort").startswith("the default of min_cohort")
     assert DevicePolicy().where("min_cohort") == "the device's policy (min_cohort)"
 
@@ -131,6 +134,13 @@ MISTAKES = {
     "no number": ("max_epsilon = nan", "a number above 0", ""),
     "quoted budget": ('max_epsilon = "8"', "without quotes, as in 8.0", ""),
     "delta of one": ("max_epsilon = 8.0\nmax_delta = 1.0", "line 2: max_delta must be a number between 0 and 1", ""),
+    "endorsed by nobody": ("min_endorsed = 3", "line 1: min_endorsed has no effect without endorsers", "endorsers ="),
+    "endorsers for nothing": (f'endorsers = ["{KEY}"]', "has no effect without min_endorsed", "min_endorsed ="),
+    "endorsed in semi_honest": (
+        f'min_endorsed = 3\nendorsers = ["{KEY}"]\nmodes = ["semi_honest"]',
+        "line 3: modes cannot name semi_honest beside min_endorsed",
+        'modes = ["consistent"]',
+    ),
     "a ledger alone": ('ledger = "l.db"', "line 1: ledger has no effect without max_epsilon", "max_epsilon = 8.0"),
     "a ledger without a name": ('max_epsilon = 8\nledger = " "', "line 2: ledger must be the path of a file", ""),
     "delta alone": ("max_delta = 1e-5", "line 1: max_delta has no effect without max_epsilon", "max_epsilon = 8.0"),

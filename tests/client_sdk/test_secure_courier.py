@@ -303,6 +303,7 @@ def test_all_clients_must_be_asked_alike_but_for_what_is_their_own() -> None:
         "edge": {**edge, "selection": "uniform", "min_examples": None, "labels": [], "rest_rounds": 0, "rest_s": 0.0},
         "privacy": privacy,
         "local": LOCAL,
+        "lineage": {"round": 2, "before": "f" * 64},
     }
     # Whatever field is added to tasks must be here, or among those that are a device's own.
     assert {*bound, *own, "secure", "signature"} == set(Task.model_fields)

@@ -32,12 +32,12 @@ CHAINS = {
         "attempt.after_commit:2", "masked_blob.after_sync:1", "masked.after_commit:1",
     ),
     "before the end": (
-        "attempt.before_commit:3", "message.before_commit:1", "attempt.before_commit:2", "message.before_commit:1",
+        "survivors.before_commit:1", "message.before_commit:1", "attempt.before_commit:2", "message.before_commit:1",
         "attempt.before_commit:2", "result_blob.before_sync:1", "aggregated.before_commit:1", "commit.before_commit:1",
         "updates.before_delete:1", "cleanup.before_commit:1",
     ),
     "after the end": (
-        "attempt.after_commit:3", "message.after_commit:1", "attempt.after_commit:2", "message.after_commit:1",
+        "survivors.after_commit:1", "message.after_commit:1", "attempt.after_commit:2", "message.after_commit:1",
         "attempt.after_commit:2", "result_blob.after_sync:1", "aggregated.after_commit:1", "updates.after_delete:1",
         "cleanup.after_commit:1",
     ),

@@ -120,6 +120,13 @@ def test_under_a_promise_of_privacy_a_round_in_which_all_diverge_is_noise_and_is
     assert all(np.abs(found.weights[name] - first[name]).max() < 0.1 for name in first)
 
 
+def test_under_a_promise_of_privacy_buffered_rounds_count_it_as_zeros_too() -> None:
+    buffered = RoundPolicy(rounds=2, cohort=4, mode="buffered", weight_cap=1, evaluate_every=0)
+    local = LocalLevel(mechanism="gaussian", epsilon=1e4, delta=1e-5, clip=1.0)
+    history = simulate(experiment(privacy=local, secure_aggregation=False, rounds=buffered), [FAR] * 6)
+    assert [(one.state, one.accepted, one.failed) for one in history] == [("committed", 4, 0)] * 2
+
+
 @pytest.mark.parametrize("far", [np.nan, np.inf])
 def test_under_a_promise_of_privacy_what_a_trainer_of_ones_own_returns_counts_as_zeros_too(far: float) -> None:
     def nowhere(params: Params, task: FitTask) -> FitResult:

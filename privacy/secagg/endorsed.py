@@ -1,0 +1,47 @@
+"""How many real devices an attempt has, by the word of issuers that the client's owner trusts.
+
+Secure aggregation and shared noise hide a client among the others of its roster. Who they are the coordinator says, and
+it can bring its own; then they hide nothing. So a client may ask for so many distinct subjects endorsed by issuers of
+its owner's choice, in the roster and again among the survivors (`coterie.protocol.endorsements`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from coterie import errors
+from coterie.protocol.secagg import RosterEntry
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a client asks for: at least so many subjects, its own among them, endorsed by one of these issuers."""
+
+    issuers: frozenset[str] = frozenset()
+    least: int = 0
+
+
+NOTHING = Asked()
+
+
+def subjects(entries: Iterable[RosterEntry], asked: Asked) -> dict[int, str]:
+    """The subject behind each place that one of the issuers endorses."""
+    return {
+        entry.position: entry.endorsement.subject
+        for entry in entries
+        if entry.endorsement is not None and entry.endorsement.is_for(entry.identity, asked.issuers)
+    }
+
+
+def check(found: Mapping[int, str], places: Iterable[int], asked: Asked, where: str) -> None:
+    """Raise errors.SecureAggregationRefused (``secagg_identities``) where too few distinct subjects are at these
+    places. where: of which list, for the refusal.
+    """
+    count = len({found[place] for place in places if place in found})
+    if count < asked.least:
+        raise errors.SecureAggregationRefused(
+            f"Of the clients in the {where} {count} are endorsed, each for another subject; this client takes part with"
+            f" {asked.least} or more.",
+            hint="The coordinator may have filled the cohort with devices of its own. Else let the issuer endorse more"
+            " devices, or lower min_endorsed in the device's policy file.",
+            code="secagg_identities",
+        )
