@@ -122,8 +122,8 @@ class PopulationPolicy(Response):
 
 
 class PolicyChange(Request):
-    """Changes to a population's policy: a field that is absent stays, None takes its line away. signers: from now on the
-    plans of these keys are accepted and no others; None: whoever may submit may add theirs.
+    """Changes to a population's policy: a field that is absent stays, None takes its line away. signers: from now on
+    the plans of these keys are accepted and no others; None: whoever may submit may add theirs.
     """
 
     require_secure_aggregation: bool | None = None
