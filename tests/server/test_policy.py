@@ -44,6 +44,7 @@ TABLE: Final = {
     "POST /v1/devices/{device}/revoke": "admin",
     "GET /v1/events": "admin",
     "GET /v1/audit": "admin",
+    "GET /v1/device/experiments/{experiment}/lineage": "device",
     "GET /v1/device/population": "enrol",
     "POST /v1/device/enrol": "enrol",
     "POST /v1/device/check-in": "device",
