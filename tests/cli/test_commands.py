@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coterie.cli.client import Teller
-from coterie.cli.failures import BAD_INPUT, BUG, FAILED, REMOTE, USAGE, judge
+from coterie.cli.failures import BAD_INPUT, BUG, CANNOT_TELL, FAILED, OK, REMOTE, USAGE, judge
 from coterie.cli.output import Output
 from coterie.errors import (
     ConfigurationError,
@@ -194,7 +194,7 @@ def test_the_documented_exit_codes_are_the_codes() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     table = page.split("## Exit codes")[1].split("##")[0]
     documented = {int(line.split("|")[1]) for line in table.splitlines() if line.startswith("| ") and line[2].isdigit()}
-    assert documented == {0, FAILED, USAGE, REMOTE, BAD_INPUT, BUG, 130}
+    assert documented == {OK, FAILED, USAGE, REMOTE, BAD_INPUT, BUG, CANNOT_TELL, 130}
 
 
 def test_the_documented_commands_are_the_commands(coterie: Coterie) -> None:
