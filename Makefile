@@ -4,14 +4,16 @@ PYTHON ?= python3
 FUZZ_SECONDS ?= 300
 BIN := .venv/bin
 FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
+KILLS := $(wildcard tests/*/test_kill*.py tests/*/test_*_kill.py)
 # Four workers for two cores: many tests wait for processes that they start.
 PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal
 
-.PHONY: help demo test check test-providers fuzz clean
+.PHONY: help demo test test-kill check test-providers fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
 	@echo "make test    the tests"
+	@echo "make test-kill  processes killed at every point of their work; a few minutes"
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
 	@echo "make fuzz    the readers of foreign files, FUZZ_SECONDS=300 each, in an environment of its own"
@@ -21,7 +23,10 @@ demo: .venv/installed-demo
 	@$(BIN)/coterie demo $(ARGS)
 
 test: .venv/installed-test
-	@$(PYTEST) --ignore=tests/house
+	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS))
+
+test-kill: .venv/installed-test
+	@$(PYTEST) $(KILLS)
 
 check: .venv/installed-dev
 	@$(BIN)/ruff check .
