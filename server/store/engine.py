@@ -1,8 +1,9 @@
 """The database: opening it, reading it, and the one way to write to it.
 
 SQLite runs in WAL mode with ``synchronous=FULL``: when a commit returns, it is on the disk. All that is particular to
-SQLite is in this file. Writes queue on one connection and begin with ``BEGIN IMMEDIATE``, so a transaction that has
-started never fails for a lock; reads run beside them on connections of their own and see the last commit.
+SQLite is in this file and in `inline.py`. Writes queue on one connection and begin with ``BEGIN IMMEDIATE``, so a
+transaction that has started never fails for a lock; reads run beside them on connections of their own and see the last
+commit.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -15,8 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from coterie.errors import InternalError
 from coterie.server.faults import TRANSACTIONS, Faults
-
-BUSY_TIMEOUT_MS = 10_000
+from coterie.server.store.inline import connect
 
 
 def sqlite_url(path: Path) -> str:
@@ -24,31 +24,24 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite+aiosqlite:///{path.resolve()}"
 
 
-def _connect_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # the driver must not begin transactions of its own
-    cursor = connection.cursor()
-    # secure_delete: the seed of a round's noise is overwritten when its row is deleted.
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        f"busy_timeout={BUSY_TIMEOUT_MS}",
-        "foreign_keys=ON",
-        "secure_delete=ON",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 def _engine(url: str, *, begin: str, connections: int) -> AsyncEngine:
-    if make_url(url).get_backend_name() != "sqlite":
-        return create_async_engine(url, hide_parameters=True)
     # Errors quote their statement in the log; its parameters may be keys, digests of tokens or nonces.
-    engine = create_async_engine(url, pool_size=connections, max_overflow=0, pool_timeout=60, hide_parameters=True)
+    parts = make_url(url)
+    if parts.get_backend_name() != "sqlite":
+        return create_async_engine(url, hide_parameters=True)
+    path = Path(parts.database or "")
+    engine = create_async_engine(
+        url,
+        async_creator=lambda: connect(path),
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=60,
+        hide_parameters=True,
+    )
 
     def begin_transaction(connection: Any) -> None:
         connection.exec_driver_sql(begin)
 
-    event.listen(engine.sync_engine, "connect", _connect_sqlite)
     event.listen(engine.sync_engine, "begin", begin_transaction)
     return engine
 
