@@ -17,7 +17,13 @@ from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
 from coterie.server.settings import Settings
 
+# Requests are matched in this order, so those that fleets make most often come first.
 ROUTERS = (
+    check_in.router,
+    report.router,
+    upload.router,
+    secure.router,
+    device_blobs.router,
     pages.router,
     populations.router,
     budget.router,
@@ -27,13 +33,8 @@ ROUTERS = (
     devices.router,
     events.router,
     audit.router,
-    device_blobs.router,
     enrol.router,
-    check_in.router,
     lineage.router,
-    upload.router,
-    report.router,
-    secure.router,
 )
 
 

@@ -1,14 +1,20 @@
-"""Which populations have work at all: lets an idle check-in be answered without a query."""
+"""The open rounds as of the last commit, in memory: a check-in to which nothing can be given is answered from here,
+without a query.
+"""
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import open_slots
-from coterie.protocol.control import RoundPolicy
+from coterie.protocol.control import ExperimentCreate
 from coterie.server.bell import Bell
+from coterie.server.device.asking import KINDS, Asker, measures, within_reach
 from coterie.server.device.pace import Demand
 from coterie.server.plans import Plans
+from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
 from coterie.server.store.engine import Database
@@ -18,16 +24,26 @@ RETRY_S = 1.0
 log = structlog.get_logger("coterie.server")
 
 
+@dataclass(frozen=True)
+class Running:
+    """An experiment that runs: what was asked for, and the trainer of its plan."""
+
+    population: str
+    request: ExperimentCreate
+    trainer: str
+
+
 class Board:
-    """The running experiments by population, as of the last commit. A hint: rows decide."""
+    """The running experiments by population, as of the last commit. A hint: rows decide what is given."""
 
     def __init__(self, database: Database, plans: Plans, rounds: Rounds) -> None:
         self._database = database
         self._plans = plans
         self._rounds = rounds
         self._traffic = rounds.traffic
-        self._running: dict[str, str] = {}
-        self._policies: dict[str, RoundPolicy] = {}
+        self._running: dict[str, Running] = {}
+        self._as_of = -1
+        self._looking = asyncio.Lock()
         self._opened: dict[str, list[OpenRound]] = {}
 
     @property
@@ -37,7 +53,19 @@ class Board:
 
     def busy(self, population: str) -> bool:
         """Whether an experiment runs over this population."""
-        return population in self._running.values()
+        return any(running.population == population for running in self._running.values())
+
+    def offers(self, asker: Asker, now: int) -> bool:
+        """Whether an open round may have a task for a device that holds none. now: milliseconds."""
+        for opened in self._opened.get(asker.population, []):
+            running = self._running[opened.row.experiment]
+            for kind in KINDS:
+                within = within_reach(running.request, running.trainer, kind, asker)
+                if not within or not open_slots(opened.value, kind):
+                    continue
+                if asker.clients or measures(running.request, kind) or not kept_for_others(opened.row, asker.id, now):
+                    return True
+        return False
 
     def demand(self, population: str, now: int) -> Demand | None:
         """What the experiments over this population want of its devices; None when none runs. now: milliseconds."""
@@ -58,7 +86,7 @@ class Board:
 
     def rests_s(self, population: str) -> list[float]:
         """How long each experiment over this population lets a device rest that has contributed."""
-        return [self._policies[name].rest_s for name, where in self._running.items() if where == population]
+        return [each.request.rounds.rest_s for each in self._running.values() if each.population == population]
 
     def _next_round_s(self, found: OpenRound, now: int) -> float:
         """In how many seconds the round after this one should begin, if this one takes as long as the shorter of the
@@ -73,31 +101,40 @@ class Board:
 
     async def refresh(self) -> None:
         """Look at the rows again."""
+        commits = self._database.commits
         async with self._database.read() as session:
-            rows = await experiments.running(session)
+            identifiers = await experiments.running_ids(session)
+            found = {name: self._running.get(name) or await self._looked_up(session, name) for name in identifiers}
             opened = await experiments.open_rounds(session)
-        for row in rows:
-            if row.id not in self._running:
-                request = experiments.request_of(row)
-                self._policies[row.id] = request.rounds
-                frozen = [request.frozen.sha256] if request.frozen else []
-                graphs = [graph.sha256 for graph in (await self._plans.manifest(row.plan)).graphs.values()]
-                self._traffic.use(row.id, [row.plan, row.model, *graphs, *frozen])
-        for found in opened:
-            self._traffic.use(
-                found.row.experiment, [sha256 for sha256 in (found.value.base, found.value.version) if sha256]
-            )
-        self._running = {row.id: row.population for row in rows}
-        self._policies = {name: policy for name, policy in self._policies.items() if name in self._running}
+        self._running = {name: running for name, running in found.items() if running is not None}
         self._opened = {}
-        for found in opened:
-            self._opened.setdefault(self._running.get(found.row.experiment, ""), []).append(found)
+        for each in opened:
+            self._traffic.use(each.row.experiment, [sha for sha in (each.value.base, each.value.version) if sha])
+            if each.row.experiment in self._running:
+                self._opened.setdefault(self._running[each.row.experiment].population, []).append(each)
         self._traffic.forget(self._running)
+        self._as_of = commits
+
+    async def _looked_up(self, session: AsyncSession, name: str) -> Running | None:
+        row = await experiments.find(session, name)
+        if row is None:
+            return None
+        request, manifest = experiments.request_of(row), await self._plans.manifest(row.plan)
+        frozen = [request.frozen.sha256] if request.frozen else []
+        graphs = [graph.sha256 for graph in manifest.graphs.values()]
+        self._traffic.use(name, [row.plan, row.model, *graphs, *frozen])
+        return Running(row.population, request, manifest.trainer)
+
+    async def current(self) -> None:
+        """See every commit of this process that has returned; one look serves all who wait for it."""
+        async with self._looking:
+            if self._as_of != self._database.commits:
+                await self.refresh()
 
     async def catch_up(self) -> bool:
         """Refresh for somebody whose own work is already committed: a failure is logged, not passed on."""
         try:
-            await self.refresh()
+            await self.current()
         except Exception as error:
             log.error("the board is out of date", exc_info=error)
             return False

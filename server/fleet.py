@@ -19,6 +19,7 @@ class Fleet:
         self._populations: dict[str, dict[str, int]] = {}
         self._reports: dict[str, DataReport] = {}
         self._pauses: dict[str, int] = {}
+        self._without_task: set[str] = set()
         self._count = 0
         self._counted_at = 0
 
@@ -41,6 +42,20 @@ class Fleet:
     def report(self, device: str) -> DataReport | None:
         """What a device said of its data when it last checked in."""
         return self._reports.get(device)
+
+    def looks_for_task(self, device: str) -> None:
+        """Note that a device holds no task, before its rows are read to see whether that is so: whatever is noted of
+        it meanwhile then counts.
+        """
+        self._without_task.add(device)
+
+    def holds_a_task(self, device: str) -> None:
+        """Note that a device may hold a task."""
+        self._without_task.discard(device)
+
+    def without_task(self, device: str) -> bool:
+        """Whether a device certainly holds no task; only its rows know it of a device not heard of lately."""
+        return device in self._without_task
 
     def paused(self, population: str, milliseconds: int) -> None:
         """Note the longest wait that a device of this population was just told."""
@@ -65,6 +80,7 @@ class Fleet:
                 for name, members in self._populations.items()
             }
             self._reports = {device: said for device, said in self._reports.items() if device in self._seen}
+            self._without_task &= self._seen.keys()
             self._count, self._counted_at = len(self._seen), now
         return self._count if population is None else len(self._populations.get(population, {}))
 

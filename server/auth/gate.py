@@ -213,7 +213,26 @@ def signed_device(request: Request) -> SignedDevice:
     return principal
 
 
-Admin = Annotated[Administrator, Depends(administrator)]
-Enrolling = Annotated[Enroller, Depends(enroller)]
-Signed = Annotated[SignedDevice, Depends(signed_device)]
-Here = Annotated[Coordinator, Depends(coordinator_of)]
+# Async although they wait for nothing: FastAPI would hand plain functions to a thread.
+
+
+async def _here(request: Request) -> Coordinator:
+    return coordinator_of(request)
+
+
+async def _admin(request: Request) -> Administrator:
+    return administrator(request)
+
+
+async def _enrolling(request: Request) -> Enroller:
+    return enroller(request)
+
+
+async def _signed(request: Request) -> SignedDevice:
+    return signed_device(request)
+
+
+Admin = Annotated[Administrator, Depends(_admin)]
+Enrolling = Annotated[Enroller, Depends(_enrolling)]
+Signed = Annotated[SignedDevice, Depends(_signed)]
+Here = Annotated[Coordinator, Depends(_here)]

@@ -1,6 +1,5 @@
 """Which task a device gets: the one it holds, or a new one of a round with a free slot, or none."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy.exc import IntegrityError
@@ -9,13 +8,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.errors import Conflict
-from coterie.privacy.dp.privacy import LocalLevel
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import ExperimentCreate
-from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, BlobRef, Capabilities, DataReport, Task
+from coterie.protocol.device import BlobRef, Task
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
+from coterie.server.device.asking import KINDS, Asker, measures, within_reach
 from coterie.server.device.limits import masked_limit, upload_limit
 from coterie.server.device.secure_terms import joined
 from coterie.server.device.terms import edge_terms, fits, with_time_left
@@ -23,26 +22,8 @@ from coterie.server.rounds.eligibility import eligible, may_try
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import blob_rows, events, experiments, nonces, participations, tasks
-from coterie.server.store.devices import ClientBounds
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import TaskRow
-
-KINDS: tuple[Kind, ...] = ("evaluate", "train")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asker:
-    """The device that checks in, and the nonce that its request used. clients: for how many an edge aggregator may
-    speak.
-    """
-
-    id: str
-    population: str
-    nonce: str
-    nonce_expires: int
-    capabilities: Capabilities
-    data: DataReport | None
-    clients: ClientBounds | None
 
 
 def repeat(coordinator: Coordinator, row: TaskRow) -> Task:
@@ -71,20 +52,14 @@ async def _may_take(
     if experiment is None:
         return False
     request = experiments.request_of(experiment)
+    if not within_reach(request, (await coordinator.plans.manifest(experiment.plan)).trainer, kind, asker):
+        return False
     privacy = privacy_of(request)
     if not may_try(await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id), kind, privacy):
         return False
-    if not await fits(session, opened, kind, asker.clients, request):
+    if not await fits(session, opened, kind, asker.clients):
         return False
-    # A device that does not know secure aggregation would send its update in clear.
-    if request.secure is not None and SECURE_AGGREGATION not in asker.capabilities.secure:
-        return False
-    # Nor does every device know local noise, and an edge aggregator adds none for the devices behind it.
-    if isinstance(privacy, LocalLevel) and (asker.clients or LOCAL_NOISE not in asker.capabilities.secure):
-        return False
-    if asker.clients is None and not await _chosen(session, opened, kind, asker, request):
-        return False
-    return (await coordinator.plans.manifest(experiment.plan)).trainer in asker.capabilities.trainers
+    return asker.clients is not None or await _chosen(session, opened, kind, asker, request)
 
 
 async def _chosen(
@@ -94,7 +69,7 @@ async def _chosen(
     to the edge, so neither is asked of it.
     """
     policy = request.rounds
-    if kind == "evaluate" and policy.purpose == "train":
+    if measures(request, kind):
         return True
     now, number = now_ms(), opened.value.number
     past = await participations.find(session, opened.row.experiment, asker.id)
@@ -131,6 +106,8 @@ async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: K
             events.append(session, "task.leased", data, experiment)
     except (IntegrityError, Conflict):
         return None  # the device holds a task by now, or the round moved on: the next check-in will tell
+    finally:
+        coordinator.fleet.holds_a_task(asker.id)
     return task
 
 

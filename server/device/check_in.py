@@ -1,7 +1,5 @@
 """Check-in: a device asks what to do, and learns what became of what it did."""
 
-from fastapi import Request
-
 from coterie.errors import Conflict
 from coterie.protocol.device import PROTOCOL_VERSIONS, CheckIn, CheckInResponse, Task
 from coterie.server.auth.gate import Here, Signed, gated_router
@@ -14,7 +12,7 @@ router = gated_router("device")
 
 
 @router.post("/v1/device/check-in", operation_id="checkIn", summary="Ask for a task, and what became of earlier ones")
-async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) -> CheckInResponse:
+async def check_in(body: CheckIn, here: Here, device: Signed) -> CheckInResponse:
     """At most one task per device: a device that holds a lease gets the same task again."""
     if not set(body.protocol) & set(PROTOCOL_VERSIONS):
         raise Conflict(
@@ -28,21 +26,28 @@ async def check_in(request: Request, body: CheckIn, here: Here, device: Signed) 
     task: Task | None = None
     settled: dict[str, str] = {}
     ended: tuple[str, ...] = ()
-    if busy or body.pending or body.experiments:
-        asker = Asker(
-            id=device.id,
-            population=device.population,
-            nonce=device.nonce,
-            nonce_expires=device.nonce_expires,
-            capabilities=body.capabilities,
-            data=body.data,
-            clients=device.clients,
-        )
+    asker = Asker(
+        id=device.id,
+        population=device.population,
+        nonce=device.nonce,
+        nonce_expires=device.nonce_expires,
+        capabilities=body.capabilities,
+        data=body.data,
+        clients=device.clients,
+    )
+    offered = False
+    if busy:
+        await here.board.current()
+        offered = here.board.offers(asker, now_ms())
+    if offered or body.pending or body.experiments or (busy and not here.fleet.without_task(device.id)):
+        here.fleet.looks_for_task(device.id)
         async with here.database.read() as session:
             settled = await tasks.verdicts(session, device.id, body.pending) if body.pending else {}
             ended = await experiments.not_running(session, device.population, body.experiments)
             held = await tasks.lease_of(session, device.id)
-            offers = await candidates(here, session, asker) if held is None and busy else []
+            offers = await candidates(here, session, asker) if held is None and offered else []
+        if held is not None:
+            here.fleet.holds_a_task(device.id)
         if held is not None and held.lease_until > now_ms():
             task = repeat(here, held)
         elif offers:

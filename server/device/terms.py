@@ -6,7 +6,6 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Kind
-from coterie.aggregation.reducers import reducer
 from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.protocol.device import EdgeTerms
 from coterie.server.clock import now_ms
@@ -34,15 +33,8 @@ async def room(session: AsyncSession, opened: OpenRound, kind: Kind) -> int | No
     return bound - await tasks.clients(session, opened.row.experiment, opened.row.number, kind)
 
 
-async def fits(
-    session: AsyncSession, opened: OpenRound, kind: Kind, clients: ClientBounds | None, request: ExperimentCreate
-) -> bool:
-    """Whether a device (no bounds), or an edge aggregator with these bounds, may have a task of this round."""
-    # The accumulator of an edge aggregator would be a smaller sum than the one that was promised, and one device moves
-    # a sum that is shortened as a whole by up to twice the norm that noise is made for.
-    private = request.secure is not None or request.privacy is not None
-    if clients is not None and (private or reducer(request.reducer).needs != "sums"):
-        return False
+async def fits(session: AsyncSession, opened: OpenRound, kind: Kind, clients: ClientBounds | None) -> bool:
+    """Whether this round has room for a device (no bounds), or an edge aggregator with these bounds."""
     left = await room(session, opened, kind)
     return left is None or left >= (clients.fewest if clients else 1)
 

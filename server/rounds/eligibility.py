@@ -15,6 +15,16 @@ ATTEMPTS = 3
 """So many tasks of one kind may a device have in one round, when the earlier ones failed."""
 
 
+def has_the_data(policy: RoundPolicy, report: DataReport | None) -> bool:
+    """Whether a device's own report meets what a policy asks of its data."""
+    asks = policy.min_examples is not None or bool(policy.labels)
+    return not asks or (
+        report is not None
+        and report.examples >= (policy.min_examples or 0)
+        and set(policy.labels) <= set(report.labels)
+    )
+
+
 def eligible(
     policy: RoundPolicy,
     report: DataReport | None,
@@ -30,10 +40,7 @@ def eligible(
     so. past: its last contribution to this experiment; rest_rounds and rest_s count from there. privacy: what is
     accounted for is how far apart and how often a device takes part; it never does more.
     """
-    asks = policy.min_examples is not None or bool(policy.labels)
-    if asks and (
-        report is None or report.examples < (policy.min_examples or 0) or not set(policy.labels) <= set(report.labels)
-    ):
+    if not has_the_data(policy, report):
         return False
     if past is None:
         return True

@@ -8,6 +8,7 @@ restart, which forgets who was seen, nothing is reserved.
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -68,4 +69,9 @@ def kept_for_others(row: RoundRow, device: str, now: int) -> bool:
     """Whether a round's tasks are still kept, and not for this device."""
     if row.reserved is None or row.reserved_until is None or now >= row.reserved_until:
         return False
-    return device not in json.loads(row.reserved)
+    return device not in _reserved(row.reserved)
+
+
+@lru_cache(maxsize=64)
+def _reserved(text: str) -> frozenset[str]:
+    return frozenset(json.loads(text))

@@ -52,6 +52,8 @@ class Database:
     def __init__(self, url: str, faults: Faults, on_commit: Callable[[], None]) -> None:
         self._faults = faults
         self._on_commit = on_commit
+        self.commits = 0
+        """How often this process has committed: what was read before the last time may be out of date."""
         self._writer = _engine(url, begin="BEGIN IMMEDIATE", connections=1)
         self._reader = _engine(url, begin="BEGIN", connections=4)
         self._writes = async_sessionmaker(self._writer, expire_on_commit=False, autoflush=True)
@@ -75,6 +77,7 @@ class Database:
             await session.flush()
             self._faults.reach(f"{point}.before_commit")
             await session.commit()
+        self.commits += 1
         self._faults.reach(f"{point}.after_commit")
         self._on_commit()
 

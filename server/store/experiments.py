@@ -69,13 +69,10 @@ async def page(
     return (await session.execute(query)).scalars().all()
 
 
-async def running(session: AsyncSession) -> Sequence[ExperimentRow]:
+async def running_ids(session: AsyncSession) -> Sequence[str]:
     """The experiments that are running, the oldest first."""
-    return (
-        (await session.execute(select(ExperimentRow).where(ExperimentRow.state == RUNNING).order_by(ExperimentRow.id)))
-        .scalars()
-        .all()
-    )
+    query = select(ExperimentRow.id).where(ExperimentRow.state == RUNNING).order_by(ExperimentRow.id)
+    return (await session.execute(query)).scalars().all()
 
 
 async def not_running(session: AsyncSession, population: str, named: Sequence[str]) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from coterie.server.rounds import driver
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
 from coterie.server.store.experiments import OpenRound
-from coterie.server.store.tables import ExperimentRow
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -184,15 +183,15 @@ def test_a_database_that_fails_once_leaves_no_device_idle(coordinator: Opener, m
         async with coordinator() as operator:
             (device,) = await fleet(operator, await operator.population(), 1)
             # Once for whoever looks first after the experiment was created, and once more for who tries again.
-            running, failures = experiments.running, [True, True]
+            running, failures = experiments.running_ids, [True, True]
 
-            async def fails_once(session: AsyncSession) -> Sequence[ExperimentRow]:
+            async def fails_once(session: AsyncSession) -> Sequence[str]:
                 if failures:
                     failures.pop()
                     raise OSError("disk I/O error")
                 return await running(session)
 
-            monkeypatch.setattr(experiments, "running", fails_once)
+            monkeypatch.setattr(experiments, "running_ids", fails_once)
             monkeypatch.setattr(board, "RETRY_S", 0.05)
             await operator.experiment(rounds=1, cohort=1)
             assert await device.task(5)

@@ -17,7 +17,8 @@ from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import Capabilities, DataReport, Task
 from coterie.server.clock import now_ms
-from coterie.server.device.assignment import Asker, candidates, lease
+from coterie.server.device.asking import Asker
+from coterie.server.device.assignment import candidates, lease
 from coterie.server.rounds.eligibility import candidate, eligible
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.store.tables import ParticipationRow, RoundRow

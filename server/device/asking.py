@@ -1,0 +1,57 @@
+"""Who asks for a task, and which tasks are out of its reach whatever the rows say. Pure."""
+
+from dataclasses import dataclass
+
+from coterie.aggregation.engine import Kind
+from coterie.aggregation.reducers import reducer
+from coterie.privacy.dp.privacy import LocalLevel
+from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport
+from coterie.server.rounds.eligibility import has_the_data
+from coterie.server.rounds.spending import privacy_of
+from coterie.server.store.devices import ClientBounds
+
+KINDS: tuple[Kind, ...] = ("evaluate", "train")
+"""The kinds of tasks, in the order in which a device is offered them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """The device that checks in, and the nonce that its request used. clients: for how many an edge aggregator may
+    speak.
+    """
+
+    id: str
+    population: str
+    nonce: str
+    nonce_expires: int
+    capabilities: Capabilities
+    data: DataReport | None
+    clients: ClientBounds | None
+
+
+def within_reach(request: ExperimentCreate, trainer: str, kind: Kind, asker: Asker) -> bool:
+    """Whether a task of this experiment is one that the device can do, and is asked for data that it reports.
+
+    trainer: of the plan. What the device did before and what the round has left is for the rows to say.
+    """
+    privacy, known = privacy_of(request), asker.capabilities
+    # A device that does not know secure aggregation would send its update in clear.
+    if request.secure is not None and SECURE_AGGREGATION not in known.secure:
+        return False
+    # Nor does every device know local noise, and an edge aggregator adds none for the devices behind it.
+    if isinstance(privacy, LocalLevel) and (asker.clients or LOCAL_NOISE not in known.secure):
+        return False
+    if trainer not in known.trainers:
+        return False
+    if asker.clients is not None:
+        # The accumulator of an edge aggregator would be a smaller sum than the one that was promised, and one device
+        # moves a sum that is shortened as a whole by up to twice the norm that noise is made for.
+        private = request.secure is not None or request.privacy is not None
+        return not private and reducer(request.reducer).needs == "sums"
+    return measures(request, kind) or has_the_data(request.rounds, asker.data)
+
+
+def measures(request: ExperimentCreate, kind: Kind) -> bool:
+    """Whether the task only measures what training made, which whoever can may do."""
+    return kind == "evaluate" and request.rounds.purpose == "train"
