@@ -22,11 +22,11 @@ def show(
     json: Json = False,
 ) -> None:
     """Show the public key of a client on this machine, which is made if there is none: an issuer endorses it."""
-    from coterie.protocol.files import make_folder
+    from coterie.protocol.private_files import make_private_folder
     from coterie.protocol.signing import SigningKey
 
     folder = store or store_of(name)
-    make_folder(folder)
+    make_private_folder(folder)
     public = SigningKey.load_or_create(folder / "device.key").public
     output = Output(json)
     output.event("identity", identity=public, store=folder)

@@ -12,6 +12,7 @@ import structlog
 from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError, StorageError
 from coterie.privacy.ledger.accountant import epsilon
+from coterie.protocol.private_files import make_private_database, make_private_folder
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.nonces import Nonces
 from coterie.server.auth.tokens import Token, parse_token
@@ -94,14 +95,16 @@ async def open_coordinator(settings: Settings, faults: Faults | None = None) -> 
     faults = faults or Faults.from_environment()
     folder = settings.folder.resolve()
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_folder(folder)
         lock = FolderLock(folder)
-    except OSError as error:
+    except (OSError, StorageError) as error:
+        why = error.strerror if isinstance(error, OSError) else error.message
         raise ConfigurationError(
-            f"The folder {folder} cannot be used: {error.strerror}.",
+            f"The folder {folder} cannot be used: {why}.",
             hint="Give the coordinator a folder it may write to (COTERIE_FOLDER).",
         ) from error
     try:
+        make_private_database(folder / "coterie.db")
         url = sqlite_url(folder / "coterie.db")
         await asyncio.to_thread(migrate, url)
         bell = Bell()

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.patience import patience
+
 _REASON = "COTERIE_DATA is not set"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give every test its time on this machine; worker processes take over what the first process measured."""
+    if config.getoption("timeout", None) is None and config.pluginmanager.hasplugin("timeout"):
+        config.option.timeout = patience(float(config.getini("timeout")))
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ class BlobCache:
             return data
         try:
             # Systems clear caches, folder and all, when they want room.
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.unlink(missing_ok=True)
         except OSError as error:
             raise storage_error(path, error) from error

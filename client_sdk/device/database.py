@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.errors import ConfigurationError
 from coterie.protocol.files import storage_error
+from coterie.protocol.private_files import make_private_database
 
 
 class Database:
@@ -46,6 +47,7 @@ class Database:
 
 
 def _connect(path: Path, schema: str) -> sqlite3.Connection:
+    make_private_database(path)
     try:
         database = sqlite3.connect(path, timeout=0.2, isolation_level=None, check_same_thread=False)
         database.execute("PRAGMA locking_mode = EXCLUSIVE")

@@ -15,7 +15,6 @@ round. A row goes again only where it is certain that nothing left. Several clie
 
 import json
 import math
-import os
 import sqlite3
 import time
 from collections.abc import Generator, Iterable, Sequence
@@ -35,6 +34,7 @@ from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
 from coterie.protocol.files import storage_error
+from coterie.protocol.private_files import make_private_database
 
 FILE: Final = "ledger.db"
 RENYI_EXCESS: Final = 1.5
@@ -164,8 +164,7 @@ class PrivacyLedger:
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
         try:
-            if not self.path.exists():
-                os.close(os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600))
+            make_private_database(self.path)
             with closing(sqlite3.connect(self.path, timeout=_WAIT_S, isolation_level=None)) as database:
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute("BEGIN IMMEDIATE")

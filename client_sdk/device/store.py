@@ -48,6 +48,7 @@ from coterie.client_sdk.device.verdicts import SCHEMA as VERDICTS
 from coterie.client_sdk.device.verdicts import Verdicts
 from coterie.errors import InternalError
 from coterie.protocol.files import storage_error, write_durably
+from coterie.protocol.private_files import make_private_folder
 from coterie.protocol.signing import SigningKey
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 
@@ -149,11 +150,8 @@ class Store:
         self.updates = folder / "updates"
         self.states = folder / "states"
         self.cache = folder / "cache"
-        try:
-            for path in (folder, self.updates, self.states, self.cache):
-                path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(folder, error) from error
+        for path in (folder, self.updates, self.states, self.cache):
+            make_private_folder(path)
         self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
         self.attempts = Attempts(self._database)
         self.verdicts = Verdicts(self._database)

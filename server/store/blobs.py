@@ -20,6 +20,7 @@ from obstore.store import LocalStore
 
 from coterie.errors import StorageError, TooLarge
 from coterie.protocol import ids
+from coterie.protocol.private_files import make_private_folder
 from coterie.server.faults import Faults
 
 Shelf = Literal["blobs", "updates"]
@@ -83,7 +84,7 @@ class BlobStore:
         self.scratch = folder / "scratch"
         self._faults = faults
         for part in (folder, folder / "blobs", folder / "updates", self.scratch):
-            part.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_folder(part)
         self._store = LocalStore(folder, mkdir=True)
 
     def path(self, shelf: Shelf, digest: str) -> Path:

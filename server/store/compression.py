@@ -11,6 +11,7 @@ from pathlib import Path
 
 import zstandard
 
+from coterie.protocol.private_files import make_private_folder
 from coterie.server.store.blobs import CHUNK, BlobStore
 
 SMALLEST = 512
@@ -35,7 +36,7 @@ class Compression:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._folder = blobs.folder / "zstd"
-        self._folder.mkdir(exist_ok=True, mode=0o700)
+        make_private_folder(self._folder)
         self._pays: dict[str, bool] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from coterie.protocol.delta import encode_delta
+from coterie.protocol.private_files import make_private_folder
 from coterie.server.store.blobs import BlobStore
 
 SMALLEST: Final = 4096
@@ -23,7 +24,7 @@ class Deltas:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._folder = blobs.folder / "deltas"
-        self._folder.mkdir(exist_ok=True, mode=0o700)
+        make_private_folder(self._folder)
         self._pays: dict[tuple[str, str], bool] = {}
         self._lock = asyncio.Lock()
 

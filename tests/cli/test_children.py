@@ -11,6 +11,7 @@ import pytest
 from test_flow import hear_interrupts
 
 from coterie.cli.children import age, child
+from tests.patience import patience
 
 # A parent whose child tells its pid and then waits for its standard input to close, as the coordinator and clients do.
 CHILD = "import os, sys\nprint(os.getpid(), flush=True)\nwhile os.read(0, 1): pass\n"
@@ -50,8 +51,8 @@ def test_no_child_is_left(tmp_path: Path, how: signal.Signals) -> None:
         pid = int(line)
         assert _lives(pid)
         parent.send_signal(how)
-        parent.wait(60)
-    deadline = time.monotonic() + 60
+        parent.wait(patience(60))
+    deadline = time.monotonic() + patience(60)
     while _lives(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _lives(pid)

@@ -22,6 +22,7 @@ from coterie.errors import (
     RemoteError,
     Unreachable,
 )
+from tests.patience import patience
 
 Coterie = Callable[..., Any]
 COMMANDS = (
@@ -137,7 +138,12 @@ def test_a_reader_that_leaves_early_is_no_failure(
     assert coterie("new", "project").code == 0
     command = f"'{sys.executable}' -m coterie.cli.main simulate experiment.py --json | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path / "project", env=environment, capture_output=True, text=True, timeout=60
+        ["bash", "-c", command],
+        cwd=tmp_path / "project",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
     )
     assert json.loads(done.stdout)["event"] == "round"
     assert done.stderr == ""

@@ -16,6 +16,7 @@ from test_flow import hear_interrupts
 
 from coterie.cli import demo_digits
 from coterie.simulation import simulate_full
+from tests.patience import patience
 
 Coterie = Callable[..., Any]
 SUMMARY = (
@@ -48,14 +49,14 @@ def _processes_in(folder: Path) -> list[int]:
 
 
 def _await_none_in(folder: Path, seconds: float) -> list[int]:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while (left := _processes_in(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
 
 
 def test_the_demo_trains_and_leaves_nothing_behind(coterie: Coterie, tmp_path: Path) -> None:
-    done = coterie("demo", "--json", timeout=150)
+    done = coterie("demo", "--json", timeout=patience(150))
     assert done.code == 0, done.err
     started, *rounds, summary = done.events
     assert started["event"] == "started"
@@ -118,6 +119,6 @@ def test_an_interrupted_demo_leaves_no_process(
                 break
         assert len(_processes_in(tmp_path)) > 11
         demo.send_signal(how)
-        demo.wait(30)
+        demo.wait(patience(30))
     assert demo.returncode == (130 if how != signal.SIGKILL else -signal.SIGKILL)
     assert _await_none_in(tmp_path, 15) == []

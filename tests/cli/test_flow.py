@@ -15,6 +15,7 @@ import pytest
 
 from coterie.cli.failures import BAD_INPUT, REMOTE
 from coterie.cli.output import short_id
+from tests.patience import patience
 
 Coterie = Callable[..., Any]
 PROGRAM = (sys.executable, "-m", "coterie.cli.main")
@@ -40,7 +41,7 @@ def running(*words: str, cwd: Path, environment: dict[str, str]) -> Generator[su
     try:
         yield process
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=patience(30))
         assert process.returncode == 0
     finally:
         if process.poll() is None:
@@ -204,6 +205,6 @@ def test_a_coordinator_stops_when_its_standard_input_closes(tmp_path: Path, envi
     )
     with server:
         next_event(server, "ready")
-        out, _ = server.communicate(timeout=30)
+        out, _ = server.communicate(timeout=patience(30))
     assert server.returncode == 0
     assert json.loads(out.splitlines()[-1]) == {"event": "stopped"}

@@ -31,6 +31,7 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.protocol.control import PolicyChange
 from coterie.protocol.schema import DataSchema, Feature, Label
+from tests.patience import patience
 
 Arrays = dict[str, NDArray[Any]]
 Program = Callable[..., tuple[int, str, str]]
@@ -109,7 +110,7 @@ def joined(url: str, token: str, folder: Path) -> Generator[None]:
     finally:
         for agent in agents:
             loop.call_soon_threadsafe(agent.stop)
-        thread.join(30)
+        thread.join(patience(30))
         loop.close()
 
 
@@ -294,7 +295,7 @@ def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: As
         _, out, err = coordinator.run("query", "count", "pulse", "--asked", "1", "--deadline", "3")
     finally:
         loops[0].call_soon_threadsafe(agent.stop)
-        thread.join(30)
+        thread.join(patience(30))
     (code,) = set(refused)
     assert out.count(f"A device gave its task back: {code}; see docs/errors.md#") == 1
     assert out.index(code) < out.index("Round 1 of 1: abandoned") and "query_unanswered" in err
@@ -321,7 +322,7 @@ def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(
             said = next(iter(asking.stderr or ()))
         next(iter(asking.stderr or ()))  # how devices join: it waits for them
         asking.send_signal(signal.SIGINT)
-        _, told = asking.communicate(timeout=30)
+        _, told = asking.communicate(timeout=patience(30))
     finally:
         if asking.poll() is None:
             asking.kill()

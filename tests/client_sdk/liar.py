@@ -23,6 +23,7 @@ from coterie.protocol.device import DEVICE_HEADER, Task
 from coterie.server.app import create_app
 from coterie.server.coordinator import Coordinator
 from coterie.server.settings import Settings
+from tests.patience import patience
 
 PATIENCE_S = 40.0
 TaskLie = Callable[[Task], Task]
@@ -124,7 +125,7 @@ class Lying:
         async def inside() -> History:
             control = self.control()
             try:
-                async with asyncio.timeout(PATIENCE_S):
+                async with asyncio.timeout(patience(PATIENCE_S)):
                     while not (found := await control.history(experiment)).rounds:
                         await asyncio.sleep(0.05)
                     return found
@@ -167,7 +168,7 @@ def lying_coordinator(
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
-    if not up.wait(PATIENCE_S):
+    if not up.wait(patience(PATIENCE_S)):
         raise TimeoutError("The lying coordinator did not start.")
     try:
         port = servers[0].servers[0].sockets[0].getsockname()[1]
@@ -175,7 +176,7 @@ def lying_coordinator(
         yield Lying(f"http://127.0.0.1:{port}", admin, chosen.folder, liar)
     finally:
         servers[0].should_exit = True
-        thread.join(PATIENCE_S)
+        thread.join(patience(PATIENCE_S))
 
 
 _DEVICE = """
@@ -268,7 +269,7 @@ def devices(
         for device in running:
             if device.process.poll() is None:
                 device.process.kill()
-                device.process.wait(PATIENCE_S)
+                device.process.wait(patience(PATIENCE_S))
             if device.process.stdout is not None:
                 device.process.stdout.close()
 

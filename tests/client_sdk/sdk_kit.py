@@ -36,6 +36,7 @@ from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
 from coterie.server.faults import VARIABLE
 from coterie.server.settings import Settings
+from tests.patience import patience
 
 Arrays = dict[str, NDArray[Any]]
 Events = list[dict[str, Any]]
@@ -145,7 +146,7 @@ def run(work: Callable[[Lab], Any], folder: Path, wrap: Callable[[Any], Any] = l
     """Do some work in a lab, within a minute."""
 
     async def inside() -> Any:
-        async with lab(folder, wrap) as place, asyncio.timeout(60):
+        async with lab(folder, wrap) as place, asyncio.timeout(patience(60)):
             return await work(place)
 
     return asyncio.run(inside())
@@ -234,7 +235,7 @@ def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Ge
             yield Coordinator(started["url"], started["token"], process.pid)
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(patience(60))
 
 
 def clean_environment(**more: str) -> dict[str, str]:

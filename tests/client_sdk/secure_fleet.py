@@ -18,6 +18,7 @@ from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.client_sdk.device.store import Store
+from tests.patience import patience
 
 PATIENCE_S = 150.0
 
@@ -34,7 +35,7 @@ async def work(url: str, token: str, folder: Path, seed: int) -> None:
     agent = Agent(settings)
     settled = sum(entry.state in ("counted", "rolled_back") for entry in agent.store.history())
     # No device outlives a test that has given up.
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(patience(PATIENCE_S)):
         await agent.run(rounds=1 - settled)
     await agent.close()
 

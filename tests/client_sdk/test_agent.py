@@ -19,6 +19,7 @@ from coterie.errors import ConfigurationError, InputError, StorageError, Unreach
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.update import read_update
 from coterie.server.store.tables import RoundRow
+from tests.patience import patience
 
 
 def test_several_devices_train_and_evaluate_a_model_that_learns(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_an_unreachable_coordinator_is_waited_out_with_growing_waits(tmp_path: P
             on_event=listen,
         )
         agent = Agent(settings)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             summary = await agent.run()
         await agent.close()
         assert summary.trained == 0
@@ -241,7 +242,7 @@ def test_a_stopped_device_gives_its_task_back_after_the_current_step(tmp_path: P
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
         agent.stop()
-        summary = await asyncio.wait_for(running, 60)
+        summary = await asyncio.wait_for(running, patience(60))
         assert summary.trained == 0 and summary.failed == 1
         assert agent.store.history()[0].detail.startswith("stopped")
         rounds = await place.control.rounds(view.id)
@@ -252,7 +253,7 @@ def test_a_stopped_device_gives_its_task_back_after_the_current_step(tmp_path: P
 
 def test_a_task_that_the_coordinator_closes_ends_the_training(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
-        policy = RoundPolicy(rounds=1, cohort=1, evaluate_every=0, lease_s=1.5)
+        policy = RoundPolicy(rounds=1, cohort=1, evaluate_every=0, lease_s=patience(1.5))
         view = await place.submit(experiment("closing", epochs=1_000_000, rounds=policy))
         events: Events = []
         agent = await place.agent("closing", on_event=hear(events))
@@ -260,7 +261,7 @@ def test_a_task_that_the_coordinator_closes_ends_the_training(tmp_path: Path) ->
         while agent.store.in_flight() is None:
             await asyncio.sleep(0.01)
         await place.control.stop(view.id)
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, patience(20))
         assert [event["code"] for event in events if event["event"] == "refused"] == ["task_finished"]
 
     run(work, tmp_path)

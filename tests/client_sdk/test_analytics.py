@@ -12,6 +12,7 @@ from coterie.aggregation.analytics import ask, histogram, quantiles
 from coterie.client_sdk import Control, Device
 from coterie.client_sdk.control.control import Run
 from coterie.protocol.tensors import read_file
+from tests.patience import patience
 
 
 def answered(
@@ -26,7 +27,7 @@ def answered(
     for thread in threads:
         thread.start()
     try:
-        assert [run.wait(120).reason for run in runs] == ["completed", "completed"]
+        assert [run.wait(patience(120)).reason for run in runs] == ["completed", "completed"]
         return [
             read_file(run.download(folder / f"{run.id}.safetensors", version="latest", form="weights")) for run in runs
         ]
@@ -34,7 +35,7 @@ def answered(
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         for device in devices:
             device.close()
 

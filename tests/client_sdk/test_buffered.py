@@ -12,6 +12,7 @@ from coterie.aggregation.horizontal import FedBuff
 from coterie.client_sdk import Control, Device
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.protocol.rounds import RoundPolicy
+from tests.patience import patience
 
 
 class Watch:
@@ -35,7 +36,7 @@ class Watch:
         if event["event"] == "task" and not self.outcomes:
             with self._counted:
                 wanted = self._count + 10
-                self._counted.wait_for(lambda: self._count >= wanted, timeout=60)
+                self._counted.wait_for(lambda: self._count >= wanted, timeout=patience(60))
         if event["event"] == "settled":
             self.outcomes.append(event["outcome"])
             self.first.set()
@@ -70,13 +71,13 @@ def test_a_slow_device_holds_nobody_up_and_still_counts(coordinator: Coordinator
         threads = [threading.Thread(target=device.run) for device in devices]
         for thread in threads:
             thread.start()
-        assert watch.first.wait(100)
+        assert watch.first.wait(patience(100))
         run.stop()
-        history = run.wait(60)
+        history = run.wait(patience(60))
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         path = run.download(tmp_path / "infer.onnx", version="latest")
         states = [[(entry.state, entry.round) for entry in device.history()] for device in devices]
         for device in devices:

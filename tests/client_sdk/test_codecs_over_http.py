@@ -9,6 +9,7 @@ from sdk_kit import Lab, experiment, run
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
+from tests.patience import patience
 
 KINDS = ("topk:0.1+ef", "qsgd:4+rice", "eden:4", "rotate+grid:8:1", "powersgd:2+ef", "diff_sparse_quant")
 
@@ -59,7 +60,7 @@ def test_a_second_run_goes_on_with_the_error_that_the_first_left(tmp_path: Path)
 def test_an_error_whose_round_was_abandoned_is_forgotten(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         # A device that is late gives its task up, and nothing is left to settle: the deadline leaves it time.
-        policy = RoundPolicy(rounds=1, cohort=2, min_updates=2, deadline_s=8.0, evaluate_every=0)
+        policy = RoundPolicy(rounds=1, cohort=2, min_updates=2, deadline_s=patience(8.0), evaluate_every=0)
         view = await place.submit(experiment("lonely", rounds=policy, codecs=("topk:0.1+ef",)))
         agent = await place.agent("lonely")
         summary = await agent.run(rounds=1)

@@ -22,6 +22,7 @@ from coterie.protocol.control import ModelView
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.tensors import read_file
+from tests.patience import patience
 
 
 @contextmanager
@@ -43,7 +44,7 @@ def devices(
         for device in made:
             device.stop()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         for device in made:
             device.close()
 
@@ -55,7 +56,7 @@ def test_from_submit_to_a_file_that_plain_onnxruntime_runs(coordinator: Coordina
     assert (tmp_path / "keys" / "researcher.key").stat().st_mode & 0o077 == 0
     with devices(coordinator, "whole-story", tmp_path):
         events = list(run.watch())
-        history = run.wait(30)
+        history = run.wait(patience(30))
     assert [event.type for event in events].count("round.committed") == 3
     assert events[-1].type == "experiment.finished" and [e.id for e in events] == sorted({e.id for e in events})
     assert [(r.round, r.state, r.accepted) for r in history.rounds] == [(n, "committed", 2) for n in (1, 2, 3)]
@@ -105,7 +106,7 @@ def test_a_broken_event_stream_is_taken_up_where_it_broke() -> None:
 
     async def work() -> list[int]:
         client = ControlClient("http://coordinator", token="t", transport=httpx.MockTransport(answer))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             seen = [event.id async for event in client.events("exp")]
         await client.close()
         return seen
@@ -121,7 +122,7 @@ def test_stopping_ends_the_wait(coordinator: Coordinator) -> None:
             run.wait(0.3)
         assert caught.value.reason == "timeout"
         run.stop()
-        history = run.wait(60)
+        history = run.wait(patience(60))
         assert history.reason == "stopped" and history.rounds[0].cause == "stopped"
 
 

@@ -24,6 +24,7 @@ from coterie.errors import DataError, ExperimentError
 from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from tests.patience import patience
 
 COLUMNS = tuple(f"x{number}" for number in range(10))
 CLASSES = ("malignant", "benign")
@@ -89,11 +90,11 @@ def test_hospitals_with_csv_files_train_one_model(coordinator: Coordinator, data
         threads = [threading.Thread(target=device.run) for device in devices]
         for thread in threads:
             thread.start()
-        history = run.wait(120)
+        history = run.wait(patience(120))
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         for device in devices:
             device.close()
         path = run.download(tmp_path / "infer.onnx", version="latest")
@@ -151,7 +152,7 @@ def devices(coordinator: Coordinator, token: str, paths: Sequence[Path], folder:
         for device in made:
             device.stop()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         for device in made:
             device.close()
 
@@ -183,7 +184,7 @@ def test_files_with_text_are_prepared_and_trained_on_by_devices_that_join_once(
                 epochs=6,
                 rounds=RoundPolicy(rounds=3, cohort=3, evaluate_every=3),
             )
-            history = control.submit(experiment, key=RESEARCHER, population="wards").wait(60)
+            history = control.submit(experiment, key=RESEARCHER, population="wards").wait(patience(60))
         assert len(control.devices("wards")) == 3
         spent = control.budget("wards")
         unlike = DataSchema((Feature(name="patient", dtype="int32"),), Label(name="y"))

@@ -26,6 +26,7 @@ from coterie.client_sdk.device.settings import AgentSettings
 from coterie.errors import RemoteError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import read_file
+from tests.patience import patience
 
 
 @asynccontextmanager
@@ -44,12 +45,12 @@ async def edge_process(folder: Path, *options: str) -> AsyncGenerator[ControlCli
         finally:
             await control.close()
             process.stdin.close()
-            process.wait(60)
+            process.wait(patience(60))
 
 
 async def joined(edge: ControlClient, population: str) -> None:
     """Wait until the edge aggregator has joined."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while population not in [entry.name for entry in await edge.populations()]:
             await asyncio.sleep(0.05)
 
@@ -91,7 +92,7 @@ def test_clients_below_an_edge_train_and_keep_state_for_what_the_root_counted(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     async def inside() -> None:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(patience(100)):
             await assert_state_is_kept_for_what_the_root_counted(coordinator, tmp_path)
 
     asyncio.run(inside())
@@ -144,7 +145,7 @@ async def assert_queries_and_codecs_go_through(root: Coordinator, folder: Path) 
 
 def test_queries_and_codecs_with_a_memory_go_through_a_tree(coordinator: Coordinator, tmp_path: Path) -> None:
     async def inside() -> None:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(patience(100)):
             await assert_queries_and_codecs_go_through(coordinator, tmp_path)
 
     asyncio.run(inside())
@@ -157,7 +158,7 @@ def test_the_command_line_says_what_an_edge_needs(tmp_path: Path) -> None:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
     assert done.returncode != 0
     assert "error[token_missing]" in done.stderr

@@ -21,6 +21,7 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute import nn, optim
+from tests.patience import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = ROOT / "examples" / "minimal_client.py"
@@ -54,7 +55,7 @@ def saved(tmp_path: Path, wanted: Experiment, seed: int) -> None:
 def minimal(tmp_path: Path) -> subprocess.CompletedProcess[str]:
     words = [str(tmp_path / name) for name in WORDS]
     command = [sys.executable, "-c", ALONE, str(MINIMAL), *words, "--seed", "7"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(60))
 
 
 WITH_DROPOUT = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
@@ -103,7 +104,8 @@ ABSENT = {"typer", "rich", "fastapi", "sqlalchemy", "uvicorn", "alembic", "starl
 @pytest.mark.capability("G16")
 def test_the_edition_for_devices_loads_what_it_says() -> None:
     code = "import sys, coterie.client_sdk.device.agent; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience(60))
     loaded = set(done.stdout.split())
     assert NEEDED <= loaded and not ABSENT & loaded
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sdk_kit import RESEARCHER, Coordinator, clean_environment
 
 from coterie.client_sdk import Control, Device
+from tests.patience import patience
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -39,7 +40,7 @@ def module(name: str) -> ModuleType:
 @pytest.mark.parametrize("name", ["sklearn_sgd", "flower_numpy_client"])
 def test_a_trainer_of_ones_own_learns_the_digits(name: str) -> None:
     command = [sys.executable, str(EXAMPLES / f"{name}.py")]
-    ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=patience(120))
     accuracies = [float(value) for value in re.findall(r"accuracy (\d\.\d+)", ended.stdout)]
     assert ended.returncode == 0, ended.stderr
     assert len(accuracies) == 10 and accuracies[-1] > 0.8
@@ -66,11 +67,11 @@ def test_its_trainer_works_on_a_coordinator(name: str, coordinator: Coordinator,
         threads = [threading.Thread(target=device.run) for device in devices]
         for thread in threads:
             thread.start()
-        history = run.wait(60)
+        history = run.wait(patience(60))
         for device in devices:
             device.stop()
         for thread in threads:
-            thread.join(60)
+            thread.join(patience(60))
         for device in devices:
             device.close()
     assert [(record.state, record.accepted) for record in history.rounds] == [("committed", 2)] * 2

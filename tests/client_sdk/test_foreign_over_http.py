@@ -15,6 +15,7 @@ from coterie.compute.array import Array
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import adam
 from coterie.protocol.rounds import RoundPolicy
+from tests.patience import patience
 
 FILE = Path(__file__).parents[1] / "compute" / "importer" / "fixtures" / "readings_17.onnx"
 DEVICE = Path(__file__).parent / "device_modules.py"
@@ -38,9 +39,9 @@ def test_an_exported_network_trains_on_a_device_that_has_no_pytorch(coordinator:
         data = save_rows(tmp_path / "rows.npz", rows(60))
         command = [sys.executable, str(DEVICE), coordinator.url, token, str(tmp_path / "device"), str(data)]
         device = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=60, env=clean_environment()
+            command, capture_output=True, text=True, check=True, timeout=patience(60), env=clean_environment()
         )
-        history = run.wait(60)
+        history = run.wait(patience(60))
         path = run.download(tmp_path / "infer.onnx", version="latest")
     assert [record.state for record in history.rounds] == ["committed"]
     before = network(network.parameters, test["x"]).numpy()

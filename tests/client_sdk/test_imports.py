@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.patience import patience
+
 HEAVY = (
     "fastapi",
     "sqlalchemy",
@@ -25,14 +27,15 @@ HEAVY = (
 )
 def test_a_device_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience(60))
     assert not set(loaded.stdout.split()) & set(HEAVY)
 
 
 def test_httpx_keeps_its_own_command_for_those_who_want_it() -> None:
     pytest.importorskip("click", reason="httpx's own command needs click, which a plain install may lack")
     code = "import coterie.client_sdk.lean_httpx, sys; assert 'httpx._main' not in sys.modules; import httpx._main"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(60))
 
 
 def test_the_public_names_are_these() -> None:

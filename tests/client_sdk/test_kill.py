@@ -20,6 +20,7 @@ from sdk_kit import RESEARCHER, Coordinator, clean_environment, counting, experi
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.device.faults import POINTS, VARIABLE, Faults
 from coterie.errors import ConfigurationError, InternalError
+from tests.patience import patience
 
 ROUNDS = 2
 SCRIPT = Path(__file__).parent / "client_process.py"
@@ -32,7 +33,7 @@ def client(
 ) -> subprocess.CompletedProcess[str]:
     environment = clean_environment(**({VARIABLE: fault} if fault else {}))
     command = [sys.executable, str(SCRIPT), coordinator.url, token, str(folder), str(data), str(ROUNDS)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(60))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def strike(coordinator: Coordinator, folder: Path, point: str) -> Outcome:
         fault = f"{point}:{NTH.get(point, 1)}"
         killed = client(coordinator, token, folder / "device", folder / "rows.npz", fault)
         resumed = client(coordinator, token, folder / "device", folder / "rows.npz", None)
-        history = run.wait(120)
+        history = run.wait(patience(120))
         return Outcome(killed, resumed, [(r.state, r.accepted) for r in history.rounds], len(control.devices(name)))
 
 
@@ -98,7 +99,7 @@ def test_the_killed_clients_update_is_the_one_it_would_have_sent(coordinator: Co
 async def _accepted(control: Control, name: str) -> list[dict[str, object]]:
     view = await control.client.experiment(name)
     found: list[dict[str, object]] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         async for event in control.client.events(view.id):
             if event.type == "update.accepted":
                 found.append(event.data)

@@ -17,6 +17,7 @@ from coterie.protocol.control import PolicyChange
 from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.signing import SigningKey
+from tests.patience import patience
 
 ISSUER = SigningKey.from_seed(b"i" * 32)
 STRANGER = SigningKey.from_seed(b"s" * 32)
@@ -101,7 +102,7 @@ def test_survivors_must_be_endorsed_too(tmp_path: Path) -> None:
         for number in range(CLIENTS):
             endorsed(tmp_path, number)
         with devices(lying, token, tmp_path, count=CLIENTS, policy=policy, wanted=2) as running:
-            until = time.monotonic() + 30
+            until = time.monotonic() + patience(30)
             while not lying.bodies("/secure/shares") and time.monotonic() < until:
                 time.sleep(0.005)
             running[0].process.kill()

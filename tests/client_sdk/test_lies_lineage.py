@@ -29,6 +29,7 @@ from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
 from coterie.protocol.lineage import GENESIS, Lineage, Link, head
 from coterie.protocol.rounds import RoundPolicy
+from tests.patience import patience
 
 CLIENTS = 5
 CONSISTENT = SecureAggregation(mode="consistent", dropout=0.2)
@@ -37,7 +38,7 @@ STRICT = 'require_secure_aggregation = true\nmodes = ["consistent"]\n'
 
 
 def in_secret(secure: SecureAggregation = CONSISTENT, **changes: Any) -> Any:
-    rounds = RoundPolicy(rounds=2, cohort=CLIENTS, evaluate_every=0, deadline_s=20.0)
+    rounds = RoundPolicy(rounds=2, cohort=CLIENTS, evaluate_every=0, deadline_s=patience(20.0))
     return experiment("own", rounds=rounds, secure_aggregation=secure, **changes)
 
 
@@ -47,7 +48,7 @@ def alone(rounds: int, **changes: Any) -> Any:
 
 def books(lying: Lying, statement: str, *values: object) -> list[Any]:
     """Read or change the coordinator's own database behind its back."""
-    with closing(sqlite3.connect(lying.folder / "coterie.db", timeout=20)) as database, database:
+    with closing(sqlite3.connect(lying.folder / "coterie.db", timeout=patience(20))) as database, database:
         return database.execute(statement, values).fetchall()
 
 

@@ -20,6 +20,7 @@ from coterie.client_sdk.control.client import ControlClient
 from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.header import UpdateHeader
 from coterie.protocol.rounds import RoundPolicy
+from tests.patience import patience
 
 ASKED = 3
 """The feature that the weights ask for."""
@@ -113,7 +114,7 @@ def published(lying: Lying, experiment: str) -> tuple[list[dict[str, Any]], dict
         finally:
             await control.close()
 
-    return asyncio.run(asyncio.wait_for(inside(), 60))
+    return asyncio.run(asyncio.wait_for(inside(), patience(60)))
 
 
 def told_alike(lying: Lying, running: list[DeviceProcess], wanted: str) -> list[list[dict[str, Any]]]:

@@ -15,6 +15,7 @@ from coterie.client_sdk import Control, Device
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import read_file
 from coterie.simulation import simulate_full
+from tests.patience import patience
 
 # Batches that hold all rows, so that the order of rows, which differs from run to run, does not matter.
 ROWS = 60
@@ -54,9 +55,9 @@ def test_devices_that_are_restarted_make_what_a_simulation_makes(
             finally:
                 for device, thread in zip(made, threads, strict=True):
                     device.stop()
-                    thread.join(60)
+                    thread.join(patience(60))
                     device.close()
-        history = run.wait(30)
+        history = run.wait(patience(30))
         found = read_file(run.download(tmp_path / "weights", version="3", form="weights"))
     simulated = simulate_full(wanted, [rows(ROWS, seed) for seed in range(2)])
     expected = simulated.weights

@@ -15,6 +15,7 @@ from sdk_kit import Coordinator, clean_environment, infer
 
 from coterie.client_sdk import Device, submit
 from coterie.simulation import dirichlet, simulate_full, split
+from tests.patience import patience
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_fedavg_cnn.py"
 
@@ -68,9 +69,9 @@ def test_the_same_experiment_runs_on_a_coordinator(
     threads = [threading.Thread(target=device.run, kwargs={"rounds": 1}) for device in devices]
     for thread in threads:
         thread.start()
-    history = run.wait(120)
+    history = run.wait(patience(120))
     for thread in threads:
-        thread.join(30)
+        thread.join(patience(30))
     for device in devices:
         device.close()
     assert [(record.state, record.accepted, record.evaluation) for record in history.rounds] == [
@@ -84,5 +85,5 @@ def test_the_same_experiment_runs_on_a_coordinator(
 def test_the_example_says_what_is_missing_without_data(tmp_path: Path) -> None:
     for arguments, message in (((), "COTERIE_DATA is not set"), (("--data", str(tmp_path)), f"There is no {tmp_path}")):
         command = [sys.executable, str(EXAMPLE), *arguments]
-        ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=120)
+        ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=patience(120))
         assert ended.returncode == 1 and message in ended.stderr and "mnist.npz" in ended.stderr

@@ -26,6 +26,7 @@ from coterie.privacy.secagg.survivors import to_bits
 from coterie.protocol import ids
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import Survivors
+from tests.patience import patience
 
 CLIENTS = 4
 MODES = ("semi_honest", "consistent")
@@ -256,7 +257,7 @@ def test_a_device_that_is_asked_for_another_training_has_no_place_among_the_othe
             await asyncio.sleep(0.001)
         # The relay verifies what in the mode ``consistent`` every other client verifies, too.
         with pytest.raises(Unauthenticated):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 await victim.work()
         for each in others:
             each.cancel()
@@ -362,7 +363,7 @@ def test_a_device_that_shall_stop_leaves_its_attempt_and_takes_it_up_again(tmp_p
         await asyncio.sleep(0.1)
         leaving.stop.set()
         with pytest.raises(Stopped):
-            await asyncio.wait_for(working, 60)
+            await asyncio.wait_for(working, patience(60))
         leaving.stop.clear()
         leaving.restart()
         ended = await asyncio.gather(*(member.work() for member in members))

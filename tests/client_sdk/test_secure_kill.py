@@ -17,6 +17,7 @@ from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.device.faults import SECURE_POINTS
 from coterie.protocol.rounds import RoundPolicy
+from tests.patience import patience
 from tests.ports import steady_port
 
 SCRIPT = Path(__file__).parent / "secure_fleet.py"
@@ -31,7 +32,7 @@ def killed_and_back(coordinator: Coordinator, token: str, folder: Path, points: 
         env=clean_environment(PYTHONPATH=str(SCRIPT.parent)),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience(240),
     )
     assert done.returncode == 0, done.stderr
     devices: dict[str, Any] = json.loads(done.stdout)
@@ -44,7 +45,12 @@ def test_devices_killed_at_every_point_of_an_attempt_are_all_in_its_sum(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
     policy = RoundPolicy(
-        rounds=1, cohort=len(POINTS), min_updates=len(POINTS), deadline_s=150.0, lease_s=100.0, evaluate_every=0
+        rounds=1,
+        cohort=len(POINTS),
+        min_updates=len(POINTS),
+        deadline_s=patience(150.0),
+        lease_s=patience(100.0),
+        evaluate_every=0,
     )
     secure = SecureAggregation(mode="consistent", phase_s=100.0)
     wanted = experiment("killed-in-secret", rounds=policy, secure_aggregation=secure)
@@ -52,7 +58,7 @@ def test_devices_killed_at_every_point_of_an_attempt_are_all_in_its_sum(
         run = control.submit(wanted, key=RESEARCHER)
         token = control.enrolment_token("killed-in-secret").token
         devices = killed_and_back(coordinator, token, tmp_path, POINTS)
-        history = run.wait(30)
+        history = run.wait(patience(30))
     assert [(record.state, record.accepted) for record in history.rounds] == [("committed", len(POINTS))]
     for point, device in devices.items():
         (entry,) = device["history"]
@@ -80,23 +86,26 @@ def test_devices_and_their_coordinator_killed_in_one_attempt_are_all_in_its_sum(
                     ended = os.waitid(os.P_PID, here.pid, os.WEXITED | os.WNOWAIT)
                     ends.append(ended.si_status if ended else 0)
                 else:
-                    over.wait(240)
+                    over.wait(patience(240))
 
     lives = threading.Thread(target=live, daemon=True)
     lives.start()
     count = len(TOGETHER)
-    policy = RoundPolicy(rounds=1, cohort=count, min_updates=count, deadline_s=150.0, lease_s=100.0, evaluate_every=0)
+    long, lease = patience(150.0), patience(100.0)
+    policy = RoundPolicy(
+        rounds=1, cohort=count, min_updates=count, deadline_s=long, lease_s=lease, evaluate_every=0
+    )
     wanted = experiment("killed-together", rounds=policy, algorithm=counting(), secure_aggregation=SecureAggregation())
     try:
-        first = begun.get(timeout=60)
+        first = begun.get(timeout=patience(60))
         with Control(first.url, token=first.token) as control:
             run = control.submit(wanted, key=RESEARCHER)
             token = control.enrolment_token("killed-together").token
             devices = killed_and_back(first, token, tmp_path, TOGETHER)
-            history = run.wait(60)
+            history = run.wait(patience(60))
     finally:
         over.set()
-        lives.join(60)
+        lives.join(patience(60))
     assert ends == [signal.SIGKILL] * (len(LIVES) - 1)
     assert [(record.state, record.accepted) for record in history.rounds] == [("committed", count)]
     for point, device in devices.items():

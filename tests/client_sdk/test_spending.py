@@ -28,6 +28,7 @@ from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
+from tests.patience import patience
 
 LAYOUT = Layout.of({"w": (3,)})
 STEPS = PrivateSteps(clip=1.0, noise_multiplier=1.0, expected=8, rows=100)
@@ -247,7 +248,7 @@ def test_processes_that_share_a_record_together_keep_the_limit(ledger: PrivacyLe
         )
         for name in "abc"
     ]
-    told = "".join(process.communicate(timeout=60)[0] for process in running)
+    told = "".join(process.communicate(timeout=patience(60))[0] for process in running)
     assert [process.returncode for process in running] == [0, 0, 0]
     assert told.count("None") == 5
     assert told.count("privacy_spent") == 3 * 8 - 5

@@ -1,5 +1,6 @@
 """What a device remembers, over reopenings of its folder."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from coterie.client_sdk.device.attempts import AttemptRecord, Message
 from coterie.client_sdk.device.store import STATES, Store, StoredMembership
 from coterie.errors import ConfigurationError, InternalError, PolicyRefused
 from coterie.protocol.canonical import sha256_hex
+from tests.patience import patience
 
 UPDATE = b"the update's bytes"
 VECTOR = b"the vector's numbers in clear"
@@ -227,7 +229,7 @@ def test_a_second_client_in_the_folder_is_refused_with_a_hint(tmp_path: Path) ->
     code = (
         f"from pathlib import Path; from coterie.client_sdk.device.store import Store; Store(Path({str(tmp_path)!r}))"
     )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(60))
     assert other.returncode != 0 and "Another client uses the folder" in other.stderr
     store.close()
     Store(tmp_path).close()
@@ -250,3 +252,17 @@ def test_history_tells_every_task_with_its_outcome(tmp_path: Path) -> None:
         ("t2", "failed", 0, 0),
     ]
     assert entries[1].detail == "plan_signer: not allowed"
+
+
+def test_nothing_of_a_device_is_for_other_users_even_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    folder = tmp_path / "device"
+    folder.mkdir(mode=0o755)
+    (folder / "device.db").touch(mode=0o644)
+    before = os.umask(0o022)
+    try:
+        Store(folder).close()
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    exposed = [path for path in folder.rglob("*") if path.stat().st_mode & 0o077]
+    assert exposed == []

@@ -21,6 +21,7 @@ from sdk_kit import RESEARCHER, coordinator_process, experiment, hear, infer, ro
 from coterie.client_sdk import Control, Device
 from coterie.errors import Unreachable
 from coterie.protocol.rounds import RoundPolicy
+from tests.patience import patience
 
 ONE = RoundPolicy(rounds=1, cohort=1, evaluate_every=0)
 
@@ -51,7 +52,7 @@ def test_an_experiment_over_tls_with_a_certificate_of_ones_own(tmp_path: Path) -
             run = control.submit(experiment(), key=RESEARCHER)
             token = control.enrolment_token("tiny").token
             trains_only_with_trust(coordinator.url, token, certificate, tmp_path)
-            assert [(row.state, row.accepted) for row in run.wait(30).rounds] == [("committed", 1)] * 2
+            assert [(row.state, row.accepted) for row in run.wait(patience(30)).rounds] == [("committed", 1)] * 2
             model = run.download(tmp_path / "infer.onnx")
         assert np.isfinite(infer(model, {"batch/x": rows(1)["x"]})).all()
         with (
@@ -73,9 +74,9 @@ def trains_only_with_trust(url: str, token: str, certificate: Path, folder: Path
     with Device(url, data=rows(), token=token, folder=folder / "wary", on_event=hears) as wary:
         thread = threading.Thread(target=wary.run)
         thread.start()
-        assert told.wait(60)
+        assert told.wait(patience(60))
         wary.stop()
-        thread.join(60)
+        thread.join(patience(60))
     assert events[0]["code"] == "unreachable" and "--ca" in events[0]["hint"]
     assert "joined" not in {event["event"] for event in events}
     with Device(url, data=rows(), token=token, folder=folder / "device", ca=certificate) as device:
@@ -96,7 +97,7 @@ def test_a_listener_on_the_network_reads_nothing_of_a_round(tmp_path: Path) -> N
                 ) as device:
                     device.run(rounds=1)
                     (entry, *_) = device.history()
-            model = run.wait(30).rounds[0]
+            model = run.wait(patience(30)).rounds[0]
     passed = b"".join(heard)
     assert len(passed) > 10_000
     for text in (token, entry.task, entry.experiment, model.model or "", "safetensors", "check-in", "float32"):
@@ -129,5 +130,5 @@ def listening(port: int) -> Generator[tuple[int, list[bytes]], None, None]:
     finally:
         loop.call_soon_threadsafe(server.close)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(patience(10))
         loop.close()

@@ -14,6 +14,8 @@ import httpx
 from kill_kit import Zygote
 from server_kit import Device, Operator, fleet, once, prepare
 
+from tests.patience import patience
+
 WAITS = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "critical", "shutdown_s": 1}
 
 
@@ -42,7 +44,7 @@ class Node:
 
     async def ready(self) -> "Node":
         """Wait until it answers; from then on it keeps its port."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while not self._ready.exists():
                 await asyncio.sleep(0.01)
         self.url = self._ready.read_text()
@@ -65,7 +67,7 @@ class Node:
     def operator(self) -> Operator:
         """Its administrator."""
         token = (self.folder / "state" / "admin.token").read_text().strip()
-        return Operator(httpx.AsyncClient(base_url=self.url, timeout=30), token)
+        return Operator(httpx.AsyncClient(base_url=self.url, timeout=patience(30)), token)
 
 
 @dataclass
@@ -116,7 +118,7 @@ async def edge_token(above: Operator, population: str, max_clients: int = 10, **
 
 async def joined(operator: Operator, population: str) -> None:
     """Wait until an edge aggregator has joined."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while not (await operator.call("GET", f"/v1/populations/{population}")).is_success:
             await asyncio.sleep(0.02)
 
@@ -130,7 +132,7 @@ async def devices(operator: Operator, population: str, count: int) -> list[Devic
 
 async def settled(device: Device, task: str, seconds: float = 30) -> str:
     """What became of a device's update, as soon as that is known."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patience(seconds)):
         while not (found := (await device.check_in([task]))["settled"]):
             await asyncio.sleep(0.02)
     return found[task]
@@ -140,7 +142,7 @@ async def events(operator: Operator, experiment: str, until: str) -> list[dict[s
     """The events of an experiment up to the first of a type."""
     found: list[dict[str, Any]] = []
     headers = {"Authorization": f"Bearer {operator.token}"}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         request = operator.http.stream("GET", "/v1/events", params={"experiment": experiment}, headers=headers)
         async with request as answer:
             async for line in answer.aiter_lines():
@@ -166,7 +168,7 @@ async def a_forest(zygote: Zygote, folder: Path) -> AsyncGenerator[Forest, None]
     """Processes for one test."""
     forest = Forest(zygote, folder)
     try:
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(patience(100)):
             yield forest
     finally:
         await forest.close()

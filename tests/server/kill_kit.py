@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from server_kit import Operator, prepare
 
+from tests.patience import patience
 from tests.ports import steady_port
 
 
@@ -38,7 +39,7 @@ class Zygote:
         """End it; its children have ended."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(patience(60))
         self._process.stdout.close()
 
 
@@ -132,7 +133,8 @@ async def supervised(zygote: Zygote, folder: Path, *faults: str) -> AsyncGenerat
     supervisor.start()
     watching = asyncio.create_task(supervisor.watch())
     try:
-        async with httpx.AsyncClient(transport=Patient(supervisor), base_url=supervisor.url, timeout=20) as http:
+        transport = Patient(supervisor)
+        async with httpx.AsyncClient(transport=transport, base_url=supervisor.url, timeout=patience(20)) as http:
             await http.get("/healthz")
             token = (folder / "state" / "admin.token").read_text().strip()
             yield supervisor, Operator(http, token)
@@ -145,13 +147,13 @@ async def supervised(zygote: Zygote, folder: Path, *faults: str) -> AsyncGenerat
 
 async def until_all_have_struck(supervisor: Supervisor) -> None:
     """Points after the last round (cleaning up) are reached a moment later."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while len(supervisor.statuses) < len(supervisor.faults) or not supervisor.ready():
             await asyncio.sleep(0.02)
 
 
 async def until_no_update_is_left(folder: Path) -> None:
     """The files of updates go when their round has ended."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while any(path.is_file() for path in (folder / "state" / "blobs" / "updates").rglob("*")):
             await asyncio.sleep(0.02)

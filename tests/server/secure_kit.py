@@ -26,6 +26,7 @@ from coterie.protocol.secagg import Agreements, Outcome, Roster, SecureTerms, Sh
 from coterie.protocol.tensors import decode_tensors
 from coterie.server.store import attempts
 from coterie.server.store.tables import AttemptRow, EventRow, MailboxRow
+from tests.patience import patience
 
 MESSAGES: Final[dict[str, type[BaseModel]]] = {
     "roster": Roster,
@@ -245,7 +246,7 @@ async def attempt_of(operator: Operator) -> AttemptRow:
 
 async def until_phase(operator: Operator, phase: str, seconds: float = 30) -> AttemptRow:
     """Wait until the only attempt is in a phase."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patience(seconds)):
         while (row := await attempt_of(operator)).phase != phase:
             await asyncio.sleep(0.01)
     return row
@@ -283,7 +284,7 @@ async def weights(operator: Operator, sha256: str) -> np.ndarray[Any, Any]:
 async def until_clean(operator: Operator) -> None:
     """Nothing is left of an attempt but its row: no message, no state, no masked vector, no running sum."""
     here = operator.app.state.coordinator
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while await mailed(operator) or await here.blobs.names("updates") or any(here.blobs.scratch.iterdir()):
             await asyncio.sleep(0.02)
     async with here.database.read() as session:

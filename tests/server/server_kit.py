@@ -41,6 +41,7 @@ from coterie.server.faults import Faults
 from coterie.server.settings import Settings
 from coterie.server.store.engine import sqlite_url
 from coterie.server.store.migrate import migrate
+from tests.patience import patience
 
 SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name="y", low=0, high=1))
 RESEARCHER = SigningKey.from_seed(b"r" * 32)
@@ -106,7 +107,8 @@ def sha256(data: bytes) -> str:
 
 def policy(**changes: Any) -> RoundPolicy:
     """Two rounds of two updates, no evaluation, short deadlines."""
-    fields = {"rounds": 2, "cohort": 2, "deadline_s": 30.0, "lease_s": 20.0, "evaluate_every": 0, "weight_cap": 100}
+    times = {"deadline_s": patience(30.0), "lease_s": patience(20.0)}
+    fields = {"rounds": 2, "cohort": 2, "evaluate_every": 0, "weight_cap": 100, **times}
     return RoundPolicy.model_validate({**fields, **changes})
 
 
@@ -222,14 +224,14 @@ class Operator:
 
     async def finished(self, experiment: str, seconds: float = 60) -> dict[str, Any]:
         """Wait until the experiment is over."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patience(seconds)):
             while (view := await self.state(experiment))["state"] == "running":
                 await asyncio.sleep(0.02)
         return view
 
     async def until_round(self, experiment: str, number: int, state: str, seconds: float = 60) -> dict[str, Any]:
         """Wait until a round is in a state."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patience(seconds)):
             while True:
                 for entry in await self.rounds(experiment):
                     if entry["round"] == number and entry["state"] == state:
@@ -307,7 +309,7 @@ class Device:
 
     async def task(self, seconds: float = 60) -> Task:
         """Check in until there is a task."""
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patience(seconds)):
             while (found := (await self.check_in())["task"]) is None:
                 await asyncio.sleep(0.02)
         return Task.model_validate(found)

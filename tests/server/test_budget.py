@@ -15,6 +15,7 @@ from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.dp.privacy import AdaptiveClip
 from coterie.privacy.ledger.events import Limit, Refund, Reserve, Spend
 from coterie.server.settings import Settings
+from tests.patience import patience
 
 
 def test_rounds_reserve_spend_and_tell_what_was_lost(coordinator: Opener) -> None:
@@ -73,7 +74,8 @@ def test_the_sum_is_divided_by_the_cohort_that_was_asked_for(coordinator: Opener
         async with coordinator() as operator:
             token = await operator.population()
             devices = await fleet(operator, token, 1)
-            experiment = await started(operator, private(noise=1e-4), rounds=1, cohort=4, min_updates=1, deadline_s=1.0)
+            level = private(noise=1e-4)
+            experiment = await started(operator, level, rounds=1, cohort=4, min_updates=1, deadline_s=patience(1.0))
             await deliver(devices, 0.1)
             view = await operator.finished(experiment)
             assert np.abs(await weights(operator, view["latest"]) - 0.1 / 4).max() < 1e-3

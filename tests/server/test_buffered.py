@@ -15,6 +15,7 @@ from coterie.server.clock import now_ms
 from coterie.server.rounds import driver
 from coterie.server.rounds.workers import Workers
 from coterie.server.settings import Settings
+from tests.patience import patience
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -132,10 +133,10 @@ def test_a_deadline_passes_the_buffer_on(coordinator: Opener, monkeypatch: pytes
             # Only the first deadline passes, and only when the first update is there, however slow the machine is.
             clock = [now_ms()]
             monkeypatch.setattr(driver, "now_ms", lambda: clock[0])
-            experiment = await operator.experiment(rounds=3, cohort=2, deadline_s=1.0, **BUFFERED)
+            experiment = await operator.experiment(rounds=3, cohort=2, deadline_s=patience(1.0), **BUFFERED)
             task = await one.task()
             await send(one, task, 1.0)
-            await asyncio.sleep(1.1)
+            await asyncio.sleep(patience(1.0) + 0.1)
             clock[0] = now_ms()
             await operator.until_round(experiment, 1, "abandoned")
             late = await two.task()
@@ -171,7 +172,7 @@ def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinat
     async def work() -> None:
         async with coordinator() as operator:
             one, two = await fleet(operator, await operator.population(), 2)
-            experiment = await operator.experiment(rounds=3, cohort=1, concurrency=2, lease_s=4.0, **BUFFERED)
+            experiment = await operator.experiment(rounds=3, cohort=1, concurrency=2, lease_s=patience(4.0), **BUFFERED)
             first, slow = await one.task(), await two.task()
             data = update(slow)
             assert (await two.upload(slow, data, part=data[:100])).status_code == 204
@@ -179,13 +180,13 @@ def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinat
             await operator.until_round(experiment, 1, "committed")
             partial = settings.folder / "blobs" / "scratch" / slow.id
             assert partial.exists()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 while (await two.send("HEAD", f"/v1/device/tasks/{slow.id}/update")).status_code != 410:
                     await asyncio.sleep(0.1)
             for number in (2, 3):
                 await send(one, await one.task(), 1.0)
                 await operator.until_round(experiment, number, "committed")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patience(60)):
                 while partial.exists():
                     await asyncio.sleep(0.02)
 
@@ -226,6 +227,6 @@ def test_a_stop_drops_what_waits(coordinator: Opener, settings: Settings) -> Non
 
 async def until_no_update_is_left(folder: Path) -> None:
     """The files of updates go when their round has ended."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while any(path.is_file() for path in (folder / "blobs" / "updates").rglob("*")):
             await asyncio.sleep(0.02)

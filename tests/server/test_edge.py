@@ -16,6 +16,7 @@ from server_kit import Device, Operator, fleet, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
+from tests.patience import patience
 
 Story = Callable[[Forest], Coroutine[Any, Any, None]]
 
@@ -106,7 +107,7 @@ def test_a_tree_makes_what_a_flat_round_makes(tell: Callable[[Story], None]) -> 
 
 
 async def no_update_is_left(forest: Forest) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while any(p.is_file() for node in forest.nodes for p in (node.folder / "state/blobs/updates").rglob("*")):
             await asyncio.sleep(0.02)
 
@@ -194,9 +195,9 @@ def test_an_evaluation_alone_asks_the_same_devices_below_an_edge(tell: Callable[
 def test_an_edge_with_too_few_clients_says_so_and_the_round_goes_on(tell: Callable[[Story], None]) -> None:
     async def story(forest: Forest) -> None:
         root = await plant(forest)
-        _, edge = await forest.edge(root, "people", "edge", edge_cohort=3, edge_deadline_s=1.0, min_clients=3)
+        _, edge = await forest.edge(root, "people", "edge", edge_cohort=3, edge_deadline_s=patience(1.0), min_clients=3)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 1)
-        experiment = await root.experiment(cohort=2, rounds=1, min_updates=1, deadline_s=5.0)
+        experiment = await root.experiment(cohort=2, rounds=1, min_updates=1, deadline_s=patience(5.0))
         tasks = await train(below)
         await train(own)
         assert [await settled(d, t) for d, t in zip(below, tasks, strict=True)] == ["rolled_back"] * 2
@@ -215,7 +216,9 @@ def test_an_edge_that_vanishes_costs_its_round_and_no_more(tell: Callable[[Story
         root = await plant(forest)
         node, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 1)
-        experiment = await root.experiment(cohort=2, rounds=2, min_updates=1, deadline_s=40.0, lease_s=4.0)
+        experiment = await root.experiment(
+            cohort=2, rounds=2, min_updates=1, deadline_s=patience(40.0), lease_s=patience(4.0)
+        )
         (first,) = await train(below[:1])
         await train(own)
         assert node.end(signal.SIGKILL) == -signal.SIGKILL
@@ -239,7 +242,7 @@ def test_a_round_that_is_stopped_above_is_withdrawn_below(tell: Callable[[Story]
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below = await devices(edge, "people", 2)
-        experiment = await root.experiment(cohort=1, rounds=1, lease_s=2.0)
+        experiment = await root.experiment(cohort=1, rounds=1, lease_s=patience(2.0))
         (task,) = await train(below[:1])
         await root.ok("POST", f"/v1/experiments/{experiment}/stop")
         assert await settled(below[0], task) == "rolled_back"
@@ -255,7 +258,7 @@ def test_the_operator_of_an_edge_can_stop_its_part(tell: Callable[[Story], None]
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         (below,) = await devices(edge, "people", 1)
-        experiment = await root.experiment(cohort=1, rounds=1, deadline_s=6.0)
+        experiment = await root.experiment(cohort=1, rounds=1, deadline_s=patience(6.0))
         await below.task()
         await edge.ok("POST", f"/v1/experiments/{experiment}/stop")
         assert (await edge.state(experiment))["state"] == "stopped"
@@ -279,7 +282,7 @@ def test_a_late_edge_counts_in_a_buffer_by_its_lag(tell: Callable[[Story], None]
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 2)
-        experiment = await root.experiment(lease_s=60.0, deadline_s=60.0, **BUFFERED)
+        experiment = await root.experiment(lease_s=patience(60.0), deadline_s=patience(60.0), **BUFFERED)
         held = [await device.task() for device in below]
         for device, value in zip(own, (1.0, 3.0), strict=True):
             await deliver(device, await device.task(), value)
@@ -305,7 +308,7 @@ def test_an_edge_that_lags_beyond_the_cap_withdraws_its_round(tell: Callable[[St
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 2)
-        experiment = await root.experiment(lease_s=6.0, staleness_cap=0, **BUFFERED)
+        experiment = await root.experiment(lease_s=patience(6.0), staleness_cap=0, **BUFFERED)
         late = await deliver(below[0], await below[0].task(), 9.0)
         for device in own:
             await deliver(device, await device.task(), 1.0)

@@ -23,6 +23,7 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.edge.edge import Edge, Parts
 from coterie.server.edge.membership import KEY
 from coterie.server.store.tables import SecretRow
+from tests.patience import patience
 
 ME: Final = "dev_" + "1" * 32
 NONCE: Final = "a-nonce-that-is-long-enough"
@@ -123,7 +124,7 @@ class Above:
 
     async def called(self, act: str, task: str) -> dict[str, Any]:
         """Wait until it was asked this of a task; the body."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while True:
                 for name, of, body in self.calls:
                     if (name, of) == (act, task):
@@ -133,7 +134,7 @@ class Above:
     async def checked_in(self, more: int = 2) -> None:
         """Wait until the edge aggregator has checked in so often from now on."""
         wanted = len(self.check_ins) + more
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while len(self.check_ins) < wanted:
                 await asyncio.sleep(0.01)
 
@@ -165,7 +166,7 @@ def run(coordinator: Opener, story: Callable[[Above, Operator], Awaitable[None]]
 
     async def inside() -> None:
         above = Above()
-        async with coordinator() as operator, asyncio.timeout(60), below(above, operator):
+        async with coordinator() as operator, asyncio.timeout(patience(60)), below(above, operator):
             await joined(operator, "people")
             await story(above, operator)
 
@@ -174,7 +175,7 @@ def run(coordinator: Opener, story: Callable[[Above, Operator], Awaitable[None]]
 
 async def mirrored(operator: Operator, experiment: str) -> None:
     """Wait until an experiment of above is one here, too."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while not (await operator.call("GET", f"/v1/experiments/{experiment}")).is_success:
             await asyncio.sleep(0.01)
 
@@ -281,7 +282,7 @@ def test_no_second_round_begins_while_one_is_open(coordinator: Opener) -> None:
         assert sorted(found) == [(1, "committed", None), (2, "abandoned", "withdrawn"), (3, "collecting", None)]
         # Only now the first one's verdict comes, while the third is open; it reaches the devices.
         above.settled = {first.id: "counted"}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while not (said := (await fleet[1].check_in([names[1]]))["settled"]):
                 await asyncio.sleep(0.01)
         assert said == {names[1]: "counted"}
@@ -315,7 +316,7 @@ def test_nobody_above_is_waited_for_and_the_answer_is_sent_when_somebody_is(coor
         above.down = False
         await above.called("update", task.id)
         above.settled = {task.id: "rolled_back"}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while not (said := (await fleet[0].check_in([held[0].id]))["settled"]):
                 await asyncio.sleep(0.01)
         assert said == {held[0].id: "rolled_back"}
@@ -326,7 +327,7 @@ def test_nobody_above_is_waited_for_and_the_answer_is_sent_when_somebody_is(coor
 def test_an_edge_that_starts_before_anybody_is_above_joins_when_somebody_is(coordinator: Opener) -> None:
     async def inside() -> None:
         above = Above(down=True)
-        async with coordinator() as operator, asyncio.timeout(60), below(above, operator):
+        async with coordinator() as operator, asyncio.timeout(patience(60)), below(above, operator):
             await asyncio.sleep(0.1)
             assert (await operator.http.get("/readyz")).is_success
             above.down = False
@@ -339,7 +340,7 @@ def test_an_edge_that_starts_before_anybody_is_above_joins_when_somebody_is(coor
 def test_an_edge_is_not_moved_to_a_coordinator_with_another_key(coordinator: Opener) -> None:
     async def inside() -> None:
         first, second = Above(), Above()
-        async with coordinator() as operator, asyncio.timeout(60):
+        async with coordinator() as operator, asyncio.timeout(patience(60)):
             async with below(first, operator):
                 await first.checked_in(1)
             async with below(second, operator):

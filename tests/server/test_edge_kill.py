@@ -17,6 +17,7 @@ from server_kit import Device, Operator, update
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
 from coterie.server.faults import EDGE_POINTS
+from tests.patience import patience
 
 JOINING = ("edge_key", "joined")
 WORKING = ("mirror_blob", "fetched", "mirrored", "accumulator_blob", "answered", "settled")
@@ -87,7 +88,7 @@ def test_an_edge_killed_at_every_point_of_its_work_loses_nothing(tmp_path: Path)
         await root.population()
         _, lives, below = await born(forest, root, points([*JOINING, *WORKING]))
         watching = asyncio.create_task(lives.watch())
-        experiment = await root.experiment(cohort=1, rounds=2, deadline_s=90.0, lease_s=60.0)
+        experiment = await root.experiment(cohort=1, rounds=2, deadline_s=patience(90.0), lease_s=patience(60.0))
         for number in (1, 2):
             sent: dict[str, Task] = {}
             for device, value in zip(below, (1.0, 2.0), strict=True):
@@ -117,7 +118,7 @@ def test_an_edge_killed_while_it_gives_up_loses_nothing(tmp_path: Path) -> None:
             node.end(signal.SIGTERM)
             lives.at = points([name])
             node.start(f"{lives.at[0]}:1")
-            experiment = await root.experiment(cohort=1, rounds=1, deadline_s=30.0, lease_s=2.0)
+            experiment = await root.experiment(cohort=1, rounds=1, deadline_s=patience(30.0), lease_s=patience(2.0))
             sent: dict[str, Task] = {}
             await patiently(lambda s=sent: one_update(below[0], s, 1.0))
             if name == "withdrawn":

@@ -6,6 +6,8 @@ from typing import Any
 
 from server_kit import Opener, fleet, update
 
+from tests.patience import patience
+
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run an asynchronous test."""
@@ -41,7 +43,7 @@ def test_too_few_evaluations_end_by_name(coordinator: Opener) -> None:
         async with coordinator() as operator:
             (device,) = await fleet(operator, await operator.population(), 1)
             experiment = await operator.experiment(
-                rounds=1, cohort=2, purpose="evaluate", evaluate_every=1, deadline_s=1.0
+                rounds=1, cohort=2, purpose="evaluate", evaluate_every=1, deadline_s=patience(1.0)
             )
             task = await device.task()
             await device.upload(task, update(task, sums=[10, 5, 8]))

@@ -24,6 +24,7 @@ from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny,
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
 from coterie.server.faults import BUDGET_POINTS, COMMIT_POINTS, EDGE_POINTS, SECURE_POINTS
+from tests.patience import patience
 
 REFUSED = (409, 422)
 
@@ -76,7 +77,7 @@ async def main_story(operator: Operator, token: str, ledger: Ledger) -> list[str
 
 async def late_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
     """A deadline with one update of two; long enough for a slow machine to deliver that one."""
-    experiment = await operator.experiment(rounds=1, min_updates=1, deadline_s=3.0)
+    experiment = await operator.experiment(rounds=1, min_updates=1, deadline_s=patience(3.0))
     one, two = await fleet(operator, token, 2)
     await deliver(ledger, one, await one.task(), 2.0)
     await two.task()
@@ -85,7 +86,7 @@ async def late_story(operator: Operator, token: str, ledger: Ledger) -> list[str
 
 async def lost_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
     """A lease that runs out, so that another device takes the place."""
-    experiment = await operator.experiment(rounds=1, cohort=1, min_updates=1, lease_s=2.0)
+    experiment = await operator.experiment(rounds=1, cohort=1, min_updates=1, lease_s=patience(2.0))
     one, two = await fleet(operator, token, 2)
     await two.task()
     await deliver(ledger, one, await one.task(), 2.0)

@@ -16,6 +16,7 @@ from server_kit import Device, Operator, fleet, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
+from tests.patience import patience
 
 # A coordinator dies at one point after another, in the order of the rounds; each process counts anew, so that from the
 # second acceptance or commit on a strike lies between two rounds.
@@ -50,7 +51,7 @@ async def assert_nothing_is_lost(strikes: tuple[str, ...], zygote: Zygote, folde
         held = [(device, await device.task()) for device in devices]
         sent = [(*pair, await delivered(*pair, value=value)) for pair, value in zip(held, (1.0, 2.0, 4.0), strict=True)]
         # Two updates that waited together make one round, so that somebody has to answer once more.
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             while (await operator.state(experiment))["state"] == "running":
                 for device in devices:
                     found = (await device.check_in())["task"]

@@ -18,6 +18,7 @@ from server_kit import Operator, fleet
 
 from coterie.protocol.tensors import decode_tensors
 from coterie.server.faults import SECURE_POINTS
+from tests.patience import patience
 
 # A coordinator lives through a chain of strikes in the order of an attempt: the first message of a phase, every change
 # of phase, the last message; then what makes a version of the sum. Each process counts anew, and begins by giving the
@@ -66,7 +67,12 @@ async def assert_nothing_is_lost(strikes: tuple[str, ...], zygote: Zygote, folde
     async with supervised(zygote, folder, *strikes) as (supervisor, operator):
         token = await operator.population()
         experiment = await operator.experiment(
-            secure=secure(mode="consistent"), rounds=1, cohort=6, min_updates=5, lease_s=60.0, deadline_s=120.0
+            secure=secure(mode="consistent"),
+            rounds=1,
+            cohort=6,
+            min_updates=5,
+            lease_s=patience(60.0),
+            deadline_s=patience(120.0),
         )
         devices = await fleet(operator, token, 6)
         members = await leased(devices, (1.0, 2.0, 0.5, -1.0, 3.0, 2.5), (10, 20, 30, 10, 5, 40))

@@ -28,6 +28,7 @@ from coterie.server.store import populations
 from coterie.server.store.engine import Database, sqlite_url
 from coterie.server.store.ledger import Ledger
 from coterie.server.store.tables import SecretRow
+from tests.patience import patience
 
 KEY = SigningKey.from_seed(b"k" * 32)
 ONE = ('{"epsilon":1}',)
@@ -114,7 +115,7 @@ def test_writers_in_threads_of_their_own_cannot_overspend(tmp_path: Path) -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(patience(60))
     assert len(allowed) == 7
 
 

@@ -10,6 +10,7 @@ from secure_kit import events_of
 from server_kit import Device, Opener, Operator, fleet, once, update
 
 from coterie.protocol.tensors import decode_tensors
+from tests.patience import patience
 
 
 @pytest.mark.parametrize(("text", "value"), [("median", 1.0), ("nnm(1)+trimmed_mean(1)", 1.0), ("mean", 1e5)])
@@ -59,7 +60,7 @@ def test_a_round_in_which_the_trusted_device_does_not_report_is_abandoned_and_sa
         async with coordinator() as operator:
             *others, trusted = await fleet(operator, await operator.population(), 4)
             request = await operator.request(
-                rounds=1, cohort=4, min_updates=2, deadline_s=1.0, reducer="fltrust", trusted=trusted.id
+                rounds=1, cohort=4, min_updates=2, deadline_s=patience(1.0), reducer="fltrust", trusted=trusted.id
             )
             view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
             for device in others:
@@ -83,8 +84,8 @@ def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_lease(
                 rounds=1,
                 cohort=4,
                 min_updates=min_updates,
-                deadline_s=3.0,
-                lease_s=1.0,
+                deadline_s=patience(3.0),
+                lease_s=patience(1.0),
                 reducer="fltrust",
                 trusted=trusted.id,
             )
@@ -103,7 +104,7 @@ def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_lease(
 
 async def trusting(operator: Operator, trusted: Device, **policy: Any) -> str:
     """An experiment whose rounds judge by this device, and would wait for an hour."""
-    hour: dict[str, Any] = {"cohort": 3, "deadline_s": 3600.0, "lease_s": 3600.0}
+    hour: dict[str, Any] = {"cohort": 3, "deadline_s": patience(3600.0), "lease_s": patience(3600.0)}
     return await operator.experiment(reducer="fltrust", trusted=trusted.id, **hour | policy)
 
 

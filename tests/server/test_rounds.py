@@ -20,6 +20,7 @@ from coterie.server.rounds import driver
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
 from coterie.server.store.experiments import OpenRound
+from tests.patience import patience
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -83,7 +84,7 @@ def test_the_event_stream_replays_resumes_and_goes_on(coordinator: Opener) -> No
             await asyncio.sleep(0.05)
             body = {"name": "others", "data_schema": SCHEMA.to_json()}
             await operator.ok("POST", "/v1/populations", json=body)
-            (event,) = await asyncio.wait_for(later, 5)
+            (event,) = await asyncio.wait_for(later, patience(5))
             assert event["data"] == {"population": "others"} and event["id"] > last
 
     run(work())
@@ -145,7 +146,7 @@ def test_rounds_without_enough_updates_are_abandoned_by_name_and_stall_the_exper
             # No deadline passes until the upload is there, however slow the machine is.
             begun = now_ms()
             monkeypatch.setattr(driver, "now_ms", lambda: begun)
-            experiment = await operator.experiment(rounds=9, min_updates=2, deadline_s=0.4)
+            experiment = await operator.experiment(rounds=9, min_updates=2, deadline_s=patience(0.4))
             task = await device.task()
             assert (await device.upload(task, update(task))).status_code == 200
             monkeypatch.undo()
@@ -217,7 +218,7 @@ def test_a_deadline_that_cannot_be_kept_is_tried_again_a_little_later_and_not_wi
     async def work() -> None:
         async with coordinator() as operator:
             await operator.population()
-            experiment = await operator.experiment(deadline_s=1.0)
+            experiment = await operator.experiment(deadline_s=patience(1.0))
             await operator.until_round(experiment, 1, "abandoned")
             assert len(tries) >= 3 and tries[2] - tries[0] >= 1.5 * driver.RETRY_S
 

@@ -28,6 +28,7 @@ from server_kit import Device, Opener, Operator, once
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
 from coterie.server.device import secure as routes
+from tests.patience import patience
 
 
 @pytest.mark.parametrize("mode", ["semi_honest", "consistent"])
@@ -224,7 +225,7 @@ def test_a_stop_ends_the_attempt_and_opens_nothing(coordinator: Opener, monkeypa
             waiting = asyncio.create_task(members[0].told("survivors"))
             await operator.ok("POST", f"/v1/experiments/{experiment}/stop")
             with pytest.raises(OutOfAttempt) as told:
-                await asyncio.wait_for(waiting, 10)
+                await asyncio.wait_for(waiting, patience(10))
             assert (told.value.code, told.value.cause) == ("attempt_over", "stopped")
             late = await members[1].device.upload(members[1].task, await vector_of(members[1]))
             assert (late.status_code, late.json()["code"]) == (410, "attempt_over")

@@ -34,6 +34,7 @@ from coterie.server.clock import now_ms
 from coterie.server.settings import Settings
 from coterie.server.store import mailbox
 from coterie.server.store.tables import RoundRow
+from tests.patience import patience
 
 OLD_SDK = b'{"pending":[],"capabilities":{"trainers":["plan","external"]}}'
 
@@ -79,7 +80,7 @@ def test_a_clock_that_is_set_during_an_attempt_costs_nobody_his_place(
             real = time.time_ns
             monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3600 * 10**9)
             here.bell.ring()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 while (row := await attempt_of(operator)).deadline_at == before.deadline_at:
                     await asyncio.sleep(0.01)
             # As long as ever, by the clock that there is now.

@@ -23,6 +23,7 @@ from coterie.errors import ConfigurationError
 from coterie.server.rounds.workers import JobFailed, Workers
 from coterie.server.serve import bind, check_exposure
 from coterie.server.settings import Settings
+from tests.patience import patience
 
 PROGRAM = """
 import json, sys
@@ -63,7 +64,7 @@ def process(
     finally:
         if started.poll() is None:
             started.terminate()
-            started.wait(60)
+            started.wait(patience(60))
         started.stdout.close()
 
 
@@ -113,10 +114,10 @@ def test_start_serve_refuse_a_second_one_and_end_on_sigterm_with_a_stream_open(t
     with process({"folder": folder, "shutdown_s": 90.0}) as (first, (url, token)):
         assert (tmp_path / "state" / "admin.token").read_text().strip() == token
         with process({"folder": folder}) as (second, answer):
-            assert second.wait(60) == 3
+            assert second.wait(patience(60)) == 3
             assert answer["code"] == "folder_in_use" and str(first.pid) in answer["message"]
         headers = {"Authorization": f"Bearer {token}"}
-        with httpx.stream("GET", f"{url}/v1/events", headers=headers, timeout=60) as stream:
+        with httpx.stream("GET", f"{url}/v1/events", headers=headers, timeout=patience(60)) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("retry:")
             started = time.monotonic()
@@ -124,7 +125,7 @@ def test_start_serve_refuse_a_second_one_and_end_on_sigterm_with_a_stream_open(t
             with contextlib.suppress(httpx.TransportError):
                 for _ in lines:
                     continue
-        assert first.wait(60) == 0
+        assert first.wait(patience(60)) == 0
         assert time.monotonic() - started < 45, "the stream was waited for"
     with process({"folder": folder}) as (_, (_, again)):
         assert again is None  # the token is made once
@@ -136,12 +137,12 @@ def test_a_body_that_stalls_is_given_up_and_a_stream_is_not(tmp_path: Path) -> N
         host, port = authority.split(":")
         head = f"Host: {authority}\r\nAuthorization: Bearer {token}\r\n"
         started = time.monotonic()
-        with socket.create_connection((host, int(port)), timeout=60) as slow:
+        with socket.create_connection((host, int(port)), timeout=patience(60)) as slow:
             slow.sendall(f"POST /v1/tokens HTTP/1.1\r\n{head}Content-Length: 100\r\n\r\n{{".encode())
             answer = slow.recv(65_536).decode()
         assert answer.startswith("HTTP/1.1 408") and "body_stalled" in answer
         assert 0.4 < time.monotonic() - started < 30  # and not the minute that is the default
-        with socket.create_connection((host, int(port)), timeout=60) as stream:
+        with socket.create_connection((host, int(port)), timeout=patience(60)) as stream:
             stream.sendall(f"GET /v1/events HTTP/1.1\r\n{head}\r\n".encode())
             assert stream.recv(65_536).startswith(b"HTTP/1.1 200")
             time.sleep(1.0)  # twice the pause that a body may make
@@ -156,7 +157,7 @@ def test_a_disk_that_is_really_full_loses_nothing(tmp_path: Path) -> None:
     """
 
     async def work(url: str, token: str) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=patience(60)) as http:
             operator = Operator(http, token)
             (device,) = await fleet(operator, await operator.population(), 1)
             experiment = await operator.experiment(rounds=1, cohort=1)
@@ -181,16 +182,17 @@ def children(pid: int) -> list[int]:
 
 def test_the_worker_ends_with_a_coordinator_that_is_killed(tmp_path: Path) -> None:
     with process({"folder": str(tmp_path / "state")}) as (coordinator, _):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + patience(120)
         while not (workers := children(coordinator.pid)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert len(workers) == 1
         coordinator.kill()
-        coordinator.wait(60)
+        coordinator.wait(patience(60))
         while Path(f"/proc/{workers[0]}").exists() and time.monotonic() < deadline:
-            state = Path(f"/proc/{workers[0]}/stat").read_text().rsplit(")", 1)[1].split()[0]
-            if state == "Z":
-                break
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end between the two looks
+                state = Path(f"/proc/{workers[0]}/stat").read_text().rsplit(")", 1)[1].split()[0]
+                if state == "Z":
+                    break
             time.sleep(0.05)
         else:
             assert not Path(f"/proc/{workers[0]}").exists()

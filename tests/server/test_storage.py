@@ -319,3 +319,24 @@ async def assert_agree(operator: Operator, experiment: str) -> None:
         if entry["state"] == "collecting":
             assert (own.count("leased"), own.count("accepted")) == (entry["leased"], entry["accepted"])
             assert entry["failed"] == own.count("aborted") + own.count("refused") + own.count("expired")
+
+
+def test_nothing_of_a_coordinator_is_for_other_users_even_in_a_folder_that_was_there(settings: Settings) -> None:
+    async def work() -> None:
+        async with in_process(settings) as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            await operator.experiment(rounds=1, cohort=1)
+            task = await device.task(5)
+            assert (await device.upload(task, update(task))).is_success
+            await operator.finished(task.experiment)
+
+    settings.folder.chmod(0o755)
+    (settings.folder / "coterie.db").chmod(0o644)
+    before = os.umask(0o022)
+    try:
+        asyncio.run(work())
+    finally:
+        os.umask(before)
+    assert settings.folder.stat().st_mode & 0o777 == 0o700
+    assert (settings.folder / "coterie.db").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in settings.folder.iterdir() if path.stat().st_mode & 0o077] == []

@@ -12,6 +12,7 @@ from secure_kit import events_of
 from server_kit import Device, Opener, Operator, fleet, planted, update
 
 from coterie.privacy.ledger.events import Limit, Reserve, Spend
+from tests.patience import patience
 
 WRONG = (np.nan, np.inf)
 
@@ -79,7 +80,7 @@ def test_why_a_device_gave_up_is_published_only_where_rows_have_nothing_to_do_wi
     async def work() -> None:
         async with coordinator() as operator:
             devices = await fleet(operator, await operator.population(), 2)
-            experiment = await started(operator, private(), rounds=1, deadline_s=4.0)
+            experiment = await started(operator, private(), rounds=1, deadline_s=patience(4.0))
             held = [(device, await device.task()) for device in devices]
             for device, task in held:
                 said: dict[str, Any] = {"phase": phase, "code": "metric_invalid", "detail": "The loss is nan."}
