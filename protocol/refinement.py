@@ -4,6 +4,7 @@ A population declares its columns before anybody knows their statistics. Once th
 `coterie.aggregation.preparation`), a plan may read the same columns with them: numbers with another normalisation, text
 by a vocabulary instead of its bytes, text as the label's classes. Nothing else: no column that was not declared, no
 other range, no other name, no text longer than the bytes that were declared for it, and no row refused for its label.
+Rows may be dropped for it: what a device without any other row then does is told in `coterie.client_sdk.device.work`.
 So devices enrol once, and one ledger holds what all questions about their rows cost.
 """
 
@@ -46,8 +47,12 @@ def _departure_of(label: Label, declared: DataSchema, known: dict[tuple[str, ...
 
 
 def _fit(texts: Sequence[RawLabel] | None, declared: Feature) -> bool:
-    """Whether there are texts, and the declared bytes have room for each: they tell no longer ones from one another."""
-    return texts is not None and all(len(str(text).encode("utf-8", "replace")) <= declared.size for text in texts)
+    """Whether there are texts alone, and the declared bytes have room for each: they tell no longer ones from one
+    another. Numbers would refuse a column for one cell that is none.
+    """
+    return texts is not None and all(
+        isinstance(text, str) and len(text.encode("utf-8", "replace")) <= declared.size for text in texts
+    )
 
 
 def _sources(feature: Feature) -> tuple[str, ...]:

@@ -119,18 +119,22 @@ def _from_text(feature: FeatureFields, cells: _Cells) -> Array:
     return as_bytes(texts, feature.shape[0]) if feature.vocabulary is None else as_places(texts, feature.vocabulary)
 
 
-def with_classes(rows: Mapping[str, Array], label: LabelFields, source: str) -> dict[str, Array]:
-    """The rows whose label is one of the classes. rows: checked, with -1 for any other label."""
+def with_classes(rows: Mapping[str, Array], label: LabelFields) -> dict[str, Array]:
+    """The rows whose label is one of the classes; perhaps none. rows: checked, with -1 for any other label."""
     kept = rows[label.name] >= 0
-    if not kept.any():
+    return dict(rows) if kept.all() else {name: array[kept] for name, array in rows.items()}
+
+
+def check_left(rows: Mapping[str, Array], label: LabelFields, source: str) -> None:
+    """Raise DataError (``data_empty``) where no row is left, since none has one of the label's classes."""
+    if not len(rows[label.name]):
         shown = ", ".join(repr(raw) for raw in (label.classes or ())[:10])
         raise errors.DataError(
-            f"{source}: no row of {len(kept)} has one of the classes {shown} as its {label.name!r}.",
+            f"{source}: no row has one of the classes {shown} as its {label.name!r}.",
             hint="Check the column; rows of other classes are dropped, and none is left.",
             code="data_empty",
             column=label.name,
         )
-    return dict(rows) if kept.all() else {name: array[kept] for name, array in rows.items()}
 
 
 def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str) -> Array:

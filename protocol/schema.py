@@ -16,7 +16,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from coterie import errors
 from coterie.protocol.canonical import digest_of
-from coterie.protocol.rows import check_feature, check_label, check_lengths, with_classes
+from coterie.protocol.rows import check_feature, check_label, check_left, check_lengths, with_classes
 from coterie.protocol.schema_rules import DType, Encoding, Others, RawLabel, rules_of_feature, rules_of_label
 
 MOST_FEATURES = 1_000
@@ -195,6 +195,12 @@ class DataSchema:
         first is 1) of the first bad cell, how many more there are, what the schema expects and how to mend it; also
         for arrays that are missing, surplus, empty or of unequal length.
         """
+        rows = self.fitting(arrays, source)
+        check_left(rows, self.label, source)
+        return rows
+
+    def fitting(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, npt.NDArray[Any]]:
+        """As `check`, but there may be no row left of those that the label's classes choose."""
         given = self._assign(arrays, source)
         check_lengths({name: array for group in given.values() for name, array in group.items()}, source)
         result = {feature.name: check_feature(feature, given[feature.name], source) for feature in self.features}
@@ -202,7 +208,7 @@ class DataSchema:
             rows = len(result[self.features[0].name])
             return result | {self.label.name: np.full(rows, self.label.constant, self.label.dtype)}
         result[self.label.name] = check_label(self.label, given[self.label.name], source)
-        return with_classes(result, self.label, source) if self.label.others == "dropped" else result
+        return with_classes(result, self.label) if self.label.others == "dropped" else result
 
     def _assign(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Feature or label name → the arrays that it is made of."""

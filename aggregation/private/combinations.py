@@ -353,6 +353,11 @@ EXAMPLE: tuple[Clash, ...] = (
         "it sums over a device's rows before it trains, without noise",
         "choose FedAvg, FedProx, SCAFFOLD or another method without a probe",
     ),
+    Clash(
+        lambda e: f"holdout={e.holdout:g}" if e.holdout and e.schema.label.others == "dropped" else None,
+        "which rows are held out goes by their places, and one row that the label's classes drop moves all behind it",
+        "set holdout=0",
+    ),
 )
 """With `ExampleLevel`. Models whose rows see each other (BatchNorm) are refused when the plan is compiled."""
 

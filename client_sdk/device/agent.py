@@ -185,7 +185,7 @@ class Agent:
             task = answer.task
         try:
             await runner.check_lineage(task)
-            key = "" if in_flight is None else runner.key(in_flight.number)
+            key = "" if in_flight is None else in_flight.release
             prepared = await prepare(task, membership, self.settings.policy, self._blobs, runner.ledger, key=key)
             client_state = runner.client_state(task)
             trainer = runner.chosen_trainer()

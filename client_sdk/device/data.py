@@ -20,6 +20,7 @@ from coterie.client_sdk.device.pipeline import Pipeline, rows_of
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
 from coterie.errors import DataError
+from coterie.protocol.rows import check_left
 from coterie.protocol.schema import DataSchema
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -44,19 +45,43 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
 
     Raises DataError.
     """
+    rows = load_fitting(source, schema)
+    check_left(rows, schema.label, _shown(source))
+    return rows
+
+
+def load_fitting(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]:
+    """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
     if isinstance(source, Mapping):
-        return schema.check(cast(Arrays, source), "the arrays given")
+        return schema.fitting(cast(Arrays, source), _shown(source))
     if isinstance(source, Pipeline):
-        return schema.check(rows_of(source, schema), "the pipeline given")
+        return schema.fitting(rows_of(source, schema), _shown(source))
     if callable(source):
-        return schema.check(_called(source, schema), _named(source))
+        return schema.fitting(_called(source, schema), _shown(source))
     if isinstance(source, str) and _is_entry_point(source):
-        return schema.check(_called(_imported(source), schema), source)
+        return schema.fitting(_called(_imported(source), schema), _shown(source))
     path = Path(source)
     if path.is_dir():
         return _folder(path, schema)
-    return schema.check(_file(path, schema), path.name)
+    return schema.fitting(_file(path, schema), path.name)
+
+
+def no_rows(schema: DataSchema) -> dict[str, NDArray[Any]]:
+    """The arrays of a schema without a single row."""
+    empty: dict[str, NDArray[Any]] = {each.name: np.empty((0, *each.shape), each.dtype) for each in schema.features}
+    return empty | {schema.label.name: np.empty(0, schema.label.dtype)}
+
+
+def _shown(source: object) -> str:
+    """What messages call the source."""
+    if isinstance(source, Mapping):
+        return "the arrays given"
+    if isinstance(source, Pipeline):
+        return "the pipeline given"
+    if callable(source):
+        return _named(cast(Callable[..., Arrays], source))
+    return str(source) if _is_entry_point(str(source)) else Path(str(source)).name
 
 
 def check_source(source: object, what: str) -> None:
@@ -123,7 +148,7 @@ def _named(function: Callable[..., Arrays]) -> str:
 def _folder(path: Path, schema: DataSchema) -> dict[str, NDArray[Any]]:
     names = schema.given
     if all((path / f"{name}.npy").is_file() for name in names):
-        return schema.check({name: _npy(path / f"{name}.npy") for name in names}, str(path))
+        return schema.fitting({name: _npy(path / f"{name}.npy") for name in names}, str(path))
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
     if not files:
         raise DataError(
@@ -131,7 +156,7 @@ def _folder(path: Path, schema: DataSchema) -> dict[str, NDArray[Any]]:
             code="data_missing",
         )
     # Each file is checked on its own, so that an error names the file and its row.
-    parts = [schema.check(_file(file, schema), file.name) for file in files]
+    parts = [schema.fitting(_file(file, schema), file.name) for file in files]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie import __version__
-from coterie.client_sdk.device.data import DataSource, load_data
+from coterie.client_sdk.device.data import DataSource, load_data, load_fitting
 from coterie.client_sdk.device.endorsement import kept
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.policy import DevicePolicy
@@ -68,13 +68,14 @@ class Membership:
         return len(next(iter(self.rows.values())))
 
     def read(self, schema: DataSchema) -> Mapping[str, NDArray[Any]]:
-        """The rows as a plan's schema reads them, which is the population's or a finer one. The last finer reading is
-        kept in memory, so that the rounds of an experiment read the source once. Raises DataError.
+        """The rows as a plan's schema reads them, which is the population's or a finer one; of that there may be none.
+        The last finer reading is kept in memory, so that the rounds of an experiment read the source once. Raises
+        DataError.
         """
         if schema.digest == self.schema.digest:
             return self.rows
         if schema.digest not in self.finer:
-            read = load_data(self.source, schema)
+            read = load_fitting(self.source, schema)
             self.finer.clear()
             self.finer[schema.digest] = read
         return self.finer[schema.digest]
@@ -93,9 +94,9 @@ async def join(
 ) -> Membership:
     """Join, or take up the membership that the store holds.
 
-    The first time a token is needed, and the data is checked before the coordinator hears of this device. Later a token
-    makes the device pin the population's signers anew; one that has run out changes nothing. The coordinator's key is
-    pinned for good.
+    The first time a token is needed, and the data is checked before the coordinator hears of this device. The
+    coordinator's key is pinned for good, and so are the population's signers, as soon as it names any: later the
+    coordinator's word adds nobody. A later token tells where the coordinator is; one that has run out changes nothing.
     Raises ConfigurationError, DataError naming file, column and row, RemoteError.
     """
     endorsement = kept(store, endorsement)
@@ -112,7 +113,7 @@ async def join(
                 hint="Give this membership a folder of its own.",
                 code="other_membership",
             )
-        stored = replace(stored, signers=info.signers, url=link.url)
+        stored = replace(stored, signers=stored.signers or info.signers, url=link.url)
         store.join(stored)
     schema = DataSchema.from_json(parse_json(stored.schema.encode()))
     return replace(_membership(stored, schema, load_data(data, schema), data, None), endorsement=endorsement)

@@ -1,5 +1,6 @@
 """What a device lets itself be asked to do. Every rule holds before anything is downloaded, run or sent for it."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -150,8 +151,9 @@ class DevicePolicy:
         allowed = pinned if self.signers is None else self.signers
         if task.plan.signer not in allowed:
             raise PolicyRefused(
-                f"The task's plan is signed by key {task.plan.signer[:16]}…, which this device does not trust.",
-                hint="Join again after the population's operator has added the researcher's key."
+                f"The task's plan is signed by key {task.plan.signer}, which this device does not trust.",
+                hint="It was not among the population's signers when this device joined. To trust its owner, write "
+                f"into the device's policy: signers = {json.dumps(sorted({*pinned, task.plan.signer}))}"
                 if self.signers is None
                 else f"Add the key to {self.where('signers')}, if its owner is to be trusted.",
                 code="signer_refused",
@@ -239,7 +241,7 @@ class DevicePolicy:
             )
         if self.max_epsilon is not None:
             self._check_strength(promise, self.max_epsilon)
-        check_promise(task, promise)
+        check_promise(task, promise, endorsed=self.min_endorsed)
 
     def _check_strength(self, promise: PrivacyTerms, max_epsilon: float) -> None:
         bounds = (

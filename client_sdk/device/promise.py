@@ -26,7 +26,7 @@ _NOISED_VECTOR = ((COUNTS, "exact"), (DELTA, "noised"))
 """All that leaves a device whose noise hides in a cohort's: names and encodings of the masked vector's sections."""
 
 
-def check_promise(task: Task, promise: PrivacyTerms) -> None:
+def check_promise(task: Task, promise: PrivacyTerms, *, endorsed: int | None = None) -> None:
     """Hold a task to its promise, as far as its own terms tell; what its plan tells comes with `events_of`.
 
     - Nothing noises what an evaluation measures, so no promise covers one.
@@ -36,6 +36,8 @@ def check_promise(task: Task, promise: PrivacyTerms) -> None:
       counts on the shares of at most the fewest clients that a sum may have, less those that may side with the
       coordinator, and on the mode in which no coordinator can split the cohort. One round costs no more than all may.
 
+    endorsed: the fewest clients of a sum of whom somebody else than the coordinator says that they are real, where the
+    policy asks for that: the coordinator may know the shares of all others.
     Raises errors.PolicyRefused (``privacy_unkept``).
     """
     if task.kind != "train":
@@ -45,7 +47,7 @@ def check_promise(task: Task, promise: PrivacyTerms) -> None:
     if promise.trusts == "device" and promise.unit == "user":
         _check_own(_local_terms(task), promise)
     if promise.trusts == "cohort":
-        _check_shared(_secure_terms(task), promise)
+        _check_shared(_secure_terms(task), promise, endorsed)
 
 
 def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[Event, ...]:
@@ -75,7 +77,7 @@ def _check_own(local: LocalTerms, promise: PrivacyTerms) -> None:
     _of_upload(local)
 
 
-def _check_shared(terms: SecureTerms, promise: PrivacyTerms) -> None:
+def _check_shared(terms: SecureTerms, promise: PrivacyTerms, endorsed: int | None) -> None:
     if terms.mode != "consistent":
         raise _unkept(
             f"rests on a cohort that a coordinator cannot split, and the task is in the mode {terms.mode!r}, in which "
@@ -89,10 +91,12 @@ def _check_shared(terms: SecureTerms, promise: PrivacyTerms) -> None:
             f"the task lets them send: {named}" + ("" if terms.noise else ", without noise")
         )
     corrupt = share_of(terms.corrupt, terms.max_clients)
-    if terms.noise.contributors > max(terms.min_clients - corrupt, 1):
+    real = terms.min_clients if endorsed is None else min(terms.min_clients, endorsed)
+    if terms.noise.contributors > max(real - corrupt, 1):
+        known = "" if endorsed is None else " endorsed ones"
         raise _unkept(
-            f"counts on the noise of {terms.noise.contributors} clients, and a sum may be of {terms.min_clients}, of "
-            f"whom {corrupt} may tell theirs"
+            f"counts on the noise of {terms.noise.contributors} clients, and a sum may be of {real}{known}, of whom "
+            f"{corrupt} may tell theirs"
         )
     cost = spent([_of_a_sum(terms)], promise.delta, accountant="rdp").epsilon
     if cost > promise.epsilon:
@@ -116,6 +120,8 @@ def _of_rows(manifest: Manifest) -> tuple[Event, ...]:
     draws, private = manifest.training.draws(), manifest.training.private
     if draws is None or private is None:
         raise _unkept("is about single rows, and the plan's steps neither clip nor noise them")
+    if manifest.training.holdout and manifest.schema.label.others == "dropped":
+        raise _unkept("is about single rows, and one that the label's classes drop moves others in or out of training")
     fails = (Approximate(0.0, draws.failure),) if draws.failure else ()
     return (SampledGaussian(private.noise_multiplier, draws.rate, draws.steps), *fails)
 

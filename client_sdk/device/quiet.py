@@ -43,20 +43,23 @@ def speakable(task: Task, phase: str, error: CoterieError) -> bool:
     return not isinstance(error, DataError) and not (promised(task) and phase in WITH_ROWS)
 
 
-def train_quietly(trainer: Trainer, work: LocalWork, task: Task) -> Quiet:
+def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: CoterieError | None = None) -> Quiet:
     """Train for a task under a promise. Numbers that cannot be used are zeros from here on; so is a training in which
-    the trainer fails, where noise will hide the one as the other.
+    the trainer fails, where noise will hide the one as the other. unread: why there is no row to train on, if so.
 
     Example-level noise is in the training itself, which therefore cannot be replaced when it fails. Raises what the
     trainer raises of a plan, and Stopped.
     """
     specs, before = work.plan.manifest.sections, work.client_state
+    in_training = task.privacy is not None and task.privacy.unit == "example"
+    if unread is not None and not in_training:
+        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread)
     try:
         result = trainer.train(work)
     except (Stopped, *_OF_PLANS):
         raise
     except Exception as error:  # a trainer of the owner's may raise anything
-        if task.privacy is not None and task.privacy.unit == "example":
+        if in_training:
             raise
         return Quiet(put_in=zeros(specs, before), metrics={}, unusable=_named(error))
     made = contribution(specs, result.sections, before=before, after=result.client_state)
@@ -66,7 +69,7 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task) -> Quiet:
         if error.reason not in NOT_FINITE:
             raise
         metrics = {}
-    return Quiet(put_in=made, metrics=metrics, unusable=None if made.usable else _not_usable())
+    return Quiet(put_in=made, metrics=metrics, unusable=unread if made.usable else _not_usable())
 
 
 def _named(error: Exception) -> CoterieError:

@@ -83,6 +83,7 @@ class Runner:
             asked=self.settings.policy.endorsed,
             endorsement=self.membership.endorsement,
             rng=self.settings.rng,
+            before_masked=self._mark_sent,
         )
 
     async def perform(self, in_flight: InFlight, *, resumed: bool) -> bool:
@@ -93,16 +94,15 @@ class Runner:
             check_assignment(task, self.membership, self.settings.policy)
             update: bytes | None = None
             if in_flight.state == "leased":
-                finished = await self._produce(task, self.key(in_flight.number), phase)
+                finished = await self._produce(task, in_flight.release, phase)
                 self._keep(task, finished)
                 update = finished.update
-            elif task.privacy is not None:
-                self._check_written_down(in_flight.number)
             phase[0] = _SENDING
             if task.secure is not None:
                 await self._aggregate_securely(task)
             else:
                 update = self._stored_update(in_flight) if update is None else update
+                await self._mark_sent(task)
                 await self._upload(task, update, resume=resumed)
         except RemoteError as error:
             if is_transient(error):
@@ -229,18 +229,13 @@ class Runner:
         )
         self.faults.reach("stored")
 
-    def key(self, number: int) -> str:
-        """Of a task in the record of what this device has released."""
-        return f"{self.store.key.public}/{number}"
-
-    def _check_written_down(self, number: int) -> None:
-        """Raise PolicyRefused (``privacy_unrecorded``) for a finished task whose cost is no longer on record."""
-        if not self.ledger.holds(self.key(number)):
-            raise PolicyRefused(
-                "This device's record of what it has released lacks the finished task, so it is not sent.",
-                hint=f"Was {self.ledger.path} removed or replaced? The device goes on with its next task.",
-                code="privacy_unrecorded",
-            )
+    async def _mark_sent(self, task: Task) -> None:
+        """Before the first byte of an update leaves: mark what it releases as sent, in the record. Raises PolicyRefused
+        (``privacy_unrecorded``) for a finished task whose cost is no longer on record.
+        """
+        in_flight = self.store.in_flight()
+        if task.privacy is not None and in_flight is not None:
+            await asyncio.to_thread(self.ledger.send, in_flight.release)
 
     def _stored_update(self, in_flight: InFlight) -> bytes:
         """The bytes that were stored for the task; no others are ever sent for it."""
@@ -309,9 +304,8 @@ class Runner:
         else:
             unsent = self.store.in_flight()
             self.store.fail(task.id, f"{error.reason}: {error.message}")
-            # Of an update that was stored to be sent in clear a part may have left.
-            if task.privacy is not None and unsent is not None and unsent.state != "stored":
-                self.ledger.refund(self.key(unsent.number))
+            if task.privacy is not None and unsent is not None:
+                self.ledger.refund(unsent.release)
         self.summary.failed += 1
         self.emit("refused", task=task.id, code=error.reason, message=error.message, hint=error.hint)
         if not tell:

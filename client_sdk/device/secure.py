@@ -88,10 +88,14 @@ class Ended:
     cause: str = ""
 
 
+async def _nothing(task: Task) -> None: ...
+
+
 @dataclass(kw_only=True)
 class SecureCourier:
     """Carries the attempts of one device. floor: the fewest clients that it agrees to be one of. asked: how many of
-    them must be endorsed, and by whom. endorsement: of this device.
+    them must be endorsed, and by whom. endorsement: of this device. before_masked: awaited before a masked vector is
+    sent.
     """
 
     device: str
@@ -105,6 +109,7 @@ class SecureCourier:
     asked: Asked = NOTHING
     endorsement: Endorsement | None = None
     rng: random.Random = field(default_factory=random.SystemRandom)
+    before_masked: Callable[[Task], Awaitable[None]] = _nothing
 
     def begin(self, task: Task, vector: RingVector, client_state: Tensors, *, weight: int, steps: int) -> None:
         """Make the task's vector and the first state of its attempt durable; nothing is sent yet."""
@@ -205,6 +210,7 @@ class SecureCourier:
     async def _upload(self, task: Task, *, resume: bool) -> None:
         begun = time.monotonic()
         masked = self._masked(task)
+        await self.before_masked(task)
         receipt = await self._patiently(
             task,
             lambda: upload(self.requests, task.id, masked, resume=resume, piece=self.piece, reached=self.faults.reach),

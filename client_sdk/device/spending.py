@@ -9,8 +9,9 @@ the transaction that writes its row, before anything of it is stored to be sent:
   than ``max_epsilon`` at ``max_delta``.
 
 A device that is killed in between has the row and sends what it has, or has paid for nothing; never the other way
-round. A row goes again only where it is certain that nothing left. Several clients on one machine may share one file
-(``ledger`` in their policies): whoever writes first counts first.
+round. Before the first byte leaves, the row is marked as sent. A row without the mark goes again where its task comes
+to nothing; one with it stays, and a task that a folder from a backup would do again under it is refused. Several
+clients on one machine may share one file (``ledger`` in their policies): whoever writes first counts first.
 """
 
 import json
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.client_sdk.device.database import add_column
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import HINT, events_of
 from coterie.errors import ConfigurationError, InputError, PolicyRefused
@@ -37,16 +39,17 @@ from coterie.protocol.files import storage_error
 from coterie.protocol.private_files import make_private_database
 
 FILE: Final = "ledger.db"
-RENYI_EXCESS: Final = 1.5
+RENYI_EXCESS: Final = 1.2
 """Rényi's bound may be this much above the price by loss distributions, at which a coordinator makes its promise and
-which devices need not be able to compute; it is a fifth above it in common cases. The owner's limit knows no excess.
+which devices need not be able to compute; it is a tenth above it in common cases. So a device without dp-accounting
+lets a promise be passed by a fifth at most. The owner's limit knows no excess.
 """
 _ROUNDING: Final = 1 + 1e-6
 _WAIT_S: Final = 60.0
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS releases (key TEXT PRIMARY KEY, task TEXT NOT NULL, coordinator TEXT NOT NULL,"
     " population TEXT NOT NULL, experiment TEXT NOT NULL, once INTEGER NOT NULL, events TEXT NOT NULL,"
-    " at REAL NOT NULL)"
+    " at REAL NOT NULL, sent INTEGER NOT NULL DEFAULT 0)"
 )
 
 
@@ -119,15 +122,22 @@ class PrivacyLedger:
                 _hold(database, release, policy)
 
     def charge(self, release: Release, policy: DevicePolicy) -> None:
-        """Write a release down, durably, unless it would pass a limit; once, however often.
+        """Write a release down, durably, unless it would pass a limit; once, however often, until it is sent.
 
-        Raises as `check` does.
+        Raises as `check` does, and PolicyRefused (``privacy_recorded``) for one that was sent before.
         """
         with self._transaction() as database:
+            sent = database.execute("SELECT sent FROM releases WHERE key = ?", (release.key,)).fetchone()
+            if sent is not None and sent[0]:
+                raise PolicyRefused(
+                    "By this device's record the task's update was sent before, so it is not made and sent again.",
+                    hint="The client's folder was set back to an earlier state. The device goes on with its next task.",
+                    code="privacy_recorded",
+                )
             _hold(database, release, policy)
             events = canonical_json([event.to_json() for event in release.events]).decode()
             database.execute(
-                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
                 (
                     release.key,
                     release.task,
@@ -141,17 +151,22 @@ class PrivacyLedger:
             )
 
     def refund(self, key: str) -> None:
-        """Strike a release of which nothing has left this device."""
+        """Strike a release that is not marked as sent."""
         if self.path.exists():
             with self._transaction() as database:
-                database.execute("DELETE FROM releases WHERE key = ?", (key,))
+                database.execute("DELETE FROM releases WHERE key = ? AND NOT sent", (key,))
 
-    def holds(self, key: str) -> bool:
-        """Whether a release is written down."""
-        if not self.path.exists():
-            return False
-        with self._transaction() as database:
-            return database.execute("SELECT 1 FROM releases WHERE key = ?", (key,)).fetchone() is not None
+    def send(self, key: str) -> None:
+        """Mark a release as sent, durably. Raises PolicyRefused (``privacy_unrecorded``) where none is written down."""
+        if self.path.exists():
+            with self._transaction() as database:
+                if database.execute("UPDATE releases SET sent = 1 WHERE key = ?", (key,)).rowcount:
+                    return
+        raise PolicyRefused(
+            "This device's record of what it has released lacks the finished task, so it is not sent.",
+            hint=f"Was {self.path} removed or replaced? The device goes on with its next task.",
+            code="privacy_unrecorded",
+        )
 
     def total(self, delta: float, *, experiment: str | None = None) -> Total:
         """What all releases, or those of one experiment, come to at a delta."""
@@ -169,6 +184,7 @@ class PrivacyLedger:
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute("BEGIN IMMEDIATE")
                 database.execute(_SCHEMA)
+                add_column(database, "releases", "sent", "INTEGER NOT NULL DEFAULT 1")
                 yield database
                 database.execute("COMMIT")
         except sqlite3.OperationalError as error:

@@ -29,6 +29,7 @@ was.
 """
 
 import json
+import secrets
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ from numpy.typing import NDArray
 
 from coterie.client_sdk.device.attempts import SCHEMA as ATTEMPTS
 from coterie.client_sdk.device.attempts import AttemptRecord, Attempts
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import Database, add_column
 from coterie.client_sdk.device.lineage import SCHEMA as LINEAGES
 from coterie.client_sdk.device.lineage import Lineages
 from coterie.client_sdk.device.verdicts import SCHEMA as VERDICTS
@@ -72,7 +73,7 @@ CREATE TABLE IF NOT EXISTS tasks (
     id TEXT PRIMARY KEY, experiment TEXT NOT NULL, round INTEGER NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL,
     message TEXT NOT NULL, weight INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0, sha256 TEXT NOT NULL
     DEFAULT '', size INTEGER NOT NULL DEFAULT 0, has_state INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '',
-    at REAL NOT NULL);
+    at REAL NOT NULL, release TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS client_states (experiment TEXT PRIMARY KEY, task TEXT NOT NULL, round INTEGER NOT NULL);
 """
 
@@ -126,12 +127,13 @@ class HistoryEntry:
 class InFlight:
     """A task that is not over for this device.
 
-    number: of this device's own count of tasks, never given twice. message: the signed task as JSON text. sha256 and
-    size are of the finished update once ``state`` is stored.
+    release: under which the device's record of what it has released knows the task; drawn by chance, so that no task
+    has that of another, not even in a folder that was set back to an earlier state. message: the signed task as JSON
+    text. sha256 and size are of the finished update once ``state`` is stored.
     """
 
     task: str
-    number: int
+    release: str
     state: str
     message: str
     sha256: str
@@ -153,6 +155,8 @@ class Store:
         for path in (folder, self.updates, self.states, self.cache):
             make_private_folder(path)
         self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
+        with self._database.transaction() as database:
+            add_column(database, "tasks", "release", "TEXT NOT NULL DEFAULT ''")
         self.attempts = Attempts(self._database)
         self.verdicts = Verdicts(self._database)
         self.lineages = Lineages(self._database)
@@ -184,9 +188,9 @@ class Store:
         """Record a task that was just assigned; a task known already keeps its state."""
         with self._database.transaction() as database:
             database.execute(
-                "INSERT OR IGNORE INTO tasks (id, experiment, round, kind, state, message, at)"
-                " VALUES (?, ?, ?, ?, 'leased', ?, ?)",
-                (task, experiment, round, kind, message, time.time()),
+                "INSERT OR IGNORE INTO tasks (id, experiment, round, kind, state, message, at, release)"
+                " VALUES (?, ?, ?, ?, 'leased', ?, ?, ?)",
+                (task, experiment, round, kind, message, time.time(), secrets.token_hex(16)),
             )
 
     def state_of(self, task: str) -> str | None:
@@ -197,16 +201,11 @@ class Store:
     def in_flight(self) -> InFlight | None:
         """The oldest task that is not over, which is what a device that was killed resumes."""
         row = self._database.execute(
-            "SELECT id, state, message, sha256, size, weight, rowid FROM tasks"
+            "SELECT id, state, message, sha256, size, weight, release FROM tasks"
             " WHERE state IN ('leased', 'stored', 'attempt') ORDER BY rowid LIMIT 1"
         ).fetchone()
-        return (
-            None
-            if row is None
-            else InFlight(
-                task=row[0], number=row[6], state=row[1], message=row[2], sha256=row[3], size=row[4], weight=row[5]
-            )
-        )
+        names = ("task", "state", "message", "sha256", "size", "weight", "release")
+        return None if row is None else InFlight(**dict(zip(names, row, strict=True)))
 
     def write_update(self, task: str, update: bytes, client_state: Mapping[str, NDArray[np.float32]]) -> None:
         """Make the bytes of a finished task durable. They count only after `stored`."""

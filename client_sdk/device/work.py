@@ -17,6 +17,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.contribution import STEPS, WEIGHT, zeros
 from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.blobs import BlobCache
+from coterie.client_sdk.device.data import no_rows
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
@@ -24,7 +25,7 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.quiet import promised, train_quietly
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
-from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
+from coterie.errors import CoterieError, DataError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import Binding, describe
 from coterie.privacy.secagg.encoding import encode as encode_in_ring
@@ -33,6 +34,7 @@ from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.refinement import departure
+from coterie.protocol.rows import check_left
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, decode_tensors
@@ -160,12 +162,22 @@ def work(
     """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes,
     but for secure aggregation and local noise, which draw afresh.
 
-    Under a promise of privacy, what was trained and cannot be used counts as zeros, and is sent like anything else.
-    Raises what the trainer raises; DataError for rows that cannot be read as the plan's schema says; PolicyRefused
-    (``no_held_out_rows``) for an evaluation without rows or without metrics.
+    Under a promise of privacy, what was trained and cannot be used counts as zeros, and is sent like anything else; so
+    is the part of a device that has no row as the plan's schema reads them.
+    Raises what the trainer raises; without a promise DataError for rows that cannot be read as the plan's schema says;
+    PolicyRefused (``no_held_out_rows``) for an evaluation without rows or without metrics.
     """
     task, plan = prepared.task, prepared.plan
-    training_rows, held_out = split(membership.read(plan.manifest.schema), plan.manifest.training.holdout)
+    unread: CoterieError | None = None
+    try:
+        read = membership.read(plan.manifest.schema)
+        check_left(read, plan.manifest.schema.label, "The rows of this device")
+    except DataError as error:
+        if task.kind != "train" or not promised(task):
+            raise
+        # A device that was silent for want of such rows would tell that it has none, exactly and for nothing.
+        unread, read = error, no_rows(plan.manifest.schema)
+    training_rows, held_out = split(read, plan.manifest.training.holdout)
     local = LocalTask(
         experiment=task.experiment,
         round=task.round,
@@ -186,7 +198,7 @@ def work(
     unusable: CoterieError | None = None
     begun = time.monotonic()
     if task.kind == "train" and promised(task):
-        quiet = train_quietly(trainer, given, task)
+        quiet = train_quietly(trainer, given, task, unread=unread)
         sections, weight, steps, kept = quiet.put_in.sections, WEIGHT, STEPS, quiet.put_in.state
         means, unusable = quiet.metrics, quiet.unusable
         if task.local is not None:

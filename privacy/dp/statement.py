@@ -121,7 +121,7 @@ _FOLLOWS = (
 _ENROLS = (
     "that the other devices of a cohort are really there: the coordinator enrols them, and one that fills a cohort "
     "with its own sees one device's update with that device's share of the noise alone, but where devices ask for "
-    "endorsed ones (min_endorsed in their policies)"
+    "as many endorsed ones as the noise counts on (min_endorsed in their policies)"
 )
 _HOW: Mapping[str, str] = MappingProxyType(
     {

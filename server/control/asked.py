@@ -17,6 +17,7 @@ from coterie.privacy.dp.privacy import ExampleLevel, Privacy, UserLevel, from_js
 from coterie.privacy.dp.rounds import multiplier
 from coterie.protocol.control import BlobRef, ExperimentCreate
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema
 
 _BELOW = 1 - 1e-9
 """For multipliers that two machines have calibrated."""
@@ -40,6 +41,7 @@ class Asked:
     epochs: int
     max_steps: int | None
     holdout: float
+    schema: DataSchema
     optimizer: None = None
     initial: None = None
     secure_aggregation: bool = True
@@ -63,6 +65,7 @@ def check_combination(request: ExperimentCreate, manifest: Manifest) -> None:
         epochs=manifest.training.epochs,
         max_steps=manifest.training.max_steps,
         holdout=manifest.training.holdout,
+        schema=manifest.schema,
     )
     check_policy(asked.privacy, rounds=request.rounds.rounds, rest_rounds=request.rounds.rest_rounds)
     experiment = cast(Any, asked)

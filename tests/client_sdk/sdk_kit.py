@@ -239,5 +239,6 @@ def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Ge
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This process's environment without coterie's own variables, and with ``more``."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("COTERIE_")} | more
+    """This process's environment without coterie's own variables but those of its tests, and with ``more``."""
+    own = {name for name in os.environ if name.startswith("COTERIE_") and not name.startswith("COTERIE_TESTS_")}
+    return {name: value for name, value in os.environ.items() if name not in own} | more

@@ -2,6 +2,7 @@
 the device's policy does not allow, over kills, experiments and populations.
 """
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -205,3 +206,51 @@ def test_an_attempt_that_fails_before_anything_leaves_costs_nothing(tmp_path: Pa
     assert [refusals(events) for events in told] == [["secagg_weakened"]] * 3
     for number in range(3):
         assert PrivacyLedger(tmp_path / f"device-{number}" / "state" / "ledger.db").total(1e-5).releases == 0
+
+
+def test_a_folder_from_a_backup_releases_nothing_that_its_record_forgets(tmp_path: Path) -> None:
+    """The record lies beside the folder and is not set back. What the folder does again is counted again, and a task
+    that it refuses strikes nobody else's row.
+    """
+    shared = tmp_path / "shared.db"
+    policy = f'max_epsilon = 2.0\ntrusts = ["device"]\nledger = "{shared}"\n'
+    fresh = promising(1.0, experiment=lambda task: ids.new_id(ids.EXPERIMENT))
+    state, backup, ledger = tmp_path / "device-0" / "state", tmp_path / "backup", PrivacyLedger(shared)
+    with lying_coordinator(tmp_path, task=fresh) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
+        assert left(taken(lying, token, tmp_path, policy, 1)) == ["uploaded"]
+        shutil.copytree(state, backup)
+        assert left(taken(lying, token, tmp_path, policy, 1)) == ["uploaded"]
+        shutil.rmtree(state)
+        shutil.copytree(backup, state)
+        lying.liar.task = lambda task: changed(fresh(task), kind="evaluate", local=None)
+        assert refusals(taken(lying, token, tmp_path, policy, 1)) == ["privacy_unkept"]
+        assert ledger.total(1e-5).releases == 2
+        lying.liar.task = fresh
+        told = taken(lying, token, tmp_path, policy, 20)
+    sent = 2 + left(told).count("uploaded")
+    assert refusals(told) == ["privacy_spent"]
+    assert ledger.total(1e-5).releases == sent
+
+
+def test_a_task_that_was_sent_is_not_done_again_by_a_folder_from_a_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup holds the task as it was when it was given: its update would be made, with other noise, a second
+    time.
+    """
+    shared = tmp_path / "shared.db"
+    policy = f'max_epsilon = 9.0\ntrusts = ["device"]\nledger = "{shared}"\n'
+    state, backup = tmp_path / "device-0" / "state", tmp_path / "backup"
+    with lying_coordinator(tmp_path) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
+        with monkeypatch.context() as patched:
+            patched.setattr("liar.clean_environment", lambda: clean_environment(**{VARIABLE: "downloaded:1"}))
+            assert not left(taken(lying, token, tmp_path, policy, 1))
+        shutil.copytree(state, backup)
+        assert left(taken(lying, token, tmp_path, policy, 1)) == ["uploaded"]
+        shutil.rmtree(state)
+        shutil.copytree(backup, state)
+        told = taken(lying, token, tmp_path, policy, 1)
+    assert (left(told), refusals(told)) == ([], ["privacy_recorded"])
+    assert PrivacyLedger(shared).total(1e-5).releases == 1

@@ -12,6 +12,7 @@ from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import experiment, kinds
 
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.control import PolicyChange
 from coterie.protocol.endorsements import Endorsement
@@ -109,6 +110,26 @@ def test_survivors_must_be_endorsed_too(tmp_path: Path) -> None:
             told = [device.events() for device in running[1:]]
     assert [refusals(events) for events in told] == [["secagg_identities"]] * 3
     assert not any("reveal" in str(event.get("message")) for events in told for event in events)
+
+
+def test_shared_noise_counts_on_no_more_clients_than_are_endorsed(tmp_path: Path) -> None:
+    """Of ten clients seven are the coordinator's, who know their shares of the noise."""
+    noise = UserLevel(clip=0.5, delta=1e-6, noise_multiplier=4.0, mechanism="discrete_gaussian")
+    rounds = RoundPolicy(rounds=1, cohort=10, min_updates=9, weight_cap=1, evaluate_every=0)
+    secure = SecureAggregation(mode="consistent", norm=0.5, corrupt=0.1, dropout=0.1)
+    asked = experiment("own", rounds=rounds, privacy=noise, secure_aggregation=secure)
+    policy = POLICY + 'max_epsilon = 1.2\nmax_delta = 1e-6\ntrusts = ["device", "cohort"]\n'
+    with lying_coordinator(tmp_path) as lying:
+        _, token = lying.submit(asked)
+        endorsed(tmp_path, 0)
+        with devices(lying, token, tmp_path, policy=policy) as (device,):
+            told = device.events()
+        policy = policy.replace("min_endorsed = 3", "min_endorsed = 10")
+        with devices(lying, token, tmp_path, policy=policy) as (again,):
+            taken = kinds(again.events(6))
+    assert refusals(told) == ["privacy_unkept"]
+    assert "3 endorsed ones" in next(event["message"] for event in told if event["event"] == "refused")
+    assert "trained" in taken
 
 
 def test_a_task_without_masks_or_in_semi_honest_is_refused_by_who_asks_for_endorsed_ones(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def killed_and_back(coordinator: Coordinator, token: str, folder: Path, points: 
     """Devices of which each is killed at its point and started again; point → how its lives ended and its history."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT), coordinator.url, token, *(f"{folder / point}={point}" for point in points)],
-        env=clean_environment(PYTHONPATH=str(SCRIPT.parent)),
+        env=clean_environment(PYTHONPATH=os.pathsep.join((str(SCRIPT.parent), str(SCRIPT.parents[2])))),
         capture_output=True,
         text=True,
         timeout=patience(240),

@@ -169,8 +169,28 @@ def test_a_refund_strikes_one_release_and_no_other(ledger: PrivacyLedger) -> Non
         ledger.charge(release(key, UPLOAD, epsilon=9.0), ANY)
     ledger.refund("1")
     ledger.refund("none")
-    assert (ledger.holds("1"), ledger.holds("2")) == (False, True)
+    with pytest.raises(PolicyRefused, match="lacks the finished task"):
+        ledger.send("1")
+    ledger.send("2")
     assert ledger.total(1e-5).epsilon == pytest.approx(epsilon_of([UPLOAD], 1e-5))
+
+
+def test_what_was_sent_is_neither_struck_nor_released_again(ledger: PrivacyLedger) -> None:
+    made = release("1", UPLOAD, epsilon=9.0)
+    assert (code_of(ledger, made), code_of(ledger, made)) == (None, None)
+    ledger.send("1")
+    ledger.refund("1")
+    assert code_of(ledger, made) == "privacy_recorded"
+    assert ledger.total(1e-5).releases == 1
+
+
+def test_a_record_of_an_earlier_version_counts_as_sent(ledger: PrivacyLedger) -> None:
+    ledger.charge(release("1", UPLOAD, epsilon=9.0), ANY)
+    with sqlite3.connect(ledger.path) as database:
+        database.execute("ALTER TABLE releases DROP COLUMN sent")
+    ledger.refund("1")
+    assert ledger.total(1e-5).releases == 1
+    assert code_of(ledger, release("2", UPLOAD, epsilon=9.0)) is None
 
 
 def test_the_claim_of_a_coordinator_counts_once_for_an_experiment_and_anew_where_it_changes(
@@ -201,7 +221,8 @@ def test_more_never_costs_less(events: list[Event]) -> None:
 def test_the_record_is_its_owners_alone_and_nothing_is_made_before_there_is_a_release(ledger: PrivacyLedger) -> None:
     ledger.check(release("1", UPLOAD, epsilon=9.0), ANY)
     ledger.refund("1")
-    assert not ledger.holds("1")
+    with pytest.raises(PolicyRefused, match="lacks the finished task"):
+        ledger.send("1")
     assert ledger.total(1e-5).epsilon == 0.0
     assert not ledger.path.exists()
     ledger.charge(release("1", UPLOAD, epsilon=9.0), ANY)
@@ -226,7 +247,7 @@ def test_a_damaged_record_is_refused_by_name(ledger: PrivacyLedger, damage: str)
 _CHARGE = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[4])
+sys.path[:0] = sys.argv[4:]
 from test_spending import UPLOAD, code_of, most, release
 from coterie.client_sdk.device.spending import PrivacyLedger
 ledger = PrivacyLedger(Path(sys.argv[1]))
@@ -238,10 +259,10 @@ for number in range(8):
 
 def test_processes_that_share_a_record_together_keep_the_limit(ledger: PrivacyLedger) -> None:
     limit = epsilon_of([UPLOAD] * 5, 1e-5)
-    here = str(Path(__file__).parent)
+    here = Path(__file__).parent
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", _CHARGE, str(ledger.path), name, str(limit), here],
+            [sys.executable, "-c", _CHARGE, str(ledger.path), name, str(limit), str(here), str(here.parents[1])],
             stdout=subprocess.PIPE,
             text=True,
             env=dict(os.environ),

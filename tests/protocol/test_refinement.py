@@ -47,6 +47,7 @@ def test_statistics_and_vocabularies_make_a_finer_reading(schema: DataSchema) ->
         (DataSchema((AGE,), replace(CLASSES, others="refused")), "refuses rows by the label 'ill'"),
         (DataSchema((AGE,), replace(CLASSES, name="salary")), "reads the label 'salary' otherwise"),
         (DataSchema((AGE,), replace(CLASSES, classes=("no", "ü" * 33))), "reads the label 'ill' otherwise"),
+        (DataSchema((AGE,), replace(CLASSES, classes=(0, 1))), "reads the label 'ill' otherwise"),
         (DataSchema((replace(PLACES, vocabulary=("x" * 65,)),), CLASSES), "reads 'city' otherwise"),
     ],
 )

@@ -7,13 +7,14 @@ forgets. A mask that others knew would show which rows a batch held: rows move u
 import math
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.client_sdk.device.trainers.base import Arrays, LocalWork, Rows
-from coterie.errors import InputError, InternalError
+from coterie.errors import InternalError
 from coterie.privacy.dp import poisson
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
@@ -23,8 +24,8 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
     """For each of the plan's steps, or of fewer where the device asks for that: a Poisson batch, padded to the graph's
     shape with rows of weight 0, and fresh noise. The number of steps depends on no row.
 
-    A batch that holds more rows than the graph has room for counts as empty: see `coterie.privacy.dp.poisson`.
-    Raises errors.InputError for a device without rows.
+    A batch that holds more rows than the graph has room for counts as empty: see `coterie.privacy.dp.poisson`. A
+    device without rows has empty batches only, and noise like any other.
     """
     rows, options, manifest = work.rows, work.options, work.plan.manifest
     training, graph = manifest.training, manifest.graph("train")
@@ -32,8 +33,6 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
     if private is None or steps is None:
         raise InternalError("Only plans with example-level privacy draw private batches.")
     count = len(next(iter(rows.values())))
-    if not count:
-        raise InputError("There is no row to train on.")
     source, rate = Source.fresh(options.entropy), private.rate(count)
     noise = graph.from_source("noise")
     ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
@@ -50,12 +49,14 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
 
 
 def _batch(rows: Rows, chosen: NDArray[np.int64], size: int) -> Arrays:
-    """The rows chosen, then copies of the first row of all, which count for nothing."""
-    places = np.zeros(size, np.int64)
-    places[: len(chosen)] = chosen
+    """The rows chosen, then rows of zeros, which count for nothing."""
     weight = np.zeros(size, np.float32)
     weight[: len(chosen)] = 1
-    return {name: array[places] for name, array in rows.items()} | {SAMPLE_WEIGHT: weight}
+    batch: dict[str, NDArray[Any]] = {SAMPLE_WEIGHT: weight}
+    for name, array in rows.items():
+        batch[name] = np.zeros((size, *array.shape[1:]), array.dtype)
+        batch[name][: len(chosen)] = array[chosen]
+    return batch
 
 
 def _uniform(source: Source, shape: tuple[int, ...]) -> NDArray[np.float32]:

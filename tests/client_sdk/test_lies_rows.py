@@ -1,0 +1,138 @@
+"""A coordinator that asks by silence: what a device without a certain row does under a promise of privacy, and who may
+sign the steps that keep one.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from liar import Lying, devices, lying_coordinator, refusals
+from sdk_kit import SCHEMA, experiment, kinds, rows
+
+from coterie.aggregation.plan import graphs
+from coterie.client_sdk.control.submission import Submission, send
+from coterie.client_sdk.device.spending import PrivacyLedger
+from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.signing import SigningKey
+
+DECLARED = DataSchema(
+    (*SCHEMA.features, Feature(name="ill", dtype="uint8", shape=(63,), encoding="utf-8")),
+    Label(name="unlabelled", constant=0),
+)
+FINER = DataSchema(SCHEMA.features, Label(name="ill", classes=("flu", "gout"), others="dropped"))
+ALONE = RoundPolicy(rounds=1, cohort=2, weight_cap=1, evaluate_every=0)
+TOGETHER = RoundPolicy(rounds=1, cohort=6, min_updates=5, weight_cap=1, evaluate_every=0)
+TRUSTS_THE_DEVICE = 'max_epsilon = 0.5\ntrusts = ["device"]\n'
+LEVELS: dict[str, tuple[Any, RoundPolicy, str]] = {
+    "noise of the device": (
+        LocalLevel(mechanism="gaussian", epsilon=0.1, delta=1e-6, clip=0.5),
+        ALONE,
+        TRUSTS_THE_DEVICE,
+    ),
+    "private rows": (ExampleLevel(clip=1.0, delta=1e-6, noise_multiplier=50.0, rows=40), ALONE, TRUSTS_THE_DEVICE),
+    "noise of a cohort": (
+        UserLevel(clip=0.5, delta=1e-6, noise_multiplier=8.0, mechanism="discrete_gaussian"),
+        TOGETHER,
+        'max_epsilon = 30.0\ntrusts = ["cohort"]\nrequire_secure_aggregation = true\n',
+    ),
+}
+
+
+def held(flu: int) -> Mapping[str, Any]:
+    """Forty rows, so many of them ill with what the coordinator asks about."""
+    return {"x": rows()["x"], "ill": np.array(["flu"] * flu + ["cold"] * (40 - flu))}
+
+
+def in_the_ward(lying: Lying, level: Any, policy: RoundPolicy) -> str:
+    """An experiment that reads one class of the rows of a population; the token to join it."""
+
+    async def made() -> None:
+        control = lying.control()
+        try:
+            await control.ensure_population("ward", DECLARED)
+        finally:
+            await control.close()
+
+    asyncio.run(made())
+    secure = isinstance(level, UserLevel)
+    wanted = experiment(
+        "ward", schema=FINER, rounds=policy, privacy=level, secure_aggregation=secure, holdout=0.0
+    )
+    return lying.submit(wanted, population="ward")[1]
+
+
+@pytest.mark.parametrize("case", LEVELS)
+def test_a_device_without_a_row_of_a_class_does_what_one_with_such_a_row_does(tmp_path: Path, case: str) -> None:
+    level, policy, text = LEVELS[case]
+    count = policy.cohort
+    with lying_coordinator(tmp_path) as lying:
+        token = in_the_ward(lying, level, policy)
+        data = [held(1)] * (count - 1) + [held(0)]
+        with devices(lying, token, tmp_path, count=count, policy=text, data=data) as running:
+            told = [device.events() for device in running]
+        said: dict[str, list[str]] = {}
+        for device, path, _ in lying.liar.heard:
+            if "/tasks/" in path and not path.endswith("/progress"):
+                said.setdefault(device, []).append(path.rsplit("/", 1)[-1])
+    assert [refusals(events) for events in told] == [[]] * count
+    assert [event["code"] for events in told for event in events if event["event"] == "unusable"] == ["data_empty"]
+    assert len(said) == count
+    assert len({tuple(sorted(set(paths))) for paths in said.values()}) == 1
+    spent = [PrivacyLedger(tmp_path / f"device-{n}" / "state" / "ledger.db").total(1e-5) for n in (0, count - 1)]
+    assert spent[0] == spent[1]
+    assert spent[0].releases == 1
+
+
+def noise_of(lying: Lying) -> Sequence[float]:
+    """The lengths of what devices uploaded."""
+    found: list[float] = []
+    for body in lying.bodies("/update"):
+        if body:
+            start = 8 + int.from_bytes(body[:8], "little")
+            numbers = np.frombuffer(body[start : start + (len(body) - start) // 4 * 4], np.float32)
+            found.append(float(np.linalg.norm(np.nan_to_num(numbers))))
+    return found
+
+
+def test_a_joined_device_takes_no_signer_by_the_coordinators_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator adds a key of its own to the population, waits until the device comes back with its token, and
+    signs steps that drop the noise that the plan states.
+    """
+    private = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1000.0, rows=40)
+    policy = RoundPolicy(rounds=4, cohort=1, weight_cap=1, evaluate_every=0)
+    own = SigningKey.from_seed(b"e" * 32)
+    with lying_coordinator(tmp_path) as lying:
+        first, token = lying.submit(experiment("own", rounds=policy, privacy=private))
+        with devices(lying, token, tmp_path, policy='max_epsilon = 1.0\ntrusts = ["device"]\n') as (device,):
+            assert "uploaded" in kinds(device.events())
+        honest = noise_of(lying)
+        made = graphs.noised_mean
+
+        def hushed(total: Any, noise: Any, *, scale: float, count: float) -> Any:
+            return made(total, noise, scale=scale * 1e-9, count=count)
+
+        monkeypatch.setattr(graphs, "noised_mean", hushed)
+
+        async def replaced() -> None:
+            control = lying.control()
+            try:
+                await control.stop(first)
+                again = experiment("own", rounds=policy, privacy=private, seed=7)
+                await send(control, Submission(experiment=again, key=own, population="own"))
+            finally:
+                await control.close()
+
+        asyncio.run(replaced())
+        with devices(lying, token, tmp_path, policy='max_epsilon = 1.0\ntrusts = ["device"]\n') as (device,):
+            told = device.events()
+    assert refusals(told) == ["signer_refused"]
+    assert own.public in next(event["hint"] for event in told if event["event"] == "refused")
+    assert noise_of(lying) == honest
+    assert honest[0] > 50
