@@ -54,7 +54,7 @@ def load_fitting(source: DataSource, schema: DataSchema) -> dict[str, NDArray[An
     """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
     if isinstance(source, Mapping):
-        return schema.fitting(cast(Arrays, source), _shown(source))
+        return schema.fitting(cast(Arrays, source), _shown(cast(object, source)))
     if isinstance(source, Pipeline):
         return schema.fitting(rows_of(source, schema), _shown(source))
     if callable(source):
