@@ -40,6 +40,7 @@ class Agent:
     """
 
     def __init__(self, settings: AgentSettings) -> None:
+        _check_provider(settings)
         self.settings = settings
         self.summary = RunSummary()
         self._faults = Faults.from_environment()
@@ -244,6 +245,17 @@ class Agent:
 
     def _emit(self, event: str, **fields: Any) -> None:
         self.settings.on_event({"event": event, **fields})
+
+
+def _check_provider(settings: AgentSettings) -> None:
+    """Raise ConfigurationError (``policy_conflict``) for a choice of provider that a trainer of one's own passes by."""
+    if settings.trainer is not None and settings.policy.provider != "cpu":
+        raise ConfigurationError(
+            f"{settings.policy.where('provider')} says {settings.policy.provider!r}, but a trainer of your own computes"
+            " where it likes: providers run the plan's graphs only.",
+            hint="Leave out the provider, or the trainer.",
+            code="policy_conflict",
+        )
 
 
 def _window(window: RetryWindow) -> Window:

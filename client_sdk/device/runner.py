@@ -73,7 +73,7 @@ class Runner:
         self.ledger = PrivacyLedger(self.settings.policy.ledger or self.store.folder / LEDGER)
         self.courier = SecureCourier(
             device=self.membership.device_id,
-            floor=self.settings.policy.min_cohort,
+            floor=self.settings.policy.cohort_floor,
             store=self.store,
             requests=self.requests,
             faults=self.faults,

@@ -193,7 +193,9 @@ def work(
             sections = privatised(plan.manifest, sections, task.local, Source.fresh())
     elif task.kind == "train":
         result = trainer.train(given)
-        sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
+        # A trainer of the owner's need not know of the caps.
+        weight = min(result.weight, local.weight_cap)
+        sections, steps, kept = result.sections, result.steps, result.client_state
         means = result.metrics(plan).means()
     else:
         if not len(next(iter(held_out.values()))):
