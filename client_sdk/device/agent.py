@@ -107,7 +107,7 @@ class Agent:
 
         Failures to reach the coordinator are waited out for ever, also before joining. Raises ConfigurationError,
         DataError, and errors that waiting cannot mend: a device that is revoked, a disk that is full, three tasks
-        failing one after another (what the device's policy refuses is no failure).
+        failing one after another (what the device's policy refuses and training that diverges are no failures).
         """
         failures, before = 0, self._settled()
         while not self._stop.is_set():

@@ -17,6 +17,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.contribution import STEPS, WEIGHT, zeros
 from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.blobs import BlobCache
+from coterie.client_sdk.device.divergence import as_divergence
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
@@ -161,9 +162,28 @@ def work(
     but for secure aggregation and local noise, which draw afresh.
 
     Under a promise of privacy, what was trained and cannot be used counts as zeros, and is sent like anything else.
-    Raises what the trainer raises; DataError for rows that cannot be read as the plan's schema says; PolicyRefused
-    (``no_held_out_rows``) for an evaluation without rows or without metrics.
+    Raises what the trainer raises; UpdateRefused (``training_diverged``) where numbers are not finite; DataError for
+    rows that cannot be read as the plan's schema says; PolicyRefused (``no_held_out_rows``) for an evaluation without
+    rows or without metrics.
     """
+    try:
+        return _worked(prepared, membership, policy, trainer, client_state, on_step)
+    except CoterieError as error:
+        told = as_divergence(prepared.task, error)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _worked(
+    prepared: Prepared,
+    membership: Membership,
+    policy: DevicePolicy,
+    trainer: Trainer,
+    client_state: Tensors,
+    on_step: Callable[[int], None],
+) -> Finished:
+    """See `work`."""
     task, plan = prepared.task, prepared.plan
     training_rows, held_out = split(membership.read(plan.manifest.schema), plan.manifest.training.holdout)
     local = LocalTask(
@@ -314,7 +334,11 @@ async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layo
     layout.check(tensors)
     bad = next((name for name, tensor in tensors.items() if not np.isfinite(tensor).all()), None)
     if bad is not None:
-        raise PlanRefused(f"Tensor {bad!r} of the model holds values that are not finite.", code="model_not_finite")
+        raise PlanRefused(
+            f"Tensor {bad!r} of the model holds values that are not finite.",
+            hint="The experiment has diverged; whoever runs it lowers the learning rate.",
+            code="model_not_finite",
+        )
     return tensors
 
 

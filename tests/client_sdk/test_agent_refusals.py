@@ -1,5 +1,6 @@
 """What a device refuses: data, plans, tasks and blobs that are not what they should be, and more than it gives."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +13,14 @@ from sdk_kit import SCHEMA, Events, Lab, Recorder, experiment, hear, kinds, rows
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.report.hints import hints
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
+from coterie.client_sdk.device.runner import MOST_FAILURES
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.external import ExternalTrainer
+from coterie.compute.optim import sgd
 from coterie.errors import ConfigurationError, DataError
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.rounds import RoundPolicy
@@ -140,6 +144,24 @@ def test_tasks_that_the_policy_refuses_do_not_end_the_device(tmp_path: Path) -> 
             await agent.cycle()
         refused = [event["code"] for event in events if event["event"] == "refused"]
         assert refused == ["upload_too_large"] * 3
+
+    run(work, tmp_path)
+
+
+def test_training_that_diverges_ends_no_device_and_is_said_by_its_round(tmp_path: Path) -> None:
+    async def work(place: Lab) -> None:
+        policy = RoundPolicy(rounds=2, cohort=1, evaluate_every=0, deadline_s=4.0)
+        view = await place.submit(experiment("diverging", optimizer=sgd(1e30), rounds=policy))
+        events: Events = []
+        agent = await place.agent("diverging", on_event=hear(events))
+        while kinds(events).count("refused") <= MOST_FAILURES or not (await place.control.history(view.id)).rounds:
+            await asyncio.sleep(await agent.cycle())
+        refused = [event for event in events if event["event"] == "refused"]
+        assert {event["code"] for event in refused} == {"training_diverged"}
+        assert "diverged in round 1; lower the learning rate" in refused[0]["message"]
+        history = await place.control.history(view.id)
+        assert history.rounds[0].state == "abandoned" and history.rounds[0].diverged > 0
+        assert any("Training diverged in round 1; lower the learning rate" in hint for hint in hints(history))
 
     run(work, tmp_path)
 
