@@ -27,7 +27,8 @@ class RoundRecord:
     then found unusable. metrics: evaluation means (``loss``, ``accuracy``, …); training: the means that clients saw
     while training. fairness: how each metric differs between the clients that evaluated.
     model: SHA-256 of the version that it committed. clipped: under secure aggregation, the share of the updates that
-    were longer than the public norm and were shortened to it; None in the open, and where noise hides it. epsilon: what
+    were longer than the public norm and were shortened to it; None in the open, and where noise hides it. diverged:
+    clients whose training gave NaN or infinity, as far as they may say so. epsilon: what
     all rounds up to this one have spent of privacy, at delta; None without differential privacy.
     """
 
@@ -45,11 +46,14 @@ class RoundRecord:
     seconds: float | None = None
     model: str | None = None
     clipped: float | None = None
+    diverged: int = 0
     epsilon: float | None = None
     delta: float | None = None
 
     @staticmethod
-    def of(round: Round, *, bytes_up: int = 0, bytes_down: int = 0, seconds: float | None = None) -> "RoundRecord":
+    def of(
+        round: Round, *, bytes_up: int = 0, bytes_down: int = 0, seconds: float | None = None, diverged: int = 0
+    ) -> "RoundRecord":
         """The record of an engine's round, with what only the host can count."""
         means = measured(round)
         return RoundRecord(
@@ -67,6 +71,7 @@ class RoundRecord:
             seconds=seconds,
             model=round.version if round.phase.value == "committed" else None,
             clipped=round.clipped_share,
+            diverged=diverged,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,6 +94,7 @@ class RoundRecord:
             "seconds": self.seconds,
             "model": self.model,
             "clipped": self.clipped,
+            "diverged": self.diverged,
             "epsilon": self.epsilon,
             "delta": self.delta,
         }
@@ -113,6 +119,7 @@ class RoundRecord:
             seconds=_optional(value, "seconds"),
             model=value.get("model"),
             clipped=_optional(value, "clipped"),
+            diverged=int(value.get("diverged") or 0),
             epsilon=_optional(value, "epsilon"),
             delta=_optional(value, "delta"),
         )

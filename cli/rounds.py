@@ -33,7 +33,7 @@ def cells(row: Mapping[str, Any]) -> dict[str, str]:
     clipped = row.get("clipped")
     return {
         "round": str(row["round"]),
-        "state": str(row["state"]) if not row.get("cause") else f"{row['cause']}",
+        "state": _state(row),
         "ok/failed": f"{row.get('accepted', 0)}/{row.get('failed', 0)}",
         "loss": figure(row.get("loss")),
         "accuracy": figure(row.get("accuracy")),
@@ -43,6 +43,13 @@ def cells(row: Mapping[str, Any]) -> dict[str, str]:
         "clipped": "-" if clipped is None else f"{clipped:.0%}",
         "epsilon": figure(row.get("epsilon"), 3),
     }
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    """How a round ended: committed, or why not."""
+    if row["state"] == "abandoned" and row.get("diverged"):
+        return "diverged"
+    return str(row.get("cause") or row["state"])
 
 
 @dataclass

@@ -86,12 +86,12 @@ def simulate(
         model=path,
         **promised(experiment),
     )
+    advise(output, rows)
     if path is None:
         output.say("No round was committed, so there is no model; the causes stand in the table.")
         raise typer.Exit(FAILED)
     if not table.rows:
         output.say(f"Nothing to do: all {len(rows)} rounds were done before; more with --rounds.")
-    advise(output, rows)
     output.say(f"Model: {path}")
     output.say(f"Curves and tables: {folder}; coterie report {folder.name} draws them.")
 

@@ -116,12 +116,15 @@ def patiently(run: "Run") -> "Iterator[Event]":
 
 @dataclass
 class OpenRound:
-    """What is known of the round under way, shown below the table: who has answered, or how far its sum is."""
+    """What is known of the round under way, shown below the table: who has answered, or how far its sum is; above it is
+    said once a round that training diverges, which may be long before the round ends.
+    """
 
     table: RoundTable
     number: int = 0
     wanted: int = 0
     here: int = 0
+    diverged: int = 0
 
     def see(self, kind: str, data: Mapping[str, Any]) -> None:
         """Take an event in."""
@@ -130,6 +133,9 @@ class OpenRound:
         elif kind in ANSWERED and data.get("kind") == "train":
             self.here += 1
             self.table.work(self.number, "train", self.here, self.wanted)
+        elif kind == "task.aborted" and data.get("code") == "training_diverged" and self.diverged != data["round"]:
+            self.diverged = data["round"]
+            self.table.output.say(f"Training diverged in round {self.diverged}; lower the learning rate.")
         elif kind in ATTEMPT_EVENTS:
             answered = int(data.get("answered", data.get("clients", 0)))
             self.table.work(self.number, f"summing in secret, on to {data['phase']}", answered, self.wanted)
@@ -158,7 +164,7 @@ def follow_run(output: Output, run: "Run") -> None:
     if ending.get("reason") == "stalled":
         when = _WHEN.get(why["cause"] if why else None, "Once that is mended")
         output.say(f"{when}, submit it again; clients that have joined need no token for it.")
+    advise(output, table.rows)
     if not committed:
         raise typer.Exit(FAILED)
-    advise(output, table.rows)
     output.say(f"Get the model: coterie models download {quote(run.name)} infer.onnx")

@@ -308,8 +308,8 @@ class RoundView(Response):
     metrics: means over examples; evaluation: where they were measured; training: the means that clients saw while
     training; fairness: how each metric differs between the clients that evaluated, by the fields of
     `coterie.protocol.spread.Spread`; model: the version it committed; clipped: under secure aggregation, the share of
-    updates that were shortened to the public norm; epsilon, delta: what all rounds up to this one have spent of
-    privacy.
+    updates that were shortened to the public norm; diverged: devices that told of NaN or infinity in training;
+    epsilon, delta: what all rounds up to this one have spent of privacy.
     """
 
     experiment: ExperimentId
@@ -329,6 +329,7 @@ class RoundView(Response):
     seconds: float | None = None
     model: Sha256 | None = None
     clipped: float | None = None
+    diverged: int = 0
     epsilon: float | None = None
     delta: float | None = None
 

@@ -57,6 +57,8 @@ TaskKind = Literal["train", "evaluate"]
 Phase = Literal["downloading", "checking", "training", "evaluating", "encoding", "uploading"]
 WITH_ROWS: Final = frozenset[Phase](("training", "evaluating", "encoding"))
 """The phases of a task whose outcome may depend on rows: of a task under a promise of privacy, nobody is told of it."""
+DIVERGED: Final = "training_diverged"
+"""The reason by which a device gives up a task whose training gave NaN or infinity, where others may hear of it."""
 Settlement = Literal["counted", "rolled_back"]
 
 

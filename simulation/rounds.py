@@ -77,6 +77,7 @@ class Rounds:
     _next_state: State | None = None
     _collector: Collector | RingCollector | NoisedCollector | None = None
     _survey_sum: RingSurvey | None = None
+    _diverged: int = 0
     traffic: Traffic = field(default_factory=Traffic)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
@@ -86,13 +87,19 @@ class Rounds:
             return History(tuple(self.records), self.progress.finished.value, self.progress.kept)
         self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
-            begun, self.traffic = time.monotonic(), Traffic()
+            begun, self.traffic, self._diverged = time.monotonic(), Traffic(), 0
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
             bases = [flight.base for flight in self.air.flights]
             self.versions.retain((self.progress.current, self.progress.kept, *bases))
             seconds = time.monotonic() - begun
-            record = RoundRecord.of(ended, bytes_up=self.traffic.up, bytes_down=self.traffic.down, seconds=seconds)
+            record = RoundRecord.of(
+                ended,
+                bytes_up=self.traffic.up,
+                bytes_down=self.traffic.down,
+                seconds=seconds,
+                diverged=self._diverged,
+            )
             record = self.spending.counted(record)
             self.records.append(record)
             on_round(record)
@@ -209,6 +216,7 @@ class Rounds:
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
             if self._collector.add(trained):
                 self._pending[trained.number] = trained.state, trained.loss
+            self._diverged += trained.diverged
             self.traffic.up += trained.size
             self.watch(round.number, "train", done, len(clients))
         self._count_down(chosen, assignment)
@@ -269,6 +277,7 @@ class Rounds:
                 done += 1
                 if collector.add(trained, lag):
                     self._pending[trained.number] = trained.state, trained.loss
+                self._diverged += trained.diverged
                 self.traffic.up += trained.size
                 self.watch(round.number, "train", done, len(self._landed))
             collector.flush()

@@ -75,7 +75,7 @@ class Trained:
     sections: the vectors, for a codec that changes no value, which are usable; update: else the update's bytes, as on
     the wire, or what goes into a secret sum (see `coterie.simulation.ring`). size: the bytes that cross the wire in
     either case. loss: the mean while training, where it was measured. refused: why there is no update, where what the
-    client has trained is not usable.
+    client has trained is not usable. diverged: whether that is for NaN or infinity.
     """
 
     number: int
@@ -85,6 +85,7 @@ class Trained:
     size: int
     loss: float | None = None
     refused: str | None = None
+    diverged: bool = False
     sections: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]], repr=False)
     update: bytes | None = field(default=None, repr=False)
     state: Tensors = field(default_factory=dict[str, NDArray[np.float32]], repr=False)
@@ -119,6 +120,16 @@ class Workplace:
         except Exception as error:
             if assignment.promised and isinstance(error, CoterieError) and error.reason in NOT_FINITE:
                 return self._put_in(number, zeros(self.plan.manifest.sections, of_plan(state)), state, assignment)
+            if isinstance(error, CoterieError) and error.reason in NOT_FINITE:
+                return Trained(
+                    number=number,
+                    task=task_id(assignment.round, number),
+                    weight=0,
+                    steps=0,
+                    size=0,
+                    refused=error.message,
+                    diverged=True,
+                )
             _name(error, number, assignment)
             raise
         return self.sent(number, result, state, assignment)
@@ -188,7 +199,7 @@ class Workplace:
             update, codec_state = self._encode(told, state, assignment)
         except UpdateRefused as error:
             # As on a device: what its codec cannot hold is not sent.
-            return replace(told, sections={}, refused=error.message)
+            return replace(told, sections={}, **_unusable(error))
         return replace(told, size=len(update), sections={}, update=update, state={**told.state, **codec_state})
 
     def evaluate(self, number: int, rows: Rows, weights: Tensors, assignment: Assignment) -> Measured:
@@ -249,7 +260,7 @@ class Workplace:
         try:
             update, size = in_ring(self.plan.manifest, "train", told.number, told.sections, weight, assignment)
         except UpdateRefused as error:
-            return replace(told, sections={}, refused=error.message)
+            return replace(told, sections={}, **_unusable(error))
         return replace(told, size=size, sections={}, update=update)
 
     def _plain(self, told: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
@@ -261,7 +272,7 @@ class Workplace:
             for spec in self.plan.manifest.sections:
                 _check(spec, told.sections[spec.name], known_finite=spec.name in finite)
         except UpdateRefused as error:
-            return replace(told, size=size, sections={}, refused=error.message)
+            return replace(told, size=size, sections={}, **_unusable(error))
         return replace(told, size=size)
 
     def _encode(self, told: Trained, state: Tensors, assignment: Assignment) -> Encoded:
@@ -328,6 +339,10 @@ def repeatable(seed: bytes) -> Entropy:
         return stream(seed, start, place)
 
     return draw
+
+
+def _unusable(error: UpdateRefused) -> dict[str, Any]:
+    return {"refused": error.message, "diverged": error.reason == "not_finite"}
 
 
 def _check(spec: SectionSpec, vector: NDArray[Any], *, known_finite: bool) -> None:

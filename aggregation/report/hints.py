@@ -17,10 +17,15 @@ def clipped(history: History) -> float | None:
 
 
 def hints(history: History) -> tuple[str, ...]:
-    """A sentence each: of a public norm that shortens many clients; of versions under differential privacy that nobody
-    measured, since clients may not. Empty where there is nothing to say.
+    """A sentence each: of training that diverged; of a public norm that shortens many clients; of versions under
+    differential privacy that nobody measured, since clients may not. Empty where there is nothing to say.
     """
     found: list[str] = []
+    if (first := next((record for record in history if record.diverged), None)) is not None:
+        found.append(
+            f"Training diverged in round {first.round}; lower the learning rate. It gave NaN or infinity "
+            f"{first.diverged} times, which enter no model."
+        )
     share = clipped(history)
     if share is not None and share >= MANY:
         found.append(

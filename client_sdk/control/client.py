@@ -319,6 +319,7 @@ def _record(row: RoundView) -> RoundRecord:
         seconds=row.seconds,
         model=row.model,
         clipped=row.clipped,
+        diverged=row.diverged,
         epsilon=row.epsilon,
         delta=row.delta,
     )

@@ -40,6 +40,7 @@ class Agent:
     """
 
     def __init__(self, settings: AgentSettings) -> None:
+        _check_provider(settings)
         self.settings = settings
         self.summary = RunSummary()
         self._faults = Faults.from_environment()
@@ -106,7 +107,7 @@ class Agent:
 
         Failures to reach the coordinator are waited out for ever, also before joining. Raises ConfigurationError,
         DataError, and errors that waiting cannot mend: a device that is revoked, a disk that is full, three tasks
-        failing one after another (what the device's policy refuses is no failure).
+        failing one after another (what the device's policy refuses and training that diverges are no failures).
         """
         failures, before = 0, self._settled()
         while not self._stop.is_set():
@@ -244,6 +245,17 @@ class Agent:
 
     def _emit(self, event: str, **fields: Any) -> None:
         self.settings.on_event({"event": event, **fields})
+
+
+def _check_provider(settings: AgentSettings) -> None:
+    """Raise ConfigurationError (``policy_conflict``) for a choice of provider that a trainer of one's own passes by."""
+    if settings.trainer is not None and settings.policy.provider != "cpu":
+        raise ConfigurationError(
+            f"{settings.policy.where('provider')} says {settings.policy.provider!r}, but a trainer of your own computes"
+            " where it likes: providers run the plan's graphs only.",
+            hint="Leave out the provider, or the trainer.",
+            code="policy_conflict",
+        )
 
 
 def _window(window: RetryWindow) -> Window:

@@ -24,6 +24,10 @@ ANY_MODE: Final = frozenset(ALL_MODES)
 CONSISTENT: Final = frozenset({"consistent"})
 ALL_UNITS: Final = ("user", "example")
 ALL_TRUSTED: Final = ("device", "cohort", "coordinator")
+DEFAULT_CORRUPT: Final = 0.05
+DEFAULT_DELTA: Final = 1e-5
+# Each says how secure aggregation must be, and so asks for it; in the order in which a refusal names them.
+NEED_SECRECY: Final = ("min_endorsed", "min_cohort", "min_corrupt", "modes")
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,13 @@ class DevicePolicy:
     training ends there and sends what it has. max_weight: the most examples that this device ever claims. reveal_data:
     whether check-ins tell how many rows and which classes it has, for experiments that choose devices by that.
 
-    require_secure_aggregation: take no task whose update the coordinator could read. min_cohort: under secure
-    aggregation, the fewest clients that a sum with this device's numbers in it may have. min_corrupt: the least share
-    of clients that may side with the coordinator without its learning anything but the sum. modes: of secure
-    aggregation that are good enough; None for both, but where `trusts` names the cohort and not the coordinator: there
-    only ``consistent`` keeps a promise, unless it rests on this device alone.
+    require_secure_aggregation: take no task whose update the coordinator could read. min_cohort: the fewest clients
+    that a sum with this device's numbers in it may have. min_corrupt: the least share of clients that may side with the
+    coordinator without its learning anything but the sum. modes: of secure aggregation that are good enough. Whoever
+    states one of the three takes no task without secure aggregation, where none of them could hold. None of
+    min_cohort is `LEAST_CLIENTS` and of min_corrupt 0.05, both under secure aggregation alone. None of modes is both,
+    but where `trusts` names the cohort and not the coordinator: there only ``consistent`` keeps a promise, unless it
+    rests on this device alone.
 
     min_endorsed, endorsers: of an attempt's clients so many must be endorsed, for distinct subjects, by one of these
     issuers (public keys, hex), this device itself among them: in the roster and among the survivors. Only in the mode
@@ -55,11 +61,11 @@ class DevicePolicy:
 
     max_epsilon, max_delta: take only tasks of experiments that promise differential privacy, and release no more than
     this by everything that the device ever takes part in, by its own record (`coterie.client_sdk.device.spending`);
-    without max_epsilon none is asked for. ledger: the file of that record, which several clients may share; None for
-    one in the device's folder. units: whose presence a promise may hide. trusts: who may have to be trusted for it.
-    provider: where training runs: "cpu", "auto" for whichever execution provider makes a step soonest,
-    or the name of one; never one that has not computed every recipe and the plan's first step as the CPU does. source:
-    the file that says all this, for refusals.
+    without max_epsilon none is asked for, and max_delta, units and trusts keep their defaults. ledger: the file of that
+    record, which several clients may share; None for one in the device's folder. units: whose presence a promise may
+    hide. trusts: who may have to be trusted for it. provider: where training runs: "cpu", "auto" for whichever
+    execution provider makes a step soonest, or the name of one; never one that has not computed every recipe and the
+    plan's first step as the CPU does. source: the file that says all this, for refusals.
 
     memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
     sets of the step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations
@@ -77,13 +83,13 @@ class DevicePolicy:
     max_steps: int | None = None
     reveal_data: bool = False
     require_secure_aggregation: bool = False
-    min_cohort: int = LEAST_CLIENTS
-    min_corrupt: float = 0.05
+    min_cohort: int | None = None
+    min_corrupt: float | None = None
     modes: frozenset[str] | None = None
     min_endorsed: int | None = None
     endorsers: frozenset[str] = frozenset()
     max_epsilon: float | None = None
-    max_delta: float = 1e-5
+    max_delta: float = DEFAULT_DELTA
     units: frozenset[str] = frozenset(ALL_UNITS)
     trusts: frozenset[str] = frozenset(ALL_TRUSTED)
     ledger: Path | None = None
@@ -102,7 +108,7 @@ class DevicePolicy:
         for name, value in numbers.items():
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {value}.")
-        if self.min_cohort < 2:
+        if self.min_cohort is not None and self.min_cohort < 2:
             raise ConfigurationError(
                 f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one is no secret."
             )
@@ -122,12 +128,27 @@ class DevicePolicy:
                 raise ConfigurationError(f"{name} must be one or more of {', '.join(known)}; got {sorted(chosen)}.")
         if self.modes is not None and (why := unfit_modes(self.modes, self.trusts)) is not None:
             raise ConfigurationError(f"modes cannot name semi_honest: {why}.")
-        if not 0 <= self.min_corrupt < 1:
+        if self.min_corrupt is not None and not 0 <= self.min_corrupt < 1:
             raise ConfigurationError(f"min_corrupt must be at least 0 and below 1, got {self.min_corrupt}.")
         if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
             raise ConfigurationError(f"max_epsilon must be a number above 0, got {self.max_epsilon}.")
         if not 0 < self.max_delta < 1:
             raise ConfigurationError(f"max_delta must be between 0 and 1, got {self.max_delta}.")
+        if self.max_epsilon is None:
+            self._refuse_idle_lines()
+
+    def _refuse_idle_lines(self) -> None:
+        """Raise for what says how a promise must be, where no promise is asked for."""
+        idle = {
+            "max_delta": self.max_delta != DEFAULT_DELTA,
+            "units": self.units != frozenset(ALL_UNITS),
+            "trusts": self.trusts != frozenset(ALL_TRUSTED),
+        }
+        for name, stated in idle.items():
+            if stated:
+                raise ConfigurationError(
+                    f"{name} has no effect without max_epsilon.", hint="Add max_epsilon, for example max_epsilon=8.0."
+                )
 
     def where(self, name: str) -> str:
         """Where this policy says what it says of ``name``, for refusals: the file and its line, or the default."""
@@ -136,6 +157,18 @@ class DevicePolicy:
         if name not in self.source.lines:
             return f"the default of {name}, which {self.source.file} leaves as it is"
         return f"{self.source.file}, line {self.source.lines[name]} ({name})"
+
+    @property
+    def cohort_floor(self) -> int:
+        """The fewest clients of a sum that this device is one of."""
+        return LEAST_CLIENTS if self.min_cohort is None else self.min_cohort
+
+    @property
+    def _asks_for_secrecy(self) -> str | None:
+        """The first line that only secure aggregation can keep; None when a task in clear may be done."""
+        if self.require_secure_aggregation:
+            return "require_secure_aggregation"
+        return next((name for name in NEED_SECRECY if getattr(self, name) is not None), None)
 
     @property
     def endorsed(self) -> Asked:
@@ -173,26 +206,19 @@ class DevicePolicy:
     def _check_secrecy(self, task: Task) -> None:
         """Hold secure aggregation, or its absence, to this policy."""
         terms = task.secure
-        if terms is None and self.min_endorsed is not None:
-            raise PolicyRefused(
-                "The task is without secure aggregation, so this device is hidden among nobody;"
-                f" {self.where('min_endorsed')} asks for {self.min_endorsed} endorsed clients.",
-                hint="The researcher can switch it on: Experiment(secure_aggregation=True).",
-                code="secure_aggregation_required",
-            )
         if terms is None:
-            if self.require_secure_aggregation:
+            if (line := self._asks_for_secrecy) is not None:
                 raise PolicyRefused(
                     "The coordinator would see this device's update, since the task is without secure aggregation;"
-                    f" {self.where('require_secure_aggregation')} asks for it.",
+                    f" {self.where(line)} asks for it.",
                     hint="The researcher can switch it on: Experiment(secure_aggregation=True).",
                     code="secure_aggregation_required",
                 )
             return
-        if terms.min_clients < self.min_cohort:
+        if terms.min_clients < self.cohort_floor:
             raise PolicyRefused(
                 f"The task's sum may be of only {terms.min_clients} clients; {self.where('min_cohort')} asks for at"
-                f" least {self.min_cohort}.",
+                f" least {self.cohort_floor}.",
                 hint="The researcher can raise min_updates in the round policy.",
                 code="cohort_too_small",
             )
@@ -204,11 +230,12 @@ class DevicePolicy:
                 hint=f"The researcher can choose it: SecureAggregation(mode={min(modes)!r}).",
                 code="mode_refused",
             )
-        if terms.corrupt < self.min_corrupt:
+        corrupt = DEFAULT_CORRUPT if self.min_corrupt is None else self.min_corrupt
+        if terms.corrupt < corrupt:
             raise PolicyRefused(
                 f"The task's secure aggregation withstands {terms.corrupt:g} of its clients siding with the"
-                f" coordinator; {self.where('min_corrupt')} asks for {self.min_corrupt:g}.",
-                hint=f"The researcher can choose it: SecureAggregation(corrupt={self.min_corrupt:g}).",
+                f" coordinator; {self.where('min_corrupt')} asks for {corrupt:g}.",
+                hint=f"The researcher can choose it: SecureAggregation(corrupt={corrupt:g}).",
                 code="corrupt_too_low",
             )
 

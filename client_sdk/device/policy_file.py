@@ -23,6 +23,7 @@ from coterie.client_sdk.device.policy import (
     ALL_TRUSTED,
     ALL_UNITS,
     CONSISTENT,
+    NEED_SECRECY,
     DevicePolicy,
     PolicySource,
     unfit_modes,
@@ -164,6 +165,15 @@ def read_policy(path: Path) -> DevicePolicy:
     for name, other in (("min_endorsed", "endorsers"), ("endorsers", "min_endorsed")):
         if name in values and other not in values:
             raise _error(path, lines.get(name), f"{name} has no effect without {other}", f"Add a line {other} = ….")
+    needs = next((name for name in NEED_SECRECY if name in values), None)
+    if needs is not None and values.get("require_secure_aggregation") is False:
+        raise _error(
+            path,
+            lines.get("require_secure_aggregation"),
+            f"require_secure_aggregation cannot be false beside {needs} in line {lines.get(needs)}, which only secure"
+            " aggregation can keep",
+            f"Leave out one of the two: without {needs} this client also sends updates that the coordinator reads.",
+        )
     if "min_endorsed" in values and values.get("modes", CONSISTENT) != CONSISTENT:
         raise _error(
             path,

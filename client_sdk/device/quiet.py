@@ -81,6 +81,7 @@ def _named(error: Exception) -> CoterieError:
 def _not_usable() -> CoterieError:
     return UpdateRefused(
         "The training gave numbers that are not finite, or outside the plan's range: zeros are sent in their place.",
-        hint="The experiment may have diverged. Look at the rows if it goes on for long.",
+        hint="The experiment may have diverged, which a lower learning rate mends. Look at the rows if it goes on for"
+        " long.",
         code="not_finite",
     )

@@ -7,6 +7,7 @@ from threading import Event as Flag
 from typing import TYPE_CHECKING, Any, Final
 
 from coterie.client_sdk.device.blobs import BlobCache
+from coterie.client_sdk.device.divergence import blameless
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.lineage import check_lineage, same_chain
 from coterie.client_sdk.device.membership import Membership
@@ -73,7 +74,7 @@ class Runner:
         self.ledger = PrivacyLedger(self.settings.policy.ledger or self.store.folder / LEDGER)
         self.courier = SecureCourier(
             device=self.membership.device_id,
-            floor=self.settings.policy.min_cohort,
+            floor=self.settings.policy.cohort_floor,
             store=self.store,
             requests=self.requests,
             faults=self.faults,
@@ -120,8 +121,8 @@ class Runner:
         except CoterieError as error:
             # What rows have to do with says something of them: to others this device is merely gone.
             await self._give_up(task, phase[0], error, tell=speakable(task, phase[0], error))
-            # What the owner's policy refuses is no failure: the next task may be one that it allows.
-            if not isinstance(error, PolicyRefused):
+            # What the owner's policy refuses, or what diverges, is no failure of the device: the next task may do.
+            if not blameless(error):
                 self._count_failure(error)
             return False
         except (

@@ -18,6 +18,7 @@ from coterie.aggregation.private.contribution import STEPS, WEIGHT, zeros
 from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.data import no_rows
+from coterie.client_sdk.device.divergence import as_divergence
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
@@ -164,9 +165,28 @@ def work(
 
     Under a promise of privacy, what was trained and cannot be used counts as zeros, and is sent like anything else; so
     is the part of a device that has no row as the plan's schema reads them.
-    Raises what the trainer raises; without a promise DataError for rows that cannot be read as the plan's schema says;
-    PolicyRefused (``no_held_out_rows``) for an evaluation without rows or without metrics.
+    Raises what the trainer raises; UpdateRefused (``training_diverged``) where numbers are not finite; without a
+    promise DataError for rows that cannot be read as the plan's schema says; PolicyRefused (``no_held_out_rows``) for
+    an evaluation without rows or without metrics.
     """
+    try:
+        return _worked(prepared, membership, policy, trainer, client_state, on_step)
+    except CoterieError as error:
+        told = as_divergence(prepared.task, error)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _worked(
+    prepared: Prepared,
+    membership: Membership,
+    policy: DevicePolicy,
+    trainer: Trainer,
+    client_state: Tensors,
+    on_step: Callable[[int], None],
+) -> Finished:
+    """See `work`."""
     task, plan = prepared.task, prepared.plan
     unread: CoterieError | None = None
     try:
@@ -205,7 +225,9 @@ def work(
             sections = privatised(plan.manifest, sections, task.local, Source.fresh())
     elif task.kind == "train":
         result = trainer.train(given)
-        sections, weight, steps, kept = result.sections, result.weight, result.steps, result.client_state
+        # A trainer of the owner's need not know of the caps.
+        weight = min(result.weight, local.weight_cap)
+        sections, steps, kept = result.sections, result.steps, result.client_state
         means = result.metrics(plan).means()
     else:
         if not len(next(iter(held_out.values()))):
@@ -324,7 +346,11 @@ async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layo
     layout.check(tensors)
     bad = next((name for name, tensor in tensors.items() if not np.isfinite(tensor).all()), None)
     if bad is not None:
-        raise PlanRefused(f"Tensor {bad!r} of the model holds values that are not finite.", code="model_not_finite")
+        raise PlanRefused(
+            f"Tensor {bad!r} of the model holds values that are not finite.",
+            hint="The experiment has diverged; whoever runs it lowers the learning rate.",
+            code="model_not_finite",
+        )
     return tensors
 
 

@@ -184,6 +184,7 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
             "seconds": record.get("seconds"),
             "model": record.get("model"),
             "clipped": value.clipped_share,
+            "diverged": record.get("diverged", 0),
             "epsilon": record.get("epsilon"),
             "delta": record.get("delta"),
         }

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import Phase, Round
 from coterie.aggregation.history import RoundRecord
 from coterie.privacy.dp.privacy import UserLevel
+from coterie.protocol.device import DIVERGED
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import experiments, tasks
 from coterie.server.store.tables import ExperimentRow
@@ -28,7 +29,13 @@ def round_record(
     seconds: from its begin to its end, by the wall clock. lost: see `Spending.lost`. given_up: how many
     devices gave their task up, by the reason they told; said of a round that came to nothing.
     """
-    record = RoundRecord.of(value, bytes_up=bytes_up, bytes_down=bytes_down, seconds=round(seconds, 3))
+    record = RoundRecord.of(
+        value,
+        bytes_up=bytes_up,
+        bytes_down=bytes_down,
+        seconds=round(seconds, 3),
+        diverged=given_up.get(DIVERGED, 0),
+    )
     return {**record.to_dict(), **lost, "detail": _with_reasons(value, given_up)}
 
 

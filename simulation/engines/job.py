@@ -63,6 +63,7 @@ def _pack(trained: Trained) -> tuple[Json, Arrays]:
         "size": trained.size,
         "loss": trained.loss,
         "refused": trained.refused,
+        "diverged": trained.diverged,
     }
     return answer, tensors
 

@@ -247,3 +247,21 @@ def test_figures_and_ids() -> None:
     assert figure(None) == "-"
     assert figure(0.5, 2) == "0.50"
     assert short_id("exp_01a1fe39567b7d57a57f48f94bf8b084") == "exp_01a1fe39567b"
+
+
+def test_training_that_diverges_is_said_once_a_round_while_the_round_is_open(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with RoundTable(Output(json=False), "a title") as table:
+        going_on = OpenRound(table)
+        for number in (3, 3, 4):
+            going_on.see("task.aborted", {"round": number, "code": "training_diverged"})
+        going_on.see("task.aborted", {"round": 5, "code": "signer_refused"})
+        table.add({**ROWS[1], "diverged": 2})
+    said = capsys.readouterr().out
+    assert [said.count(f"Training diverged in round {number}; lower the learning rate.") for number in (3, 4, 5)] == [
+        1,
+        1,
+        0,
+    ]
+    assert said.splitlines()[-1].split()[:2] == ["2", "diverged"]

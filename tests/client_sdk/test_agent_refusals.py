@@ -1,7 +1,9 @@
 """What a device refuses: data, plans, tasks and blobs that are not what they should be, and more than it gives."""
 
+import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,18 @@ import numpy as np
 import pytest
 from sdk_kit import SCHEMA, Events, Lab, Recorder, experiment, hear, kinds, rows, run
 
+from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.report.hints import hints
+from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
+from coterie.client_sdk.device.runner import MOST_FAILURES
+from coterie.client_sdk.device.settings import AgentSettings
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
+from coterie.client_sdk.device.trainers.external import ExternalTrainer
+from coterie.compute.optim import sgd
 from coterie.errors import ConfigurationError, DataError
+from coterie.protocol.metrics import MetricSums
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
@@ -101,6 +112,7 @@ def test_a_plan_of_a_key_that_was_not_pinned_is_refused_until_the_device_joins_a
     [
         (DevicePolicy(signers=frozenset()), "signer_refused"),
         (DevicePolicy(memory_bytes=100), "memory_refused"),
+        (DevicePolicy(min_cohort=20), "secure_aggregation_required"),
         (DevicePolicy(max_upload_bytes=100), "upload_too_large"),
         (DevicePolicy(max_download_bytes=100), "download_too_large"),
     ],
@@ -136,6 +148,24 @@ def test_tasks_that_the_policy_refuses_do_not_end_the_device(tmp_path: Path) -> 
     run(work, tmp_path)
 
 
+def test_training_that_diverges_ends_no_device_and_is_said_by_its_round(tmp_path: Path) -> None:
+    async def work(place: Lab) -> None:
+        policy = RoundPolicy(rounds=2, cohort=1, evaluate_every=0, deadline_s=4.0)
+        view = await place.submit(experiment("diverging", optimizer=sgd(1e30), rounds=policy))
+        events: Events = []
+        agent = await place.agent("diverging", on_event=hear(events))
+        while kinds(events).count("refused") <= MOST_FAILURES or not (await place.control.history(view.id)).rounds:
+            await asyncio.sleep(await agent.cycle())
+        refused = [event for event in events if event["event"] == "refused"]
+        assert {event["code"] for event in refused} == {"training_diverged"}
+        assert "diverged in round 1; lower the learning rate" in refused[0]["message"]
+        history = await place.control.history(view.id)
+        assert history.rounds[0].state == "abandoned" and history.rounds[0].diverged > 0
+        assert any("Training diverged in round 1; lower the learning rate" in hint for hint in hints(history))
+
+    run(work, tmp_path)
+
+
 def test_weight_and_steps_are_capped_by_the_device(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         await place.submit(experiment("caps", epochs=3))
@@ -145,6 +175,37 @@ def test_weight_and_steps_are_capped_by_the_device(tmp_path: Path) -> None:
         assert (entry.weight, entry.steps) == (5, 2)
 
     run(work, tmp_path)
+
+
+class Boastful:
+    """A trainer of the owner's that knows of no caps: it claims a million rows."""
+
+    def train(self, work: LocalWork) -> LocalResult:
+        made = ExternalTrainer(lambda params, task: (params, 1, 1, {"loss": 0.5})).train(work)
+        return replace(made, weight=1_000_000)
+
+    def evaluate(self, work: LocalWork) -> MetricSums:
+        return MetricSums()
+
+
+def test_the_claim_of_a_trainer_of_ones_own_is_capped_too(tmp_path: Path) -> None:
+    async def work(place: Lab) -> None:
+        rounds = RoundPolicy(rounds=1, cohort=1, evaluate_every=0)
+        await place.submit(Experiment(name="caps", model=ExternalModel({"w": (4, 3)}), schema=SCHEMA, rounds=rounds))
+        agent = await place.agent("caps", policy=DevicePolicy(max_weight=5), trainer=Boastful())
+        await agent.cycle()
+        (entry,) = agent.store.history()
+        assert entry.weight == 5
+
+    run(work, tmp_path)
+
+
+def test_a_provider_that_a_trainer_of_ones_own_would_pass_by_is_refused(tmp_path: Path) -> None:
+    policy = DevicePolicy(provider="openvino")
+    settings = AgentSettings(url="http://coordinator", folder=tmp_path, data=rows(), policy=policy, trainer=Boastful())
+    with pytest.raises(ConfigurationError, match="'openvino', but a trainer of your own") as caught:
+        Agent(settings)
+    assert caught.value.reason == "policy_conflict"
 
 
 def test_memory_is_counted_from_the_plan() -> None:

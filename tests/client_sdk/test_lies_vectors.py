@@ -13,6 +13,7 @@ from make_lies import FILE, text
 from test_spending import MANIFEST
 
 from coterie.aggregation.plan.manifest import Training
+from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.policy_file import read_policy
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.errors import PolicyRefused
@@ -49,7 +50,7 @@ def verdict(case: Mapping[str, Any], folder: Path) -> str | None:
             events=events,
             once=row["once"],
         )
-        ledger.charge(written, replace(policy, max_epsilon=None))
+        ledger.charge(written, DevicePolicy())
     task = Task.model_validate(case["task"])
     steps = case.get("steps")
     training = MANIFEST.training if steps is None else Training.read(steps, "training")

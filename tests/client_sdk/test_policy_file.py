@@ -116,6 +116,11 @@ MISTAKES = {
     "a short key": ('signers = ["abcd"]', "64 hexadecimal digits", ""),
     "a key in capitals": (f'signers = ["{KEY.upper()}"]', "in small letters", ""),
     "a key alone": (f'signers = "{KEY}"', "a list of one or more public keys", ""),
+    "a cohort, and none asked for": (
+        "require_secure_aggregation = false\nmin_cohort = 20",
+        "line 1: require_secure_aggregation cannot be false beside min_cohort in line 2",
+        "without min_cohort",
+    ),
     "a share of one": ("min_corrupt = 1", "line 1: min_corrupt must be a number of at least 0 and below 1", ""),
     "unknown unit": ('max_epsilon = 8\nunits = ["row"]', "'user', 'example'", ""),
     "trust alone": ('trusts = ["device"]', "line 1: trusts has no effect without max_epsilon", "max_epsilon = 8.0"),

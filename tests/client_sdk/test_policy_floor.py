@@ -53,28 +53,46 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
     "the default asks for five": ({}, {"min_clients": 4}, "cohort_too_small"),
     "five are five": ({}, {"min_clients": 5}, None),
     "too few": ({"min_cohort": 7}, {}, "cohort_too_small"),
-    "a floor is not asked of tasks in clear": ({"min_cohort": 7}, {"plain": True}, None),
+    "a cohort is asked for, of nobody": ({"min_cohort": 7}, {"plain": True}, "secure_aggregation_required"),
+    "the smallest cohort, of nobody": ({"min_cohort": 2}, {"plain": True}, "secure_aggregation_required"),
+    "a mode of nothing": ({"modes": frozenset({"semi_honest"})}, {"plain": True}, "secure_aggregation_required"),
+    "corrupt clients of no cohort": ({"min_corrupt": 0.1}, {"plain": True}, "secure_aggregation_required"),
+    "no corrupt client of no cohort": ({"min_corrupt": 0.0}, {"plain": True}, "secure_aggregation_required"),
+    "a cohort below the default, stated": ({"min_cohort": 4}, {"min_clients": 4}, None),
+    "no corrupt client, stated": ({"min_corrupt": 0.0}, {"corrupt": 0.0}, None),
     "another mode": ({"modes": frozenset({"consistent"})}, {}, "mode_refused"),
     "the mode": ({"modes": frozenset({"consistent"})}, {"mode": "consistent"}, None),
-    "the cohort's word takes the mode that keeps it": ({"trusts": CLOSE}, {"mode": "consistent"}, None),
-    "the cohort's word, and a coordinator that must not lie": ({"trusts": CLOSE}, {}, "mode_refused"),
-    "the cohort alone": ({"trusts": frozenset({"cohort"})}, {}, "mode_refused"),
+    "the cohort's word takes the mode that keeps it": (
+        {"trusts": CLOSE, "max_epsilon": 8.0},
+        {"mode": "consistent"},
+        "privacy_missing",
+    ),
+    "the cohort's word, and a coordinator that must not lie": (
+        {"trusts": CLOSE, "max_epsilon": 8.0},
+        {},
+        "mode_refused",
+    ),
+    "the cohort alone": ({"trusts": frozenset({"cohort"}), "max_epsilon": 8.0}, {}, "mode_refused"),
     "a promise of the cohort in semi_honest": (
         {"trusts": CLOSE, "max_epsilon": 8.0},
         {"promise": {**PROMISE, "trusts": "cohort"}},
         "mode_refused",
     ),
     "the device's own noise in any mode": (
-        {"trusts": CLOSE},
+        {"trusts": CLOSE, "max_epsilon": 8.0},
         {"promise": {**PROMISE, "unit": "example", "trusts": "device"}},
         None,
     ),
     "own noise, but in a mode that the owner named": (
-        {"trusts": CLOSE, "modes": frozenset({"consistent"})},
+        {"trusts": CLOSE, "max_epsilon": 8.0, "modes": frozenset({"consistent"})},
         {"promise": {**PROMISE, "unit": "example", "trusts": "device"}},
         "mode_refused",
     ),
-    "nobody's word but its own": ({"trusts": frozenset({"device"})}, {}, None),
+    "nobody's word but its own, in any mode": (
+        {"trusts": frozenset({"device"}), "max_epsilon": 8.0},
+        {},
+        "privacy_missing",
+    ),
     "no corrupt client counted on": ({}, {"corrupt": 0.0}, "corrupt_too_low"),
     "fewer corrupt clients than asked": ({"min_corrupt": 0.2}, {}, "corrupt_too_low"),
     "no promise": ({"max_epsilon": 8.0}, {}, "privacy_missing"),
@@ -129,10 +147,20 @@ def test_a_mode_that_trust_rules_out_is_refused_by_the_line_of_trusts(tmp_path: 
 @pytest.mark.parametrize("trusts", [{"cohort"}, {"device", "cohort"}])
 def test_modes_that_trust_the_coordinator_stand_beside_no_trust_without_it(modes: set[str], trusts: set[str]) -> None:
     with pytest.raises(ConfigurationError, match="modes cannot name semi_honest"):
-        DevicePolicy(modes=frozenset(modes), trusts=frozenset(trusts))
-    kept = DevicePolicy(modes=frozenset(modes), trusts=frozenset({*trusts, "coordinator"}))
+        DevicePolicy(modes=frozenset(modes), trusts=frozenset(trusts), max_epsilon=8.0)
+    kept = DevicePolicy(modes=frozenset(modes), trusts=frozenset({*trusts, "coordinator"}), max_epsilon=8.0)
     assert kept.modes == modes
-    assert DevicePolicy(modes=frozenset({"consistent"}), trusts=frozenset(trusts)).modes == {"consistent"}
+    close = DevicePolicy(modes=frozenset({"consistent"}), trusts=frozenset(trusts), max_epsilon=8.0)
+    assert close.modes == {"consistent"}
+
+
+@pytest.mark.parametrize(
+    "idle", [{"max_delta": 1e-6}, {"units": frozenset({"user"})}, {"trusts": frozenset({"device"})}], ids=str
+)
+def test_how_a_promise_must_be_is_not_said_without_asking_for_one(idle: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(idle))} has no effect without max_epsilon"):
+        DevicePolicy(**idle)
+    assert DevicePolicy(**idle, max_epsilon=8.0).max_epsilon == 8.0
 
 
 def noised(multiplier: float, contributors: int = 5) -> dict[str, Any]:

@@ -5,16 +5,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from relay import task, terms
 from sdk_kit import SCHEMA, Events, Lab, Recorder, hear, kinds, run
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.private.contribution import contribution, zeros
+from coterie.client_sdk.device.divergence import as_divergence, blameless
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, Fit, FitResult, FitTask, Params
 from coterie.errors import CoterieError, DataError, InputError, PlanRefused
 from coterie.privacy.dp.privacy import LocalLevel, Privacy, UserLevel
+from coterie.protocol import ids
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
 from coterie.protocol.rounds import RoundPolicy
@@ -156,3 +159,13 @@ def test_errors_of_work_with_rows_are_told_to_nobody_under_a_promise(error: Cote
         assert speakable(plain, phase, error) is not data
     for phase in ("checking", "downloading", "uploading"):
         assert speakable(promised, phase, error) is not data
+
+
+def test_divergence_has_a_name_of_its_own_only_where_nothing_is_promised() -> None:
+    nan = InputError("The sum of metric 'loss' is nan; it must be finite.", code="metric_invalid")
+    secure = terms(10)
+    plain = task(secure, ids.new_id(ids.DEVICE)).model_copy(update={"secure": None})
+    told = as_divergence(plain, nan)
+    assert told.reason == "training_diverged" and f"round {plain.round}; lower the learning rate" in told.message
+    assert as_divergence(plain.model_copy(update={"privacy": PROMISE}), nan) is nan
+    assert blameless(told) and blameless(nan) and not blameless(DataError("no such file", code="data_missing"))
