@@ -25,6 +25,17 @@ MEBIBYTE = 1024 * 1024
 # A shorter wait is not worth a line.
 LONG_WAIT_S = 5.0
 
+# What a client says once when there is nothing to do, by the reason.
+IDLE: Mapping[str, str] = {
+    "no_experiment": "No experiment runs in this population; asking again, once a minute after a while.",
+    "no_place": "An experiment runs, but its rounds have no place for this client now; it keeps asking.",
+    "trainer_own": "The experiment that runs needs a trainer of your own, and this client has none: "
+    "start it again with --trainer MODULE:OBJECT. Until then it asks once a minute.",
+    "trainer_plan": "The experiment that runs brings its own training step, which a client with --trainer does not "
+    "run: start it again without --trainer. Until then it asks once a minute.",
+    "secrecy": "The experiment that runs asks for a kind of secrecy that this version does not know: update coterie.",
+}
+
 # What other commands keep in .coterie (docs/cli.md).
 _TAKEN = frozenset({"server", "keys", "simulations", "reports", "demo"})
 
@@ -173,7 +184,9 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say("  begins without what the method kept: it was made in another history of versions")
         case "settled":
             output.say(f"  settled: {facts['outcome']}")
-        case "waiting" if facts["seconds"] >= LONG_WAIT_S:
+        case "idle":
+            output.say(IDLE[facts["reason"]])
+        case "waiting" if facts["seconds"] >= LONG_WAIT_S and facts.get("reason") not in IDLE:
             output.say(f"  asking again in {facts['seconds']:.0f} s")
         case "refused" | "error" | "unusable":
             output.say(f"  {kind}[{facts['code']}]: {facts['message']} {facts.get('hint') or ''}".rstrip())

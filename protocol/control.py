@@ -307,9 +307,8 @@ class RoundView(Response):
 
     metrics: means over examples; evaluation: where they were measured; training: the means that clients saw while
     training; fairness: how each metric differs between the clients that evaluated, by the fields of
-    `coterie.protocol.spread.Spread`; model: the version it committed; clipped: under secure aggregation, the share of
-    updates that were shortened to the public norm; diverged: devices that told of NaN or infinity in training;
-    epsilon, delta: what all rounds up to this one have spent of privacy.
+    `coterie.protocol.spread.Spread`; model: the version it committed; clipped: the share of updates that were shortened
+    to the public norm; diverged: devices that trained to NaN or infinity; epsilon, delta: spent up to this round.
     """
 
     experiment: ExperimentId

@@ -230,14 +230,21 @@ class Task(Signed):
         verify(coordinator_key, Domain.TASK, self.signed_bytes(), self.signature)
 
 
+Idle = Literal["no_experiment", "no_place", "trainer_own", "trainer_plan", "secrecy"]
+"""Why there is no task: no experiment runs; its rounds have no place for this device now; or a place is free for
+others: those with a trainer of their own, those that run the plan's steps, those that know its secrecy.
+"""
+
+
 class CheckInResponse(Response):
-    """A task or none.
+    """A task or none, and why.
 
     When to come back if the task's upload is accepted, and if it is not (or there is no task); what became of
     `pending`; which of `CheckIn.experiments` are over.
     """
 
     task: Task | None = None
+    idle: Idle | None = None
     retry_if_accepted: RetryWindow
     retry_if_rejected: RetryWindow
     settled: Annotated[dict[TaskId, Settlement], Field(max_length=64)] = {}

@@ -10,8 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import open_slots
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import Idle
 from coterie.server.bell import Bell
-from coterie.server.device.asking import KINDS, Asker, measures, within_reach
+from coterie.server.device.asking import KINDS, Asker, lacks, measures, within_reach
 from coterie.server.device.pace import Demand
 from coterie.server.plans import Plans
 from coterie.server.rounds.reservations import kept_for_others
@@ -66,6 +67,17 @@ class Board:
                 if asker.clients or measures(running.request, kind) or not kept_for_others(opened.row, asker.id, now):
                     return True
         return False
+
+    def why_idle(self, asker: Asker) -> Idle:
+        """Why there is no task for a device: what it lacks to take a place that is free, or that there is none."""
+        if not self.busy(asker.population):
+            return "no_experiment"
+        for opened in self._opened.get(asker.population, []):
+            running = self._running[opened.row.experiment]
+            free = any(open_slots(opened.value, kind) for kind in KINDS)
+            if free and (lacking := lacks(running.request, running.trainer, asker)) is not None:
+                return lacking
+        return "no_place"
 
     def demand(self, population: str, now: int) -> Demand | None:
         """What the experiments over this population want of its devices; None when none runs. now: milliseconds."""

@@ -7,13 +7,15 @@ that the round counted the update.
 """
 
 import asyncio
+import time
 from threading import Event as Flag
 from typing import Any, Final
 
 from coterie.client_sdk.device.backoff import Window, after_answer, after_failure
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.faults import Faults
-from coterie.client_sdk.device.membership import Membership, capabilities, data_report, join
+from coterie.client_sdk.device.idleness import Idleness
+from coterie.client_sdk.device.membership import Membership, capabilities, data_report, first_signers, join
 from coterie.client_sdk.device.preview import DryRun, nothing, preview
 from coterie.client_sdk.device.runner import Runner
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
@@ -27,7 +29,7 @@ from coterie.errors import (
     RemoteError,
 )
 from coterie.protocol.canonical import parse_json
-from coterie.protocol.device import CheckIn, CheckInResponse, RetryWindow, Task
+from coterie.protocol.device import CheckIn, CheckInResponse, Idle, RetryWindow, Task
 from coterie.protocol.wire import read_message
 
 _NOT_A_MEMBER: Final = frozenset(("device_unknown", "device_revoked"))
@@ -52,6 +54,7 @@ class Agent:
         self._awake = asyncio.Event()
         self._runner: Runner | None = None
         self._window: Window | None = None
+        self._idleness = Idleness()
 
     async def close(self) -> None:
         """Release the folder and the connections."""
@@ -115,7 +118,8 @@ class Agent:
                 break
             try:
                 await self.join()
-                pause, reason = await self.cycle(), "window"
+                pause = await self.cycle()
+                reason = self._idleness.why or "window"
                 failures = 0
             except RemoteError as error:
                 if not is_transient(error):
@@ -158,14 +162,25 @@ class Agent:
             self._window = _window(rejected)
             self._settle(answer)
             if answer.task is None:
-                return after_answer(_window(rejected), self.settings.rng)
+                return self._idle(answer.idle or "no_place", _window(rejected))
+            self._idleness.over()
             resumed = self.store.state_of(answer.task.id) is not None
             self._lease(answer.task)
             in_flight = self.store.in_flight()
         if in_flight is None:
             return after_answer(_window(rejected), self.settings.rng)
+        runner.membership = await first_signers(self._link, self.store, runner.membership, self.settings.token)
         done = await runner.perform(in_flight, resumed=resumed)
         return after_answer(_window(accepted if done else rejected), self.settings.rng)
+
+    def _idle(self, why: Idle, window: Window) -> float:
+        """Tell the owner once why there is nothing to do. Returns the seconds to wait."""
+        now = time.monotonic()
+        if self._idleness.news(why, now):
+            self._emit("idle", reason=why)
+        drawn = after_answer(window, self.settings.rng)
+        # What became of an update is asked for as soon as the coordinator likes.
+        return drawn if self.store.pending() else self._idleness.pause(drawn, now, self.settings.rng)
 
     async def dry_run(self) -> DryRun:
         """Join, check in, do one task, and show what would leave instead of sending it; the task is then given back.

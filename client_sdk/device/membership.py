@@ -119,6 +119,20 @@ async def join(
     return replace(_membership(stored, schema, load_data(data, schema), data, None), endorsement=endorsement)
 
 
+async def first_signers(link: Link, store: Store, membership: Membership, token: str | None) -> Membership:
+    """The membership with the population's signers, where it named none when this device joined and does now. Raises
+    RemoteError.
+    """
+    stored = store.membership()
+    if membership.signers or stored is None or token is None:
+        return membership
+    info = await _population(link, token)
+    if info is None or info.coordinator_key != stored.coordinator_key or info.population != stored.population:
+        return membership
+    store.join(replace(stored, signers=info.signers))
+    return replace(membership, signers=frozenset(info.signers))
+
+
 async def _enrol(
     link: Link,
     store: Store,

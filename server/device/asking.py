@@ -6,7 +6,7 @@ from coterie.aggregation.engine import Kind
 from coterie.aggregation.reducers import reducer
 from coterie.privacy.dp.privacy import LocalLevel
 from coterie.protocol.control import ExperimentCreate
-from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport
+from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport, Idle
 from coterie.server.rounds.eligibility import has_the_data
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store.devices import ClientBounds
@@ -35,14 +35,7 @@ def within_reach(request: ExperimentCreate, trainer: str, kind: Kind, asker: Ask
 
     trainer: of the plan. What the device did before and what the round has left is for the rows to say.
     """
-    privacy, known = privacy_of(request), asker.capabilities
-    # A device that does not know secure aggregation would send its update in clear.
-    if request.secure is not None and SECURE_AGGREGATION not in known.secure:
-        return False
-    # Nor does every device know local noise, and an edge aggregator adds none for the devices behind it.
-    if isinstance(privacy, LocalLevel) and (asker.clients or LOCAL_NOISE not in known.secure):
-        return False
-    if trainer not in known.trainers:
+    if lacks(request, trainer, asker) is not None:
         return False
     if asker.clients is not None:
         # The accumulator of an edge aggregator would be a smaller sum than the one that was promised, and one device
@@ -50,6 +43,20 @@ def within_reach(request: ExperimentCreate, trainer: str, kind: Kind, asker: Ask
         private = request.secure is not None or request.privacy is not None
         return not private and reducer(request.reducer).needs == "sums"
     return measures(request, kind) or has_the_data(request.rounds, asker.data)
+
+
+def lacks(request: ExperimentCreate, trainer: str, asker: Asker) -> Idle | None:
+    """What the device would need to do any task of this experiment; None where nothing is wanting."""
+    known = asker.capabilities
+    # A device that does not know secure aggregation would send its update in clear.
+    if request.secure is not None and SECURE_AGGREGATION not in known.secure:
+        return "secrecy"
+    # Nor does every device know local noise, and an edge aggregator adds none for the devices behind it.
+    if isinstance(privacy_of(request), LocalLevel) and (asker.clients or LOCAL_NOISE not in known.secure):
+        return "secrecy"
+    if trainer in known.trainers:
+        return None
+    return "trainer_own" if trainer == "external" else "trainer_plan"
 
 
 def measures(request: ExperimentCreate, kind: Kind) -> bool:

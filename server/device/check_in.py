@@ -58,5 +58,12 @@ async def check_in(body: CheckIn, here: Here, device: Signed) -> CheckInResponse
     again = here.pacer.window(device.population, demand, now, took=task is not None)
     accepted = rested(again, here.board.rests_s(device.population))
     return CheckInResponse.model_validate(
-        {"task": task, "retry_if_accepted": accepted, "retry_if_rejected": again, "settled": settled, "ended": ended}
+        {
+            "task": task,
+            "idle": None if task else here.board.why_idle(asker),
+            "retry_if_accepted": accepted,
+            "retry_if_rejected": again,
+            "settled": settled,
+            "ended": ended,
+        }
     )

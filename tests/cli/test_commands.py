@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -22,6 +22,7 @@ from coterie.errors import (
     RemoteError,
     Unreachable,
 )
+from coterie.protocol.device import Idle
 from tests.patience import patience
 
 Coterie = Callable[..., Any]
@@ -158,6 +159,17 @@ def test_a_client_tells_a_failure_once_until_something_else_happens(capsys: pyte
         tell(event)
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in said] == ["error[unreachable]:", "asking", "settled:", "error[unreachable]:"]
+
+
+def test_a_client_without_work_says_why_and_not_each_time_that_it_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = Teller(Output(json=False))
+    for reason in get_args(Idle):
+        tell({"event": "idle", "reason": reason})
+        for _ in range(3):
+            tell({"event": "waiting", "seconds": 60.0, "reason": reason})
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(get_args(Idle))
+    assert "--trainer MODULE:OBJECT" in next(line for line in said if "has none" in line)
 
 
 def test_without_a_token_the_researchers_commands_say_where_it_lies(coterie: Coterie) -> None:

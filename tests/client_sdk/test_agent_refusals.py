@@ -90,19 +90,30 @@ def test_a_token_of_an_edge_aggregator_makes_no_device(tmp_path: Path) -> None:
     run(work, tmp_path)
 
 
-def test_a_plan_of_a_key_that_was_not_pinned_is_refused_until_the_device_joins_anew(tmp_path: Path) -> None:
+def test_a_device_pins_the_first_signers_that_its_population_names_and_no_other(tmp_path: Path) -> None:
+    new = SigningKey.from_seed(b"n" * 32)
+
     async def work(place: Lab) -> None:
         await place.control.ensure_population("trust", SCHEMA)
         events: Events = []
         agent = await place.agent("trust", on_event=hear(events))
         await agent.join()
-        await place.submit(experiment("trust"), SigningKey.from_seed(b"n" * 32))
-        await agent.cycle()
-        assert [event["code"] for event in events if event["event"] == "refused"] == ["signer_refused"]
+        first = await place.submit(experiment("trust"))
+        assert (await agent.run(rounds=1)).counted == 1
         await agent.close()
         place.agents.clear()
-        again = await place.agent("trust")
-        assert (await again.run(rounds=1)).counted == 1
+        await place.control.stop(first.id)
+        await place.submit(experiment("trust"), new)
+        again = await place.agent("trust", on_event=hear(events))
+        await again.cycle()
+        assert [event["code"] for event in events if event["event"] == "refused"] == ["signer_refused"]
+        await again.close()
+        place.agents.clear()
+        told = next(event["hint"] for event in events if event["event"] == "refused")
+        line = json.loads(told.partition("signers = ")[2])
+        assert new.public in line
+        trusting = await place.agent("trust", policy=DevicePolicy(signers=frozenset(line)))
+        assert (await trusting.run(rounds=1)).counted == 1
 
     run(work, tmp_path)
 

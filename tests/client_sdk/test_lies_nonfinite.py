@@ -41,7 +41,6 @@ SECRET: dict[str, Privacy] = {
     "local gaussian": LocalLevel(mechanism="gaussian", **LOCAL),
 }
 POLICY = """
-min_cohort = 5
 max_epsilon = 1000.0
 units = ["user", "example"]
 trusts = ["device", "cohort", "coordinator"]
