@@ -65,8 +65,8 @@ class _Cells:
         )
 
 
-def check_lengths(arrays: Mapping[str, Array], source: str) -> None:
-    """Every array has the same number of rows, and at least one."""
+def check_lengths(arrays: Mapping[str, Array], source: str, *, least: int = 1) -> None:
+    """Every array has the same number of rows, and so many at least."""
     for name, array in arrays.items():
         if array.ndim == 0:
             raise errors.DataError(f"{source}: {name!r} is a single value, not rows.", code="data_shape", column=name)
@@ -80,17 +80,20 @@ def check_lengths(arrays: Mapping[str, Array], source: str) -> None:
                 code="data_lengths",
                 column=name,
             )
-    if rows == 0:
+    if rows < least:
         raise errors.DataError(f"{source}: there are no rows.", hint="Add at least one example.", code="data_empty")
 
 
-def check_feature(feature: FeatureFields, arrays: Mapping[str, Array], source: str) -> Array:
+def check_feature(feature: FeatureFields, arrays: Mapping[str, Array], source: str, *, read: bool = False) -> Array:
     """The feature as `[N, *shape]` in its dtype, from one array of that shape or from one `[N]` array per column; one
-    of text from one `[N]` array, or from the bytes themselves.
+    of text from one `[N]` array, from the bytes themselves, or from places in the vocabulary.
+
+    read: whether the array is known to hold what this function returned. Else whole numbers are taken for places where
+    no text of the vocabulary is a number.
     """
     if feature.encoding is not None or feature.vocabulary is not None:
         ((column, array),) = arrays.items()
-        return _from_text(feature, _Cells(array, column, "text", source))
+        return _from_text(feature, _Cells(array, column, "text", source), read=read)
     expected = _expected(feature.dtype, feature.low, feature.high)
     columns = tuple(arrays)
     if columns == (feature.name,) and not (feature.columns == columns and arrays[feature.name].ndim == 1):
@@ -108,10 +111,12 @@ def check_feature(feature: FeatureFields, arrays: Mapping[str, Array], source: s
     return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *feature.shape)))
 
 
-def _from_text(feature: FeatureFields, cells: _Cells) -> Array:
+def _from_text(feature: FeatureFields, cells: _Cells, *, read: bool) -> Array:
     held_as_bytes = feature.encoding is not None and cells.array.dtype == np.uint8
     if held_as_bytes and cells.array.shape[1:] == feature.shape:
         return np.ascontiguousarray(cells.array)
+    if feature.vocabulary is not None and (read or _are_places(cells, feature.vocabulary)):
+        return _places(_flat(cells), len(feature.vocabulary), "is no place in the vocabulary")
     texts = texts_of(_flat(cells).array)
     if texts is None:
         hint = "Convert it to text before it is loaded."
@@ -119,8 +124,22 @@ def _from_text(feature: FeatureFields, cells: _Cells) -> Array:
     return as_bytes(texts, feature.shape[0]) if feature.vocabulary is None else as_places(texts, feature.vocabulary)
 
 
+def _are_places(cells: _Cells, texts: Sequence[str | int | float]) -> bool:
+    """Whether whole numbers can only be places among these texts, since none of the texts is a number."""
+    return cells.array.dtype.kind in "iu" and all(math.isnan(_parse(text)) for text in texts)
+
+
+def _places(cells: _Cells, most: int, why: str) -> Array:
+    """Places from 0 to ``most``, as int32."""
+    if (outside := (cells.array < 0) | (cells.array > most)).any():
+        raise cells.refuse(outside, why, f"Give text, or places from 0 to {most}.")
+    return np.ascontiguousarray(cells.array.astype(np.int32, copy=False))
+
+
 def with_classes(rows: Mapping[str, Array], label: LabelFields) -> dict[str, Array]:
     """The rows whose label is one of the classes; perhaps none. rows: checked, with -1 for any other label."""
+    if label.others != "dropped":
+        return dict(rows)
     kept = rows[label.name] >= 0
     return dict(rows) if kept.all() else {name: array[kept] for name, array in rows.items()}
 
@@ -137,15 +156,17 @@ def check_left(rows: Mapping[str, Array], label: LabelFields, source: str) -> No
         )
 
 
-def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str) -> Array:
+def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str, *, read: bool = False) -> Array:
     """The label as `[N]` in its dtype: class indices where the schema has classes (-1 for others that are to be
-    dropped). `[N, 1]` is taken for `[N]`.
+    dropped). `[N, 1]` is taken for `[N]`. read: as in `check_feature`.
     """
     ((column, array),) = arrays.items()
     flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if label.classes is not None:
         shown = ", ".join(repr(raw) for raw in label.classes[:10]) + (" …" if len(label.classes) > 10 else "")
         cells = _flat(_Cells(flat, column, f"one of {shown}", source))
+        if read or _are_places(cells, label.classes):
+            return _places(cells, len(label.classes) - 1, "is no class")
         indices = _class_indices(cells, label.classes)
         if label.others == "refused" and (unknown := indices < 0).any():
             hint = "Mend or drop such rows, or add the class to the schema."

@@ -16,6 +16,7 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from coterie import errors
 from coterie.protocol.canonical import digest_of
+from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.rows import check_feature, check_label, check_left, check_lengths, with_classes
 from coterie.protocol.schema_rules import DType, Encoding, Others, RawLabel, rules_of_feature, rules_of_label
 
@@ -186,8 +187,9 @@ class DataSchema:
         """SHA-256 (hex) of the canonical JSON."""
         return digest_of(self.to_json())
 
-    def check(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, npt.NDArray[Any]]:
+    def check(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> CheckedRows:
         """Rows that fit: features by name as `[N, *shape]` and the label as `[N]`, in the schema's dtypes, contiguous.
+        What this schema has checked before comes back equal.
 
         arrays: by feature name, or by the names of the feature's columns (`[N]` each; numbers or text); the label by
         its name or its column. source: where they come from, for messages. Casts are those of `rows`, none of which
@@ -199,16 +201,31 @@ class DataSchema:
         check_left(rows, self.label, source)
         return rows
 
-    def fitting(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, npt.NDArray[Any]]:
+    def fitting(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> CheckedRows:
         """As `check`, but there may be no row left of those that the label's classes choose."""
+        if isinstance(arrays, CheckedRows) and arrays.schema == self.digest and frozenset(arrays) == self._names:
+            return self._checked_again(arrays, source)
         given = self._assign(arrays, source)
         check_lengths({name: array for group in given.values() for name, array in group.items()}, source)
         result = {feature.name: check_feature(feature, given[feature.name], source) for feature in self.features}
         if self.label.constant is not None:
             rows = len(result[self.features[0].name])
-            return result | {self.label.name: np.full(rows, self.label.constant, self.label.dtype)}
+            result[self.label.name] = np.full(rows, self.label.constant, self.label.dtype)
+            return CheckedRows(result, self.digest)
         result[self.label.name] = check_label(self.label, given[self.label.name], source)
-        return with_classes(result, self.label) if self.label.others == "dropped" else result
+        return CheckedRows(with_classes(result, self.label), self.digest)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset((*(feature.name for feature in self.features), self.label.name))
+
+    def _checked_again(self, rows: CheckedRows, source: str) -> CheckedRows:
+        """Rows of this schema, of which somebody may have changed values since: places stay places."""
+        check_lengths(rows, source, least=0)
+        given = {name: {name: array} for name, array in rows.items()}
+        found = {each.name: check_feature(each, given[each.name], source, read=True) for each in self.features}
+        found[self.label.name] = check_label(self.label, given[self.label.name], source, read=True)
+        return CheckedRows(found, self.digest)
 
     def _assign(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Feature or label name → the arrays that it is made of."""

@@ -20,6 +20,7 @@ from coterie.client_sdk.device.pipeline import Pipeline, rows_of
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
 from coterie.errors import DataError
+from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.rows import check_left
 from coterie.protocol.schema import DataSchema
 
@@ -27,7 +28,7 @@ Arrays = Mapping[str, NDArray[Any]]
 DataSource = str | Path | Arrays | Pipeline | Callable[[DataSchema], Arrays]
 
 
-def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]:
+def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
     """The rows of ``source``, checked: features ``[N, *shape]`` and label ``[N]`` in the schema's dtypes.
 
     source: one of
@@ -50,7 +51,7 @@ def load_data(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]
     return rows
 
 
-def load_fitting(source: DataSource, schema: DataSchema) -> dict[str, NDArray[Any]]:
+def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
     if isinstance(source, Mapping):
@@ -145,7 +146,7 @@ def _named(function: Callable[..., Arrays]) -> str:
     return f"function {getattr(function, '__qualname__', repr(function))}"
 
 
-def _folder(path: Path, schema: DataSchema) -> dict[str, NDArray[Any]]:
+def _folder(path: Path, schema: DataSchema) -> CheckedRows:
     names = schema.given
     if all((path / f"{name}.npy").is_file() for name in names):
         return schema.fitting({name: _npy(path / f"{name}.npy") for name in names}, str(path))
@@ -157,7 +158,8 @@ def _folder(path: Path, schema: DataSchema) -> dict[str, NDArray[Any]]:
         )
     # Each file is checked on its own, so that an error names the file and its row.
     parts = [schema.fitting(_file(file, schema), file.name) for file in files]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return CheckedRows(joined, schema.digest)
 
 
 def _file(path: Path, schema: DataSchema) -> Arrays:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.aggregation.number import is_number
 from coterie.errors import ConfigurationError, CoterieError
+from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.tensors import read_file, write_file
 from coterie.simulation.partition.skew import Skew
@@ -259,7 +260,7 @@ def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDA
         ) from error
     for change in parts.changes if isinstance(parts, Partition) else ():
         rows = change.apply(rows, client, len(parts))
-    return rows
+    return CheckedRows(rows, arrays.schema) if isinstance(arrays, CheckedRows) else rows
 
 
 def stream(seed: object) -> np.random.Generator:
