@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import open_slots
+from coterie.errors import CoterieError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Idle
 from coterie.server.bell import Bell
@@ -46,6 +47,10 @@ class Board:
         self._as_of = -1
         self._looking = asyncio.Lock()
         self._opened: dict[str, list[OpenRound]] = {}
+        self.quarantined: dict[str, str] = {}
+        """Experiments that run and cannot go on, since a file of their plan is missing or damaged, and what is said of
+        it. They are looked at again after every commit.
+        """
 
     @property
     def count(self) -> int:
@@ -119,6 +124,7 @@ class Board:
             found = {name: self._running.get(name) or await self._looked_up(session, name) for name in identifiers}
             opened = await experiments.open_rounds(session)
         self._running = {name: running for name, running in found.items() if running is not None}
+        self.quarantined = {name: why for name, why in self.quarantined.items() if found.get(name, why) is None}
         self._opened = {}
         for each in opened:
             self._traffic.use(each.row.experiment, [sha for sha in (each.value.base, each.value.version) if sha])
@@ -131,9 +137,17 @@ class Board:
         row = await experiments.find(session, name)
         if row is None:
             return None
-        request, manifest = experiments.request_of(row), await self._plans.manifest(row.plan)
+        request = experiments.request_of(row)
         frozen = [request.frozen.sha256] if request.frozen else []
-        graphs = [graph.sha256 for graph in manifest.graphs.values()]
+        try:
+            manifest = await self._plans.manifest(row.plan)
+            graphs = [graph.sha256 for graph in manifest.graphs.values()]
+            await asyncio.to_thread(self._plans.check_files, graphs, [row.model, *frozen])
+        except CoterieError as error:
+            if self.quarantined.get(name) != error.message:
+                log.error("experiment stands still", experiment=name, name=row.name, why=error.message, hint=error.hint)
+            self.quarantined[name] = error.message
+            return None
         self._traffic.use(name, [row.plan, row.model, *graphs, *frozen])
         return Running(row.population, request, manifest.trainer)
 

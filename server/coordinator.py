@@ -165,6 +165,8 @@ async def _opened(
             rounds=rounds,
             workers=coordinator.workers,
             plans=plans,
+            board=board,
+            metrics=coordinator.metrics,
             bell=bell,
             attempts=_attempts(coordinator),
         )

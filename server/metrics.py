@@ -25,6 +25,9 @@ class Metrics:
             "coterie_attempts", "Secure aggregations by how they ended.", ("outcome",), registry=self.registry
         )
         self.rounds = Counter("coterie_rounds", "Rounds by how they ended.", ("outcome",), registry=self.registry)
+        self.damaged = Counter(
+            "coterie_damaged_blobs", "Stored files found to be missing or changed.", registry=self.registry
+        )
         self.received = Counter("coterie_received_bytes", "Bytes of updates received.", registry=self.registry)
         self.sent = Counter("coterie_sent_bytes", "Bytes of blobs sent.", registry=self.registry)
         self.running = Gauge("coterie_experiments_running", "Experiments that are running.", registry=self.registry)

@@ -1,8 +1,10 @@
 """Manifests of stored plans, read once each: they are immutable."""
 
 import asyncio
+from collections.abc import Sequence
 
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.server.rounds.intact import check_intact, damaged
 from coterie.server.store.blobs import BlobStore
 
 
@@ -15,10 +17,23 @@ class Plans:
         self._known: dict[str, Manifest] = {}
 
     async def manifest(self, plan: str) -> Manifest:
-        """The manifest of a plan that was checked when its experiment was created."""
+        """The manifest of a plan that was checked when its experiment was created. Raises StorageError
+        (``blob_damaged``) for one that is missing or not what was stored.
+        """
         if plan not in self._known:
-            data = await asyncio.to_thread(self._blobs.path("blobs", plan).read_bytes)
+            path = check_intact(self._blobs.path("blobs", plan), "a plan")
+            data = await asyncio.to_thread(path.read_bytes)
             if len(self._known) >= self._bound:
                 self._known.pop(next(iter(self._known)))
             self._known[plan] = Manifest.from_bytes(data)
         return self._known[plan]
+
+    def check_files(self, graphs: Sequence[str], tensors: Sequence[str]) -> None:
+        """Raise StorageError (``blob_damaged``) for a graph that is missing or not what was stored, and for a file of
+        tensors that is missing; blocking.
+        """
+        for graph in graphs:
+            check_intact(self._blobs.path("blobs", graph), "a plan's graph")
+        for digest in tensors:
+            if not (path := self._blobs.path("blobs", digest)).exists():
+                raise damaged(path, "a model")

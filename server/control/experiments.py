@@ -1,6 +1,7 @@
 """Experiments: asked for, watched, stopped."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query, Response
@@ -29,8 +30,8 @@ router = gated_router("experiments")
 Name = Annotated[str, Path(max_length=200, description="An id, the unique beginning of one, or a unique name.")]
 
 
-def view(row: ExperimentRow) -> ExperimentView:
-    """An experiment as it stands."""
+def view(row: ExperimentRow, quarantined: Mapping[str, str]) -> ExperimentView:
+    """An experiment as it stands. quarantined: why experiments that run stand still, by their ids."""
     request = experiments.request_of(row)
     return ExperimentView.model_validate(
         {
@@ -38,7 +39,7 @@ def view(row: ExperimentRow) -> ExperimentView:
             "name": row.name,
             "population": row.population,
             "state": row.state,
-            "reason": row.reason,
+            "reason": row.reason or quarantined.get(row.id),
             "round": row.round,
             "plan": request.plan,
             "rounds": request.rounds,
@@ -78,7 +79,7 @@ async def create(
         earlier = await once.earlier(session, response)
         if earlier is not None:
             response.status_code = 200
-            return view(await found(session, earlier))
+            return view(await found(session, earlier), here.board.quarantined)
         population = await named(session, body.population)
         check_floor(body.population, policy_of(population), body, manifest)
         row = ExperimentRow(
@@ -115,7 +116,7 @@ async def create(
         once.remember(session, row.id)
     await here.board.catch_up()
     response.headers["Location"] = f"/v1/experiments/{row.id}"
-    return view(row)
+    return view(row, here.board.quarantined)
 
 
 @router.get("/v1/experiments", operation_id="listExperiments", summary="List experiments, the newest first")
@@ -129,14 +130,14 @@ async def index(
     """All, or those of one population or in one state."""
     async with here.database.read() as session:
         rows = await experiments.page(session, population, state, after(cursor), limit + 1)
-    return page(rows, limit, lambda row: row.id, [view(row) for row in rows])
+    return page(rows, limit, lambda row: row.id, [view(row, here.board.quarantined) for row in rows])
 
 
 @router.get("/v1/experiments/{experiment}", operation_id="getExperiment", summary="One experiment")
 async def show(experiment: Name, here: Here) -> ExperimentView:
     """As it stands."""
     async with here.database.read() as session:
-        return view(await found(session, experiment))
+        return view(await found(session, experiment), here.board.quarantined)
 
 
 @router.post(
@@ -158,7 +159,7 @@ async def stop(experiment: Name, here: Here, admin: Admin) -> ExperimentView:
             await session.flush()
             await session.refresh(row)
     await here.board.catch_up()
-    return view(row)
+    return view(row, here.board.quarantined)
 
 
 def _round_view(row: RoundRow, bytes_up: int) -> RoundView:

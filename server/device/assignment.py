@@ -35,6 +35,8 @@ async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Ask
     """The experiments that have a task for this device now, those whose round began first leading."""
     found: list[tuple[str, Kind]] = []
     for opened in await experiments.open_rounds(session, asker.population):
+        if opened.row.experiment in coordinator.board.quarantined:
+            continue
         for kind in KINDS:
             if open_slots(opened.value, kind) and await _may_take(coordinator, session, opened, kind, asker):
                 found.append((opened.row.experiment, kind))

@@ -2,9 +2,11 @@
 never served.
 """
 
+import hashlib
 from collections.abc import AsyncIterator
 from typing import Annotated
 
+import structlog
 from fastapi import Path, Request, Response
 from fastapi.responses import StreamingResponse
 
@@ -17,6 +19,7 @@ from coterie.server.store import blob_rows
 from coterie.server.store.compression import Variant
 
 router = gated_router("blobs")
+log = structlog.get_logger("coterie.server")
 Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 FOR_EVER = "public, max-age=31536000, immutable"
 MOST_HELD = 4
@@ -132,9 +135,15 @@ async def _send(
             if variant.packed is None
             else here.compression.read(variant.packed)
         )
+        whole = hashlib.sha256() if variant.status == 200 and variant.packed is None else None
         async for chunk in source:
+            if whole is not None:
+                whole.update(chunk)
             here.rounds.traffic.sent(sha256, len(chunk))
             here.metrics.sent.inc(len(chunk))
             yield chunk
+        if whole is not None and whole.hexdigest() != sha256:
+            here.metrics.damaged.inc()
+            log.error("a stored blob is damaged", file=str(here.blobs.path("blobs", sha256)))
 
     return StreamingResponse(body(), status_code=variant.status, headers=headers)

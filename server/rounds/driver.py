@@ -26,10 +26,13 @@ from coterie.aggregation.engine import (
     Phase,
 )
 from coterie.errors import CoterieError, InternalError
-from coterie.protocol.device import Task
 from coterie.server.bell import Bell, wait
+from coterie.server.board import Board
 from coterie.server.clock import now_ms
+from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
+from coterie.server.rounds import inputs
+from coterie.server.rounds.intact import DAMAGED
 from coterie.server.rounds.spending import noised_here
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import JobFailed, Workers
@@ -56,6 +59,8 @@ class Parts:
     rounds: Rounds
     workers: Workers
     plans: Plans
+    board: Board
+    metrics: Metrics
     bell: Bell
     attempts: Attempts
 
@@ -108,14 +113,15 @@ class Driver:
         if seen.late:
             await self._expire(seen.late)
             seen = await self._look()
-        for found in seen.opened:
+        opened = [found for found in seen.opened if found.row.experiment not in self._parts.board.quarantined]
+        for found in opened:
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
             else:
                 self._work(found)
         for row in seen.uncleaned:
-            await self._guarded(row, self._clean(row.experiment, row.number))
-        await self._parts.attempts.look(seen.opened, seen.standings)
+            await self._guarded(row, self._clean(row))
+        await self._parts.attempts.look(opened, seen.standings)
         return seen.pause_s()
 
     async def _look(self) -> Seen:
@@ -222,9 +228,13 @@ class Driver:
                 central = await self._paid(found, row)
                 if central is None:
                     return
-                arguments = self._aggregate_arguments(found, row, accepted, out) | {"central": central or None}
+                arguments = inputs.aggregation(self._parts.blobs, found, row, accepted, out)
+                arguments["central"] = central or None
             result = await self._parts.workers.run("accumulate" if answers else "aggregate", arguments)
         except JobFailed as error:
+            if error.details.get("refused") == DAMAGED:
+                log.error("a round has no base", experiment=experiment, round=number, why=error.message)
+                self._parts.metrics.damaged.inc()
             await self._step("aggregate_failed", found, AggregateFailed(error.message, error.details.get("refused")))
             return
         else:
@@ -255,34 +265,6 @@ class Driver:
             "seed": seed.hex(),
         }
 
-    def _aggregate_arguments(
-        self, found: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
-    ) -> dict[str, Any]:
-        blobs = self._parts.blobs
-        request = experiments.request_of(row)
-        return {
-            "manifest": str(blobs.path("blobs", row.plan)),
-            "base": str(blobs.path("blobs", found.value.base)),
-            "updates": [str(blobs.path("updates", task.upload or "")) for task in accepted],
-            "server": request.server.model_dump(mode="json"),
-            "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
-            "reducer": request.reducer,
-            "trusted": next((task.id for task in accepted if task.device == request.rounds.trusted), None),
-            "weight_cap": request.rounds.weight_cap,
-            "lags": self._lags(found, accepted, request.rounds.staleness_exponent),
-            "out": str(out),
-        }
-
-    def _lags(self, found: OpenRound, accepted: Sequence[TaskRow], exponent: float) -> dict[str, Any]:
-        """How far the updates of older versions lag, and where those versions lie."""
-        late = [task for task in accepted if task.place != found.value.place]
-        bases = {task.id: Task.model_validate_json(task.message).model.sha256 for task in late}
-        return {
-            "versions": {task.id: found.value.place - task.place for task in late},
-            "bases": {task: str(self._parts.blobs.path("blobs", sha256)) for task, sha256 in bases.items()},
-            "exponent": exponent,
-        }
-
     async def _keep_result(self, found: OpenRound, result: dict[str, Any]) -> None:
         """Make the new version and the server's state durable, then say so."""
         weights, state, rejected = result["weights"], result["state"], result["rejected"]
@@ -296,6 +278,7 @@ class Driver:
             await blob_rows.keep(session, weights["sha256"], weights["size"], "model")
             if state is not None:
                 await blob_rows.keep(session, state["sha256"], state["size"], "state")
+            self._tell_damaged(found, rejected)
             for entry in rejected:
                 await tasks.reject(session, entry["task"], entry["code"], entry["message"])
             event = AggregateReady(weights["sha256"], result["metrics"], len(rejected))
@@ -318,7 +301,7 @@ class Driver:
             "reducer": terms.reducer,
             "min_clients": above.min_clients,
             "max_clients": terms.max_clients,
-            "updates": [str(blobs.path("updates", task.upload or "")) for task in accepted],
+            "updates": inputs.updates(blobs, accepted),
             "weight_cap": upstream.message(above).weight_cap,
             "out": str(out),
         }
@@ -331,11 +314,19 @@ class Driver:
             opened = await self._same(session, found)
             if opened is None:
                 return
+            self._tell_damaged(found, result["rejected"])
             for entry in result["rejected"]:
                 await tasks.reject(session, entry["task"], entry["code"], entry["message"])
             await upstream.keep(session, opened.row.upstream or "", file["sha256"])
             event = AggregateReady(opened.value.base, result["metrics"], len(result["rejected"]))
             await self._parts.rounds.apply(session, opened, event, {"aggregate": file["sha256"]})
+
+    def _tell_damaged(self, found: OpenRound, rejected: Sequence[dict[str, Any]]) -> None:
+        for entry in rejected:
+            if entry["code"] == DAMAGED:
+                place = {"experiment": found.row.experiment, "round": found.row.number, "task": entry["task"]}
+                log.error("a stored update is damaged", **place, why=entry["message"])
+                self._parts.metrics.damaged.inc()
 
     async def _evaluate(self, found: OpenRound) -> None:
         async with self._parts.database.read() as session:
@@ -368,10 +359,11 @@ class Driver:
             if opened is not None:
                 await self._parts.rounds.apply(session, opened, event)
 
-    async def _clean(self, experiment: str, number: int) -> None:
+    async def _clean(self, row: RoundRow) -> None:
         """Delete the update blobs of a round that has ended, and what was begun of uploads whose tasks are not out any
         more, whatever round handed them out; a crash in between only means doing it again.
         """
+        experiment, number = row.experiment, row.number
         begun = self._parts.blobs.resumable()  # before the rows: whose task is not out then will never be resumed
         async with self._parts.database.read() as session:
             digests = {
@@ -389,3 +381,5 @@ class Driver:
         async with self._parts.database.write("cleanup") as session:
             await attempts.forget(session, experiment, number)
             await experiments.cleaned(session, experiment, number)
+        self._parts.metrics.rounds.labels(row.phase).inc()
+        log.info("round ended", experiment=experiment, round=number, outcome=row.phase, why=row.cause)

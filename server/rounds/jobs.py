@@ -1,34 +1,39 @@
 """The numeric jobs of a round. They run in the worker process: files in, files and numbers out."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.aggregation.accumulate import Answer, accumulate_updates
-from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.aggregate import Rejection, aggregate_updates
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise, user_level
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
 from coterie.privacy.dp.privacy import from_json
 from coterie.protocol.tensors import read_file
+from coterie.server.rounds.intact import DAMAGED, check_intact, damaged, is_intact
 
 
 def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of a round into a new version and a new server state in the folder ``out``."""
     state, central = arguments["server_state"], arguments.get("central")
+    updates, lost = _intact(arguments["updates"])
+    lags = _lags(arguments["lags"])
+    for path in {Path(arguments["base"]), *lags.bases.values()}:
+        check_intact(path, "a model version that updates are based on")
     result = aggregate_updates(
-        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        _manifest(arguments),
         base=Path(arguments["base"]),
-        updates=[Path(path) for path in arguments["updates"]],
+        updates=updates,
         server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
         server_state=Path(state) if state else None,
         out=Path(arguments["out"]),
         rule=arguments["reducer"],
         trusted=arguments.get("trusted"),
         weight_cap=arguments["weight_cap"],
-        lags=_lags(arguments["lags"]),
+        lags=lags,
         central=None if central is None else central_noise(central),
     )
     return {
@@ -36,14 +41,15 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "state": described(Path(result.state)) if result.state else None,
         "metrics": dict(result.metrics),
         "accepted": list(result.accepted),
-        "rejected": [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in result.rejected],
+        "rejected": lost + _told(result.rejected),
     }
 
 
 def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of an edge aggregator's round into the accumulator that it sends on."""
+    updates, lost = _intact(arguments["updates"])
     result = accumulate_updates(
-        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        _manifest(arguments),
         Answer(
             task=arguments["task"],
             base=arguments["base"],
@@ -51,14 +57,14 @@ def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
             min_clients=arguments["min_clients"],
             max_clients=arguments["max_clients"],
         ),
-        updates=[Path(path) for path in arguments["updates"]],
+        updates=updates,
         weight_cap=arguments["weight_cap"],
         out=Path(arguments["out"]),
     )
     return {
         "accumulator": {"path": result.path, "sha256": result.sha256, "size": result.size},
         "metrics": dict(result.metrics),
-        "rejected": [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in result.rejected],
+        "rejected": lost + _told(result.rejected),
     }
 
 
@@ -78,6 +84,22 @@ def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         probe=Path(probe).read_bytes() if probe else None,
     )
     return {"metrics": dict(sums.sums)}
+
+
+def _manifest(arguments: Mapping[str, Any]) -> Manifest:
+    return Manifest.from_bytes(check_intact(Path(arguments["manifest"]), "a plan").read_bytes())
+
+
+def _intact(updates: Mapping[str, str]) -> tuple[list[Path], list[dict[str, str]]]:
+    """The updates that still are what was accepted; and of the others the tasks, with why they do not count."""
+    files = {task: Path(path) for task, path in updates.items()}
+    broken = {task for task, path in files.items() if not is_intact(path)}
+    lost = [{"task": task, "code": DAMAGED, "message": damaged(files[task], "an update").message} for task in broken]
+    return [path for task, path in files.items() if task not in broken], lost
+
+
+def _told(rejected: Sequence[Rejection]) -> list[dict[str, str]]:
+    return [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in rejected]
 
 
 def central_noise(value: Mapping[str, Any]) -> CentralNoise:

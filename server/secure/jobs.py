@@ -24,9 +24,10 @@ from coterie.protocol.files import make_folder
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.tensors import read_file, write_file
+from coterie.server.rounds.intact import check_intact
 from coterie.server.rounds.jobs import central_noise, described
 from coterie.server.secure.machine import Failed, fold, read, settled
-from coterie.server.secure.running_sum import TENSOR, Summands, sum_masked
+from coterie.server.secure.running_sum import TENSOR, Summands, held_by, sum_masked
 
 WORDS_PER_PROCESS: Final = 1 << 28
 """So many words of masks are worth a process: a tenth of a second of work, about what it takes to start one."""
@@ -104,10 +105,13 @@ def _total(arguments: Mapping[str, Any]) -> RingVector:
 
 
 def _summands(arguments: Mapping[str, Any]) -> Summands:
+    files = {task: Path(path) for task, path in arguments["files"].items()}
+    for task in files.keys() - set(held_by(Path(arguments["cache"]))):
+        check_intact(files[task], f"the masked vector of {task}")
     return Summands(
         header=MaskedHeader(**arguments["header"]),
         spec=vector_spec(_SECTIONS.validate_python(arguments["sections"])),
-        files={task: Path(path) for task, path in arguments["files"].items()},
+        files=files,
     )
 
 

@@ -1,0 +1,46 @@
+"""What the numeric job of a round is given: paths of stored files, and what the experiment asked for."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.protocol.device import Task
+from coterie.server.store import experiments
+from coterie.server.store.blobs import BlobStore
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.tables import ExperimentRow, TaskRow
+
+
+def aggregation(
+    blobs: BlobStore, found: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
+) -> dict[str, Any]:
+    """The arguments of ``aggregate``. accepted: the tasks whose updates are folded; out: where the result goes."""
+    request = experiments.request_of(row)
+    return {
+        "manifest": str(blobs.path("blobs", row.plan)),
+        "base": str(blobs.path("blobs", found.value.base)),
+        "updates": updates(blobs, accepted),
+        "server": request.server.model_dump(mode="json"),
+        "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
+        "reducer": request.reducer,
+        "trusted": next((task.id for task in accepted if task.device == request.rounds.trusted), None),
+        "weight_cap": request.rounds.weight_cap,
+        "lags": _lags(blobs, found, accepted, request.rounds.staleness_exponent),
+        "out": str(out),
+    }
+
+
+def updates(blobs: BlobStore, accepted: Sequence[TaskRow]) -> dict[str, str]:
+    """Where the updates of these tasks lie, by task."""
+    return {task.id: str(blobs.path("updates", task.upload or "")) for task in accepted}
+
+
+def _lags(blobs: BlobStore, found: OpenRound, accepted: Sequence[TaskRow], exponent: float) -> dict[str, Any]:
+    """How far the updates of older versions lag, and where those versions lie."""
+    late = [task for task in accepted if task.place != found.value.place]
+    bases = {task.id: Task.model_validate_json(task.message).model.sha256 for task in late}
+    return {
+        "versions": {task.id: found.value.place - task.place for task in late},
+        "bases": {task: str(blobs.path("blobs", sha256)) for task, sha256 in bases.items()},
+        "exponent": exponent,
+    }
