@@ -5,9 +5,12 @@ import secrets
 import time
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_LIMIT = 1024 * 1024
+LEFT = 499
+"""How a request is counted whose client left before it was whole."""
 STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"))
 
 
@@ -58,6 +61,9 @@ class Envelope:
 
         try:
             await self._app(scope, limited, traced)
+        except ClientDisconnect:
+            # Nobody is there to be answered, and nothing is wrong here.
+            status = LEFT
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             scope["app"].state.coordinator.metrics.observe(

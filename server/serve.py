@@ -21,11 +21,14 @@ import uvicorn
 from coterie.errors import ConfigurationError
 from coterie.server import logs
 from coterie.server.app import create_app
+from coterie.server.connections import Connections, guarded, room_for, tell_briefly
 from coterie.server.coordinator import Coordinator
 from coterie.server.settings import Settings
 from coterie.server.store.housekeeping import ADMIN_TOKEN_FILE
 
 log = structlog.get_logger("coterie.server")
+ACCEPTED_AT_ONCE = 128
+"""asyncio tries so often in a row, and logs each failure, where the system has no descriptor left."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,14 @@ async def _run(settings: Settings, bound: socket.socket, on_ready: Callable[[Sta
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
         timeout_keep_alive=30,
+        http=guarded(
+            Connections(
+                room_for(settings.max_connections), settings.max_connections_per_address, settings.header_timeout_s
+            )
+        ),
+        backlog=ACCEPTED_AT_ONCE,
     )
+    asyncio.get_running_loop().set_exception_handler(tell_briefly)
     # The lifespan runs here and not inside uvicorn, which would turn a refusal to start into a line of its log.
     async with app.router.lifespan_context(app):
         coordinator: Coordinator = app.state.coordinator

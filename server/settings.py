@@ -40,6 +40,15 @@ class Settings(BaseSettings):
     body_stall_s: float = Field(
         default=60.0, gt=0, description="How long a request may pause inside its body before it is given up."
     )
+    header_timeout_s: float = Field(
+        default=10.0, gt=0, description="How long a connection may take until all headers of a request are there."
+    )
+    max_connections: int = Field(
+        default=8192, ge=1, description="Connections at most; fewer where the system gives fewer descriptors."
+    )
+    max_connections_per_address: int = Field(
+        default=2048, ge=1, description="Connections of one address at most. Behind a proxy all have its address."
+    )
     nonce_window_s: float = Field(default=300.0, gt=0, description="How long a nonce stays valid after it was issued.")
     check_in_rate: float = Field(default=200.0, gt=0, description="Check-ins per second to steer the fleet towards.")
     retry_floor_s: float = Field(
