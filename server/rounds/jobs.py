@@ -19,12 +19,13 @@ from coterie.server.rounds.intact import DAMAGED, check_intact, damaged, is_inta
 def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of a round into a new version and a new server state in the folder ``out``."""
     state, central = arguments["server_state"], arguments.get("central")
+    manifest = _manifest(arguments)
     updates, lost = _intact(arguments["updates"])
     lags = _lags(arguments["lags"])
     for path in {Path(arguments["base"]), *lags.bases.values()}:
         check_intact(path, "a model version that updates are based on")
     result = aggregate_updates(
-        _manifest(arguments),
+        manifest,
         base=Path(arguments["base"]),
         updates=updates,
         server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),

@@ -155,6 +155,7 @@ def test_one_address_is_one_client(host: str, network: str) -> None:
 
 
 def test_a_process_without_these_limits_still_starts() -> None:
-    code = "import sys; sys.modules['resource'] = None; from coterie.server import connections; print(connections.room_for(7))"
+    hidden = "import sys; sys.modules['resource'] = None; "
+    code = hidden + "from coterie.server import connections; print(connections.room_for(7))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "7\n"
