@@ -8,10 +8,11 @@ import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
+from coterie.client_sdk.answers import ACCEPTED, whole
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import ConfigurationError, RemoteError, Unreachable
 from coterie.protocol.canonical import canonical_json
@@ -19,6 +20,9 @@ from coterie.protocol.canonical import canonical_json
 JSON: Final = "application/json"
 NONCE: Final = "Coterie-Nonce"
 LONGEST_PROBLEM: Final = 64 << 10
+PROBLEM_BYTES: Final = 1 << 20
+ANSWER_BYTES: Final = 64 << 20
+"""Of an answer in JSON: a roster of ten thousand clients has a tenth of it."""
 UNREACHABLE_HINT: Final = "Check that it runs, that the address is right, and that this machine may reach it."
 UNTRUSTED_HINT: Final = (
     "This machine does not trust the coordinator's certificate: check the address, or give the PEM file of the "
@@ -35,6 +39,16 @@ class Timeouts:
 
     connect_s: float = 10.0
     idle_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer. url: what was asked; content: its decoded body."""
+
+    url: str
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes = field(repr=False)
 
 
 class Link:
@@ -58,7 +72,7 @@ class Link:
         secure = self.url.startswith("https://")
         self._client = httpx.AsyncClient(
             base_url=self.url,
-            headers={"User-Agent": "coterie", **(headers or {})},
+            headers={"User-Agent": "coterie", "Accept-Encoding": ACCEPTED, **(headers or {})},
             # Loading the system's authorities costs tens of milliseconds that a plain-text loopback connection need not
             # pay.
             verify=_context(ca) if secure else False,
@@ -81,21 +95,27 @@ class Link:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         accept: tuple[int, ...] = (),
-    ) -> httpx.Response:
+        limit: int = ANSWER_BYTES,
+    ) -> Answer:
         """One request, the whole answer in memory.
 
-        target: path and query as they are to be sent. Returns answers of the 2xx family and those of ``accept``.
-        Raises RemoteError with the problem's code, message and hint for others, Unreachable when no answer came.
+        target: path and query as they are to be sent. limit: of the answer's bytes, decoded. Returns answers of the 2xx
+        family and those of ``accept``.
+        Raises RemoteError with the problem's code, message and hint for others, and (``answer_too_large``,
+        ``answer_encoding``) for an answer that is too long or cannot be read; Unreachable when no answer came.
         """
         try:
-            response = await self._client.request(method, target, content=body or None, headers=dict(headers or {}))
+            sent = self._client.stream(method, target, content=body or None, headers=dict(headers or {}))
+            async with sent as response:
+                good = response.is_success or response.status_code in accept
+                content = b"" if method == "HEAD" else await whole(response, limit if good else PROBLEM_BYTES)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         self.bytes_up += len(body)
-        self.bytes_down += len(response.content)
-        if response.is_success or response.status_code in accept:
-            return response
-        raise problem(response.status_code, response.content, response.headers)
+        self.bytes_down += len(content)
+        if good:
+            return Answer(str(response.request.url), response.status_code, response.headers, content)
+        raise problem(response.status_code, content, response.headers)
 
     async def json(
         self, method: str, target: str, message: object = None, *, headers: Mapping[str, str] | None = None
@@ -119,7 +139,7 @@ class Link:
         try:
             async with self._client.stream(method, target, headers=dict(headers or {}), timeout=timeout) as response:
                 if not response.is_success:
-                    raise problem(response.status_code, await response.aread(), response.headers)
+                    raise problem(response.status_code, await whole(response, PROBLEM_BYTES), response.headers)
                 yield response
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
@@ -134,13 +154,13 @@ class Link:
         )
 
 
-def parsed(response: httpx.Response) -> Any:
+def parsed(answer: Answer) -> Any:
     """The answer's JSON value. Raises RemoteError when it is none: something other than a coordinator answered."""
     try:
-        return response.json()
-    except ValueError as error:
+        return json.loads(answer.content)
+    except (ValueError, RecursionError) as error:
         raise RemoteError(
-            f"{response.request.url} answered {response.status_code} without JSON.",
+            f"{answer.url} answered {answer.status_code} without JSON.",
             hint="Check that the URL is that of a coterie coordinator.",
             code="not_a_coordinator",
         ) from error

@@ -44,6 +44,7 @@ Result = TypeVar("Result")
 FINISHED: Final = frozenset(("finished", "stopped", "failed"))
 FINAL_EVENT: Final = "experiment.finished"
 ATTEMPTS: Final = 4
+BLOB_BYTES: Final = 4 << 30
 SILENCE_S: Final = 2.0
 
 
@@ -164,7 +165,7 @@ class ControlClient:
 
     async def blob(self, sha256: str) -> bytes:
         """A blob's bytes, whose digest is checked. Raises RemoteError (``digest_mismatch``) for other bytes."""
-        response = await self.link.request("GET", f"/v1/blobs/{sha256}")
+        response = await self.link.request("GET", f"/v1/blobs/{sha256}", limit=BLOB_BYTES)
         if sha256_hex(response.content) != sha256:
             raise RemoteError(
                 f"Blob {sha256[:12]} came with other bytes than its name promises.", code="digest_mismatch"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from coterie.client_sdk.answers import pieces
 from coterie.client_sdk.http import Link
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import InputError, PolicyRefused, RemoteError
@@ -105,7 +106,7 @@ class BlobCache:
                     have = 0
                 try:
                     with part.open("ab" if have else "wb") as file:
-                        async for piece in response.aiter_bytes():
+                        async for piece in pieces(response):
                             have += len(piece)
                             self._link.bytes_down += len(piece)
                             if have > limit:
@@ -126,7 +127,7 @@ class BlobCache:
     async def _apply(self, response: httpx.Response, sha256: str, base: str, part: Path, limit: int) -> None:
         """Make the blob of one that is held and the delta that comes; where that fails, download it whole."""
         received = bytearray()
-        async for piece in response.aiter_bytes():
+        async for piece in pieces(response):
             received += piece
             self._link.bytes_down += len(piece)
             if len(received) > limit:

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from coterie.client_sdk.http import JSON, NONCE, Link, parsed, problem
-from coterie.client_sdk.lean_httpx import httpx
+from coterie.client_sdk.http import JSON, NONCE, Answer, Link, parsed, problem
 from coterie.errors import RemoteError, Unreachable
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.signing import SigningKey, sign_request
@@ -38,7 +37,7 @@ class SignedLink:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         accept: tuple[int, ...] = (),
-    ) -> httpx.Response:
+    ) -> Answer:
         """A signed request; parameters, result and errors as `Link.request`."""
         async with self._turn:
             response = await self._once(method, target, body, headers or {}, (*accept, 401))
@@ -55,7 +54,7 @@ class SignedLink:
 
     async def _once(
         self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]
-    ) -> httpx.Response:
+    ) -> Answer:
         nonce, self._nonce = self._nonce, NO_NONCE
         signed = {
             "Coterie-Device": self._device_id,
@@ -73,9 +72,9 @@ class SignedLink:
         return response
 
 
-def _code(response: httpx.Response) -> str:
+def _code(response: Answer) -> str:
     return _refusal(response).reason
 
 
-def _refusal(response: httpx.Response) -> RemoteError:
+def _refusal(response: Answer) -> RemoteError:
     return problem(response.status_code, response.content, response.headers)
