@@ -47,7 +47,8 @@ class ExternalModel:
     """A model that clients train with code of their own (PyTorch, scikit-learn, …): only its parameters are known
     here.
 
-    parameters: shapes by name; the order is that of the layout. metrics: what the clients' evaluation reports beside
+    parameters: shapes by name; the order is that of the layout. They begin at zeros, or as ``Experiment(initial=)``
+    says, which is needed where there is more than one matrix. metrics: what the clients' evaluation reports beside
     the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
     """
 

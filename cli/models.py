@@ -1,12 +1,16 @@
 """`coterie models`: the model versions of an experiment."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from coterie.cli.output import Json, Output, figure, size
 from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token, file_to_write
+from coterie.errors import InputError
+
+if TYPE_CHECKING:
+    from coterie.client_sdk.control.control import Run
 
 app = typer.Typer(help="List and download the models of an experiment.")
 
@@ -45,6 +49,7 @@ def list_models(
 def download(
     run: Annotated[str, typer.Argument(metavar="RUN", help="An experiment's name, id or the id's start.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path("infer.onnx"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")] = False,
     version: Annotated[
         str, typer.Option(help="best, latest, a round's number, the start of a sha256, or average(N).")
     ] = "best",
@@ -62,11 +67,24 @@ def download(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
+    if path.is_file() and not force:
+        raise InputError(
+            f"{path} is there already.", hint="Name another file, or replace it with --force.", code="file_exists"
+        )
     with Control(url, token=admin_token(token), ca=ca) as control:
-        experiment = chosen(control, run)
+        newest = chosen(control, run)
+        named = [control.run(view.id) for view in control.experiments() if view.name == run] or [newest]
+        experiment = next((each for each in named if trained(each)), newest)
         written = experiment.download(file_to_write(path), version=version, form=form)
-        trained = any(model.round for model in experiment.models())
+        known = trained(experiment)
+    if experiment.id != newest.id:
+        output.say(f"The newest experiment of that name, {newest.id}, has no round committed; this is {experiment.id}.")
     output.event("downloaded", path=written, version=version, form=form, bytes=written.stat().st_size)
     output.say(f"{written}: {size(written.stat().st_size)}")
-    if not trained:
+    if not known:
         output.say("No round is committed yet: these are the weights that the experiment began with.")
+
+
+def trained(run: "Run") -> bool:
+    """Whether a round of an experiment is committed."""
+    return any(model.round for model in run.models())

@@ -46,6 +46,22 @@ def file_to_write(path: Path) -> Path:
     raise InputError(what, hint=hint, code="file_unusable")
 
 
+def set_aside(folder: Path) -> Path | None:
+    """Move the folder of an earlier run out of the way: ``name-1`` and so on. Where it is now; None without one. Raises
+    ConfigurationError (``run_in_use``) for a run that goes on.
+    """
+    from coterie.simulation.checkpoint import FILE
+    from coterie.simulation.claim import Claim
+
+    if not (folder / FILE).exists():
+        return None
+    Claim(folder)  # refused where a run goes on, and given up at once
+    number = 1
+    while (kept := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    return folder.rename(kept)
+
+
 def folder_name(experiment: str) -> str:
     """An experiment's name as that of a folder: one plain word, whatever the name holds."""
     from coterie.client_sdk.control.submission import slug

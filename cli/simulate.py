@@ -9,7 +9,7 @@ import typer
 
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
-from coterie.cli.places import HOME, file_to_write, folder_name
+from coterie.cli.places import HOME, file_to_write, folder_name, set_aside
 from coterie.cli.promises import promise, promised
 from coterie.cli.rounds import RoundTable, advise
 from coterie.errors import ExperimentError
@@ -55,6 +55,8 @@ def simulate(
     sources = cast(Sequence[Any], shards)
     folder = HOME / "simulations" / folder_name(experiment.name)
     model = file_to_write(out or folder / "infer.onnx")
+    if not resume and (kept := set_aside(folder)) is not None:
+        output.say(f"The earlier run is kept in {kept}; --resume goes on with it instead.")
     title = f"{experiment.name}: {len(sources)} virtual clients"
     promise(output, experiment)
     with RoundTable(output, title) as table:

@@ -10,8 +10,11 @@ from coterie.cli.joining import joining
 from coterie.cli.output import Json, Output, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
+from coterie.errors import RemoteError
 
 if TYPE_CHECKING:
+    from coterie.client_sdk.control.control import Control
+    from coterie.protocol.control import PopulationView
     from coterie.protocol.rounds import RoundPolicy
 
 
@@ -44,11 +47,14 @@ def submit(
     experiment = override(experiment, rounds=rounds, seed=seed, initial=initial)
     place = population or slug(experiment.name)
     with Control(url, token=admin_token(token), ca=ca) as control:
-        run = control.submit(experiment, population=place, key=signing_key(key))
+        new, signer, before = not key.exists(), signing_key(key), known(control, place)
+        run = control.submit(experiment, population=place, key=signer)
         join = joining(output, control, run, place, url, **promised(experiment))
         output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
         output.say(patience(experiment.rounds))
         promise(output, experiment)
+        if before is not None and before.devices and signer.public not in before.signers:
+            output.say(unknown_signer(key, signer.public, before.devices, new=new))
         output.say("A client joins with (the token is a secret; new ones cost nothing):")
         output.say(f"  {join}")
         earlier = [view.id for view in running(control, run.name) if view.id != run.id]
@@ -59,6 +65,27 @@ def submit(
             output.say(f"The name alone means this one, and {others} of the same name is still running.")
         if follow:
             follow_run(output, run)
+
+
+def known(control: "Control", population: str) -> "PopulationView | None":
+    """A population as it stands before the experiment; None where there is none yet."""
+    try:
+        return control.population(population)
+    except RemoteError as error:
+        if error.details.get("http_status") != 404:
+            raise
+        return None
+
+
+def unknown_signer(key: Path, public: str, devices: int, *, new: bool) -> str:
+    """What to do where devices do not know the key that signs, and will refuse its plans."""
+    made = f"A new signing key was made in {key.absolute()}" if new else f"The key in {key.absolute()} is another one"
+    clients = "1 client has joined that trusts" if devices == 1 else f"{devices} clients have joined that trust"
+    return (
+        f"Warning: {made}, and {clients} other keys: they refuse what it signs. If you have the earlier key, stop this "
+        f"experiment and submit it with --key FILE. Else each client's policy must name the new one: "
+        f'signers = ["{public}"]'
+    )
 
 
 def patience(rounds: "RoundPolicy") -> str:

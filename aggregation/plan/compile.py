@@ -80,10 +80,27 @@ def _external(experiment: Experiment) -> CompiledPlan:
         raise errors.InternalError("Only an ExternalModel makes an external plan.")
     layout = Layout.of(experiment.model.parameters)
     zeros = {name: np.zeros(shape, np.float32) for name, shape in layout.shapes.items()}
+    check_start(experiment, layout)
     initial = initial_tensors(zeros if experiment.initial is None else experiment.initial, layout.shapes)
     manifest = _manifest(experiment, layout, sections=(SectionSpec.over(DELTA, layout),))
     _check(manifest)
     return CompiledPlan(Plan(manifest, {}), initial, {})
+
+
+def check_start(experiment: Experiment, layout: Layout) -> None:
+    """Raise ExperimentError (``initial_missing``) for layers of one's own that would all begin at zeros: what stands
+    before another layer then gets no gradient, and the model never learns.
+    """
+    matrices = [name for name, shape in layout.shapes.items() if len(shape) > 1]
+    if experiment.initial is None and len(matrices) > 1:
+        named = ", ".join(repr(name) for name in matrices[:4])
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r} has an ExternalModel with {len(matrices)} weight matrices ({named}"
+            f"{', …' if len(matrices) > 4 else ''}) and no first weights: at zeros such layers never learn.",
+            hint="Give the weights that your framework draws: Experiment(initial={'layer.weight': array, ...}); zeros "
+            "too, if they are meant.",
+            code="initial_missing",
+        )
 
 
 def _compiled(experiment: Experiment) -> CompiledPlan:

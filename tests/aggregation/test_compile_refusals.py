@@ -135,6 +135,19 @@ def test_an_external_model_with_impossible_shapes_is_refused(parameters: Any) ->
         ExternalModel(parameters)
 
 
+def test_layers_of_ones_own_do_not_all_begin_at_zeros(make_experiment: Make) -> None:
+    deep = {"first.weight": (4, 8), "first.bias": (8,), "last.weight": (8, 3)}
+    external: dict[str, Any] = {"model": ExternalModel(deep), "loss": None, "optimizer": None, "metrics": {}}
+    with pytest.raises(errors.ExperimentError, match="2 weight matrices .*'first.weight', 'last.weight'") as caught:
+        compile_plan(make_experiment(**external))
+    assert caught.value.reason == "initial_missing"
+    zeros = {name: np.zeros(shape, np.float32) for name, shape in deep.items()}
+    meant = compile_plan(make_experiment(**external, initial=zeros))
+    assert not any(array.any() for array in meant.initial.values())
+    alone = ExternalModel({"coef": (3, 4), "intercept": (3,)})
+    assert not any(array.any() for array in compile_plan(make_experiment(**external | {"model": alone})).initial.values())
+
+
 def test_what_compiles_is_read_back_as_a_device_reads_it(make_experiment: Make) -> None:
     """A manifest beyond a device's limits must fail on the researcher's machine, not on every device."""
     parameters = {f"tensor.{index:06}.{'x' * 180}": (1,) for index in range(20_000)}

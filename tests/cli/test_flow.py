@@ -15,6 +15,7 @@ import pytest
 
 from coterie.cli.failures import BAD_INPUT, REMOTE
 from coterie.cli.output import short_id
+from coterie.protocol.signing import SigningKey
 from tests.patience import patience
 
 Coterie = Callable[..., Any]
@@ -130,6 +131,10 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
     (again,) = run("submit", "experiment.py", "--initial", "weights.safetensors")
     models = run("models", "list", again["experiment"])
     assert models[0]["sha256"] == run("models", "list", submitted["experiment"])[2]["sha256"]
+    (taken,) = run("models", "download", "machines", "weights.safetensors", code=BAD_INPUT)
+    assert taken["code"] == "file_exists"
+    named = coterie("models", "download", "machines", "named.onnx", cwd=place.folder, **place.settings)
+    assert f"has no round committed; this is {submitted['experiment']}" in named.out
     first = coterie("models", "download", again["experiment"], "first.onnx", cwd=place.folder, **place.settings)
     assert "No round is committed yet" in first.out
     assert (
@@ -137,6 +142,12 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
     )
     (stopped,) = run("stop")
     assert stopped["experiment"] == again["experiment"]
+    key = place.folder / ".coterie/keys/researcher.key"
+    key.rename(key.with_name("elsewhere"))
+    lost = coterie("submit", "experiment.py", cwd=place.folder, **place.settings)
+    assert f"Warning: A new signing key was made in {key}" in lost.out and "2 clients" in lost.out
+    assert f'signers = ["{SigningKey.load_or_create(key).public}"]' in lost.out
+    run("stop")
     assert run("watch", again["experiment"], code=1)[-1]["reason"] == "stopped"
     (unknown,) = run("watch", "nonsense", code=REMOTE)
     assert unknown["code"] == "experiment_unknown"
