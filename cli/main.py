@@ -12,6 +12,7 @@ from coterie.cli import (
     budget,
     client,
     demo,
+    devices,
     doctor,
     export,
     identities,
@@ -78,6 +79,7 @@ def coterie(
 for _name, _command, _purpose in COMMANDS:
     app.command(_name, short_help=_purpose)(_command)
 app.add_typer(models.app, name="models")
+app.add_typer(devices.app, name="devices")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budget.app, name="budget")
 app.add_typer(identities.app, name="identities")

@@ -38,7 +38,8 @@ PROMISES: Mapping[AggregationMode, Promise] = MappingProxyType(
     {
         "open": Promise(
             promises=(
-                "Updates travel signed and under TLS; only the coordinator reads them.",
+                "Updates travel signed. Where the address begins with https, only the coordinator reads "
+                "them.",
                 "Robust reducers and norm bounds hold against clients that lie, as far as their f says.",
             ),
             does_not=("The coordinator sees every client's update, and so what can be read out of it.",),

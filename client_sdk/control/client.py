@@ -202,6 +202,10 @@ class ControlClient:
         query = "" if population is None else f"?population={population}"
         return await self._items(DeviceView, f"/v1/devices{query}")
 
+    async def revoke(self, device: str) -> DeviceView:
+        """Shut a device out for ever."""
+        return read_message(DeviceView, await self.link.json("POST", f"/v1/devices/{quote(device, safe='')}/revoke"))
+
     async def history(self, experiment: str) -> History:
         """The finished rounds, why the experiment finished (None while it runs), and its best version."""
         view = await self.experiment(experiment)

@@ -104,6 +104,10 @@ class Control:
         """Enrolled devices."""
         return self.portal.call(self.client.devices(population))
 
+    def revoke(self, device: str) -> DeviceView:
+        """Shut a device out for ever, by its id."""
+        return self.portal.call(self.client.revoke(device))
+
     def close(self) -> None:
         """Close all connections. May be called twice."""
         if self.portal.is_running:

@@ -12,8 +12,9 @@ def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
     """-log softmax(logits)[label], meaned over all axes but the first, [B].
 
     logits float32[B, ..., K]; labels int32[B, ...] in 0 .. K - 1: one for each example, or one for each position of a
-    sequence. Finite for all finite logits: the largest is subtracted first, so nothing overflows, and the loss is exact
-    to rounding however large the logits are. Raises ShapeError for other shapes.
+    sequence. The largest is subtracted first, so nothing overflows, and the loss is exact to rounding however large
+    the logits are; it is infinite where the label's own is lower by more than float32 can say. A logit of -inf rules
+    its class out. Raises ShapeError for other shapes.
     """
     _require(
         logits.ndim >= 2 and labels.shape == logits.shape[:-1],
@@ -24,8 +25,10 @@ def softmax_cross_entropy(logits: Array, labels: Array) -> Array:
         hint="The logits come first; labels are numbers of classes: argmax(labels, axis=-1) of one-hot ones.",
     )
     shifted = logits - ops.stop_gradient(xp.max(logits, axis=-1, keepdims=True))
-    chosen = ops.one_hot(labels, logits.shape[-1], dtype=logits.dtype.name)
-    return _per_example(xp.log(xp.sum(xp.exp(shifted), axis=-1)) - xp.sum(chosen * shifted, axis=-1))
+    chosen = ops.one_hot(labels, logits.shape[-1], dtype="bool")
+    # A product with zero would be NaN where another class's logit is infinitely low.
+    own = xp.sum(xp.where(chosen, shifted, 0.0), axis=-1)
+    return _per_example(xp.log(xp.sum(xp.exp(shifted), axis=-1)) - own)
 
 
 @operation

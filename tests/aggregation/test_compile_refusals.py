@@ -144,8 +144,8 @@ def test_layers_of_ones_own_do_not_all_begin_at_zeros(make_experiment: Make) -> 
     zeros = {name: np.zeros(shape, np.float32) for name, shape in deep.items()}
     meant = compile_plan(make_experiment(**external, initial=zeros))
     assert not any(array.any() for array in meant.initial.values())
-    alone = ExternalModel({"coef": (3, 4), "intercept": (3,)})
-    assert not any(array.any() for array in compile_plan(make_experiment(**external | {"model": alone})).initial.values())
+    external["model"] = ExternalModel({"coef": (3, 4), "intercept": (3,)})
+    assert not any(array.any() for array in compile_plan(make_experiment(**external)).initial.values())
 
 
 def test_what_compiles_is_read_back_as_a_device_reads_it(make_experiment: Make) -> None:

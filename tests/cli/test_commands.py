@@ -40,6 +40,7 @@ COMMANDS = (
     "report",
     "policy",
     "stop",
+    "devices revoke",
     "budget show",
     "budget verify",
     "budget plot",

@@ -112,7 +112,13 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
         assert [(row["event"], row["state"]) for row in rounds] == [("round", "committed")] * 2
         assert finished["rounds"] == 2
         assert finished["reason"] == "completed"
-        assert {device["state"] for device in run("list", "devices")} == {"active"}
+        listed = run("list", "devices")
+        assert {device["state"] for device in listed} == {"active"}
+        assert {device["name"]: device["accepted"] for device in listed} == {"dry": 0, "one": 2, "two": 2}
+    (revoked,) = run("devices", "revoke", "two")
+    assert (revoked["state"], revoked["name"]) == ("revoked", "two")
+    (unknown,) = run("devices", "revoke", "three", code=REMOTE)
+    assert unknown["code"] == "device_unknown"
     (drawn,) = run("report", "machines")
     assert drawn["committed"] == 2 and drawn["worst_decile_accuracy"] is not None
     assert (place.folder / drawn["path"]).is_file() and (
