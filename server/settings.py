@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     )
     heartbeat_s: float = Field(default=15.0, gt=0, description="How often an idle event stream says that it is alive.")
     aggregate_attempts: int = Field(
-        default=3, ge=1, description="How often a numeric job is tried before its round is abandoned."
+        default=3, ge=1, description="How often a numeric job is tried in a row before it counts as failed."
     )
     aggregate_timeout_s: float = Field(default=3600.0, gt=0, description="How long one numeric job may take.")
     upstream: str | None = Field(

@@ -8,6 +8,7 @@ it; doing it again after a crash is harmless.
 
 import asyncio
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from coterie.server.rounds import inputs
 from coterie.server.rounds.intact import DAMAGED
 from coterie.server.rounds.spending import noised_here
 from coterie.server.rounds.transitions import Rounds
-from coterie.server.rounds.workers import JobFailed, Workers
+from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
 from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.parts import summed_now
 from coterie.server.store import attempts, blob_rows, events, experiments, tasks, upstream
@@ -89,6 +90,7 @@ class Driver:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._jobs: dict[tuple[str, int, Phase], asyncio.Task[None]] = {}
+        self._failures = Counter[tuple[str, int, Phase]]()
 
     async def run(self) -> None:
         """Keep moving. An error in one pass is logged and tried again a little later; it never ends the driver."""
@@ -194,16 +196,17 @@ class Driver:
             return  # its attempts are driven by themselves
 
         async def job() -> None:
+            place = {"experiment": key[0], "round": key[1], "phase": key[2].value}
+            pause = min(RETRY_S * 2 ** self._failures[key], LONGEST_SLEEP_S)
             try:
                 await act(found)
-            except CoterieError as error:
-                log.error(
-                    "round cannot go on yet", experiment=key[0], round=key[1], phase=key[2].value, why=error.message
-                )
-                await asyncio.sleep(RETRY_S)
+                self._failures.pop(key, None)
             except Exception as error:
-                log.error("round cannot go on yet", experiment=key[0], round=key[1], phase=key[2].value, exc_info=error)
-                await asyncio.sleep(RETRY_S)
+                self._failures[key] += 1
+                ours = isinstance(error, CoterieError)
+                told = {"why": error.message, "hint": error.hint} if ours else {"exc_info": error}
+                log.error("round cannot go on yet", **place, again_s=pause, **told)
+                await asyncio.sleep(pause)
             finally:
                 self._jobs.pop(key, None)
                 self._parts.bell.ring()
@@ -231,6 +234,8 @@ class Driver:
                 arguments = inputs.aggregation(self._parts.blobs, found, row, accepted, out)
                 arguments["central"] = central or None
             result = await self._parts.workers.run("accumulate" if answers else "aggregate", arguments)
+        except WorkerLost:
+            raise
         except JobFailed as error:
             if error.details.get("refused") == DAMAGED:
                 log.error("a round has no base", experiment=experiment, round=number, why=error.message)
@@ -346,6 +351,8 @@ class Driver:
         }
         try:
             event = Evaluated((await self._parts.workers.run("evaluate", arguments))["metrics"])
+        except WorkerLost:
+            raise
         except JobFailed as error:
             event = Evaluated(None, error.message)
         await self._step("evaluated", found, event)

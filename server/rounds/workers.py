@@ -20,6 +20,12 @@ class JobFailed(CoterieError):
     code = "job_failed"
 
 
+class WorkerLost(JobFailed):
+    """The worker process died or hung in every attempt at a job: that says nothing of the job's data."""
+
+    code = "worker_lost"
+
+
 class Workers:
     """One spawned worker process. Jobs queue; a crash costs the job one of its attempts, not the coordinator."""
 
@@ -39,24 +45,31 @@ class Workers:
             await self._discard()
 
     async def run(self, job: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a job. Raises JobFailed: at once when the job itself refuses, else after the last attempt."""
-        failure, refused = "it was never tried", None
+        """The result of a job. Raises JobFailed: at once when the job itself refuses, else after the last attempt; and
+        WorkerLost where that found no living worker.
+        """
+        failure, refused, lost = "it was never tried", None, False
         for attempt in range(1, self._attempts + 1):
             try:
                 async with self._turn:
                     answer = await self._attempt(job, arguments)
             except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError) as error:
-                failure = f"the worker died or hung ({type(error).__name__})"
+                failure, lost = f"the worker died or hung ({type(error).__name__})", True
                 log.warning("worker lost", job=job, attempt=attempt, why=failure)
                 await self._discard()
                 continue
             if "result" in answer:
                 return answer["result"]
-            failure = f"{answer['error']['code']}: {answer['error']['message']}"
+            failure, lost = f"{answer['error']['code']}: {answer['error']['message']}", False
             log.warning("job failed", job=job, attempt=attempt, why=failure)
             if answer["error"]["final"]:
                 refused = answer["error"]["code"]
                 break
+        if lost:
+            raise WorkerLost(
+                f"The job {job} failed: {failure}.",
+                hint="Is the machine out of memory? The updates are kept, and the job is tried again.",
+            )
         raise JobFailed(f"The job {job} failed: {failure}.", refused=refused)
 
     async def _attempt(self, job: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

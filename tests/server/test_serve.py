@@ -20,7 +20,7 @@ import pytest
 from server_kit import Operator, fleet, sha256, update
 
 from coterie.errors import ConfigurationError
-from coterie.server.rounds.workers import JobFailed, Workers
+from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
 from coterie.server.serve import bind, check_exposure
 from coterie.server.settings import Settings
 from tests.patience import patience
@@ -220,7 +220,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed() -> No
 def test_a_worker_that_hangs_is_given_up_after_its_attempts() -> None:
     async def work() -> None:
         workers = Workers(attempts=2, timeout_s=0.05)
-        with pytest.raises(JobFailed, match="died or hung"):
+        with pytest.raises(WorkerLost, match="died or hung"):
             await workers.run("warm", {})
         await workers.close()
 
