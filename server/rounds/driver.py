@@ -32,7 +32,7 @@ from coterie.server.board import Board
 from coterie.server.clock import now_ms
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
-from coterie.server.rounds import inputs
+from coterie.server.rounds import inputs, set_back
 from coterie.server.rounds.intact import DAMAGED
 from coterie.server.rounds.spending import noised_here
 from coterie.server.rounds.transitions import Rounds
@@ -117,6 +117,8 @@ class Driver:
             seen = await self._look()
         opened = [found for found in seen.opened if found.row.experiment not in self._parts.board.quarantined]
         for found in opened:
+            if set_back.was_set_back(found, seen.at):
+                await self._guarded(found.row, set_back.begin_anew(self._parts.database, found))
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
             else:

@@ -347,3 +347,9 @@ async def settle_attempt(session: AsyncSession, attempt: str, verdict: str) -> N
         .where(TaskRow.attempt == attempt, TaskRow.state == ACCEPTED, TaskRow.verdict.is_(None))
         .values(verdict=verdict)
     )
+
+
+async def shorten_leases(session: AsyncSession, experiment: str, until: int) -> None:
+    """End the leases of an experiment's tasks at this time, in milliseconds, where they would end later."""
+    leased = (TaskRow.experiment == experiment, TaskRow.state == "leased", TaskRow.lease_until > until)
+    await session.execute(update(TaskRow).where(*leased).values(lease_until=until))

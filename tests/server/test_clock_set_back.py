@@ -1,0 +1,34 @@
+"""A clock that is set back while a round runs: its deadline begins anew, and is not hours away."""
+
+import asyncio
+import time
+
+import pytest
+from server_kit import Opener, fleet
+
+from coterie.server import clock
+from coterie.server.device import assignment
+from coterie.server.rounds import driver, set_back, transitions
+from tests.patience import patience
+
+HOURS_MS = 2 * 3600 * 1000
+
+
+def test_a_deadline_stays_seconds_away_when_the_clock_goes_back_by_hours(
+    coordinator: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        async with coordinator() as operator:
+            token = await operator.population()
+            experiment = await operator.experiment(rounds=1, cohort=2, deadline_s=2.0, lease_s=2.0)
+            (device,) = await fleet(operator, token, 1)
+            await device.task()
+            behind = clock.now_ms
+            for module in (driver, set_back, assignment, transitions):
+                monkeypatch.setattr(module, "now_ms", lambda: behind() - HOURS_MS)
+            begun = time.monotonic()
+            record = await operator.until_round(experiment, 1, "abandoned", seconds=30)
+            assert time.monotonic() - begun < patience(20)
+            assert record["cause"]
+
+    asyncio.run(check())
