@@ -115,8 +115,10 @@ def _from_text(feature: FeatureFields, cells: _Cells, *, read: bool) -> Array:
     held_as_bytes = feature.encoding is not None and cells.array.dtype == np.uint8
     if held_as_bytes and cells.array.shape[1:] == feature.shape:
         return np.ascontiguousarray(cells.array)
-    if feature.vocabulary is not None and (read or _are_places(cells, feature.vocabulary)):
+    if feature.vocabulary is not None and read:
         return _places(_flat(cells), len(feature.vocabulary), "is no place in the vocabulary")
+    if feature.vocabulary is not None and _are_places(cells, feature.vocabulary):
+        return _known_places(_flat(cells), 1, len(feature.vocabulary), other=0)
     texts = texts_of(_flat(cells).array)
     if texts is None:
         hint = "Convert it to text before it is loaded."
@@ -134,6 +136,12 @@ def _places(cells: _Cells, most: int, why: str) -> Array:
     if (outside := (cells.array < 0) | (cells.array > most)).any():
         raise cells.refuse(outside, why, f"Give text, or places from 0 to {most}.")
     return np.ascontiguousarray(cells.array.astype(np.int32, copy=False))
+
+
+def _known_places(cells: _Cells, low: int, high: int, *, other: int) -> Array:
+    """Places as int32; ``other`` for whole numbers that are none. No cell changes how another one is read."""
+    known = (cells.array >= low) & (cells.array <= high)
+    return np.where(known, cells.array, other).astype(np.int32)
 
 
 def with_classes(rows: Mapping[str, Array], label: LabelFields) -> dict[str, Array]:
@@ -165,9 +173,12 @@ def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str, *,
     if label.classes is not None:
         shown = ", ".join(repr(raw) for raw in label.classes[:10]) + (" …" if len(label.classes) > 10 else "")
         cells = _flat(_Cells(flat, column, f"one of {shown}", source))
-        if read or _are_places(cells, label.classes):
+        if read:
             return _places(cells, len(label.classes) - 1, "is no class")
-        indices = _class_indices(cells, label.classes)
+        if _are_places(cells, label.classes):
+            indices = _known_places(cells, 0, len(label.classes) - 1, other=-1)
+        else:
+            indices = _class_indices(cells, label.classes)
         if label.others == "refused" and (unknown := indices < 0).any():
             hint = "Mend or drop such rows, or add the class to the schema."
             raise cells.refuse(unknown, "is not a class", hint)

@@ -1,8 +1,8 @@
 """Connections of strangers: how many there may be, and how long one may take to say what it wants.
 
 A connection that has not sent the headers of a request is **silent**. It may be for a few seconds only; and where there
-is room for no more connections, the oldest silent one gives its place to the next. So nobody can shut others out by
-connections that ask for nothing.
+is room for no more connections, the oldest one that is silent, or waits for its next request, gives its place to the
+next. So nobody can shut others out by connections that ask for nothing.
 """
 
 import asyncio
@@ -124,6 +124,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self.guard.asked(self)
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """The request is answered. Until the next one the connection may make room."""
+        super().on_response_complete()
+        if self._admitted and self.cycle.response_complete and not self.transport.is_closing():
+            self.guard.waits(self)
 
     def give_up(self) -> None:
         """Close the connection at once."""

@@ -68,10 +68,10 @@ def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     return schema.fitting(_file(path, schema), path.name)
 
 
-def no_rows(schema: DataSchema) -> dict[str, NDArray[Any]]:
-    """The arrays of a schema without a single row."""
-    empty: dict[str, NDArray[Any]] = {each.name: np.empty((0, *each.shape), each.dtype) for each in schema.features}
-    return empty | {schema.label.name: np.empty(0, schema.label.dtype)}
+def blank_rows(schema: DataSchema, count: int) -> dict[str, NDArray[Any]]:
+    """So many rows of a schema, all zeros."""
+    blank: dict[str, NDArray[Any]] = {each.name: np.zeros((count, *each.shape), each.dtype) for each in schema.features}
+    return blank | {schema.label.name: np.zeros(count, schema.label.dtype)}
 
 
 def _shown(source: object) -> str:

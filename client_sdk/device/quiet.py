@@ -45,15 +45,13 @@ def speakable(task: Task, phase: str, error: CoterieError) -> bool:
 
 def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: CoterieError | None = None) -> Quiet:
     """Train for a task under a promise. Numbers that cannot be used are zeros from here on; so is a training in which
-    the trainer fails, where noise will hide the one as the other. unread: why there is no row to train on, if so.
+    the trainer fails, where noise will hide the one as the other. unread: why the rows are blank ones, if they are.
 
     Example-level noise is in the training itself, which therefore cannot be replaced when it fails. Raises what the
     trainer raises of a plan, and Stopped.
     """
     specs, before = work.plan.manifest.sections, work.client_state
     in_training = task.privacy is not None and task.privacy.unit == "example"
-    if unread is not None and not in_training:
-        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread)
     try:
         result = trainer.train(work)
     except (Stopped, *_OF_PLANS):
@@ -61,7 +59,9 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: Cote
     except Exception as error:  # a trainer of the owner's may raise anything
         if in_training:
             raise
-        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=_named(error))
+        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread or _named(error))
+    if unread is not None and not in_training:
+        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread)
     made = contribution(specs, result.sections, before=before, after=result.client_state)
     try:
         metrics = result.metrics(work.plan).means()

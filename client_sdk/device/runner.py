@@ -236,7 +236,7 @@ class Runner:
         """
         in_flight = self.store.in_flight()
         if task.privacy is not None and in_flight is not None:
-            await asyncio.to_thread(self.ledger.send, in_flight.release)
+            await asyncio.to_thread(self.ledger.send, in_flight.release, in_flight.sha256)
 
     def _stored_update(self, in_flight: InFlight) -> bytes:
         """The bytes that were stored for the task; no others are ever sent for it."""

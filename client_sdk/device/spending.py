@@ -49,7 +49,7 @@ _WAIT_S: Final = 60.0
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS releases (key TEXT PRIMARY KEY, task TEXT NOT NULL, coordinator TEXT NOT NULL,"
     " population TEXT NOT NULL, experiment TEXT NOT NULL, once INTEGER NOT NULL, events TEXT NOT NULL,"
-    " at REAL NOT NULL, sent INTEGER NOT NULL DEFAULT 0)"
+    " at REAL NOT NULL, sent TEXT NOT NULL DEFAULT '')"
 )
 
 
@@ -129,15 +129,11 @@ class PrivacyLedger:
         with self._transaction() as database:
             sent = database.execute("SELECT sent FROM releases WHERE key = ?", (release.key,)).fetchone()
             if sent is not None and sent[0]:
-                raise PolicyRefused(
-                    "By this device's record the task's update was sent before, so it is not made and sent again.",
-                    hint="The client's folder was set back to an earlier state. The device goes on with its next task.",
-                    code="privacy_recorded",
-                )
+                raise _sent_before()
             _hold(database, release, policy)
             events = canonical_json([event.to_json() for event in release.events]).decode()
             database.execute(
-                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, '')",
                 (
                     release.key,
                     release.task,
@@ -154,13 +150,19 @@ class PrivacyLedger:
         """Strike a release that is not marked as sent."""
         if self.path.exists():
             with self._transaction() as database:
-                database.execute("DELETE FROM releases WHERE key = ? AND NOT sent", (key,))
+                database.execute("DELETE FROM releases WHERE key = ? AND sent = ''", (key,))
 
-    def send(self, key: str) -> None:
-        """Mark a release as sent, durably. Raises PolicyRefused (``privacy_unrecorded``) where none is written down."""
+    def send(self, key: str, sha256: str) -> None:
+        """Mark a release as sent, durably. sha256: of the bytes that go out. Raises PolicyRefused: where none is
+        written down (``privacy_unrecorded``), and where other bytes were sent for it before (``privacy_recorded``).
+        """
         if self.path.exists():
             with self._transaction() as database:
-                if database.execute("UPDATE releases SET sent = 1 WHERE key = ?", (key,)).rowcount:
+                found = database.execute("SELECT sent FROM releases WHERE key = ?", (key,)).fetchone()
+                if found is not None and found[0] not in ("", sha256):
+                    raise _sent_before()
+                if found is not None:
+                    database.execute("UPDATE releases SET sent = ? WHERE key = ?", (sha256, key))
                     return
         raise PolicyRefused(
             "This device's record of what it has released lacks the finished task, so it is not sent.",
@@ -184,7 +186,7 @@ class PrivacyLedger:
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute("BEGIN IMMEDIATE")
                 database.execute(_SCHEMA)
-                add_column(database, "releases", "sent", "INTEGER NOT NULL DEFAULT 1")
+                add_column(database, "releases", "sent", "TEXT NOT NULL DEFAULT 'unknown'")
                 yield database
                 database.execute("COMMIT")
         except sqlite3.OperationalError as error:
@@ -283,6 +285,14 @@ def _events(rows: Iterable[_Row]) -> list[Event]:
         if row.once:
             claims.add(claim)
     return found
+
+
+def _sent_before() -> PolicyRefused:
+    return PolicyRefused(
+        "By this device's record another update of this task was sent before, so this one is not.",
+        hint="The client's folder was set back to an earlier state. The device goes on with its next task.",
+        code="privacy_recorded",
+    )
 
 
 def _damaged(path: Path, why: str) -> ConfigurationError:

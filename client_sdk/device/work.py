@@ -17,7 +17,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.contribution import STEPS, WEIGHT, zeros
 from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.blobs import BlobCache
-from coterie.client_sdk.device.data import no_rows
+from coterie.client_sdk.device.data import blank_rows
 from coterie.client_sdk.device.divergence import as_divergence
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
@@ -196,7 +196,9 @@ def _worked(
         if task.kind != "train" or not promised(task):
             raise
         # A device that was silent for want of such rows would tell that it has none, exactly and for nothing.
-        unread, read = error, no_rows(plan.manifest.schema)
+        # Steps that are noised take no row; any other training takes one of zeros and puts in nothing of what comes of
+        # it, so that a plan which fails for everybody fails here too.
+        unread, read = error, blank_rows(plan.manifest.schema, 0 if plan.manifest.training.private else 1)
     training_rows, held_out = split(read, plan.manifest.training.holdout)
     local = LocalTask(
         experiment=task.experiment,

@@ -170,15 +170,18 @@ def test_a_refund_strikes_one_release_and_no_other(ledger: PrivacyLedger) -> Non
     ledger.refund("1")
     ledger.refund("none")
     with pytest.raises(PolicyRefused, match="lacks the finished task"):
-        ledger.send("1")
-    ledger.send("2")
+        ledger.send("1", "a" * 64)
+    ledger.send("2", "a" * 64)
     assert ledger.total(1e-5).epsilon == pytest.approx(epsilon_of([UPLOAD], 1e-5))
 
 
 def test_what_was_sent_is_neither_struck_nor_released_again(ledger: PrivacyLedger) -> None:
     made = release("1", UPLOAD, epsilon=9.0)
     assert (code_of(ledger, made), code_of(ledger, made)) == (None, None)
-    ledger.send("1")
+    ledger.send("1", "a" * 64)
+    ledger.send("1", "a" * 64)
+    with pytest.raises(PolicyRefused, match="another update of this task was sent before"):
+        ledger.send("1", "b" * 64)
     ledger.refund("1")
     assert code_of(ledger, made) == "privacy_recorded"
     assert ledger.total(1e-5).releases == 1
@@ -222,7 +225,7 @@ def test_the_record_is_its_owners_alone_and_nothing_is_made_before_there_is_a_re
     ledger.check(release("1", UPLOAD, epsilon=9.0), ANY)
     ledger.refund("1")
     with pytest.raises(PolicyRefused, match="lacks the finished task"):
-        ledger.send("1")
+        ledger.send("1", "a" * 64)
     assert ledger.total(1e-5).epsilon == 0.0
     assert not ledger.path.exists()
     ledger.charge(release("1", UPLOAD, epsilon=9.0), ANY)

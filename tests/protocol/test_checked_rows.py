@@ -87,9 +87,13 @@ def test_arrays_cut_by_hand_stay_places_where_no_text_is_a_number(tmp_path: Path
     rows = load_data(tmp_path / "rows.csv", schema)
     cut = {name: array[:2] for name, array in rows.items()}
     assert same(schema.check(cut, "here"), cut)
-    for name, bad in (("city", 4), ("city", -1), ("ill", 2), ("ill", -1)):
-        with pytest.raises(DataError, match=f"column '{name}', row 2: {bad} is no"):
-            schema.check(cut | {name: np.array([0, bad])}, "here")
+    for bad in (4, -1):
+        assert schema.check(cut | {"city": np.array([1, bad])}, "here")["city"].tolist() == [1, 0]
+        with pytest.raises(DataError, match=f"column 'ill', row 2: {bad} is not a class"):
+            schema.check(cut | {"ill": np.array([0, bad])}, "here")
+        rows["city"] = np.array([0, 1, bad])
+        with pytest.raises(DataError, match=f"column 'city', row 3: {bad} is no place"):
+            schema.check(rows, "here")
 
 
 def test_checked_rows_that_somebody_changed_are_checked(tmp_path: Path) -> None:

@@ -76,6 +76,17 @@ def test_silent_connections_shut_nobody_out_and_fill_no_log(tmp_path: Path, capp
     assert log.stat().st_size < 100_000
 
 
+def test_connections_that_asked_once_and_stay_make_room(tmp_path: Path) -> None:
+    with serving(tmp_path / "server", tmp_path / "log", max_connections=40) as (url, _, _process):
+        with contextlib.ExitStack() as stack:
+            for _ in range(120):
+                stranger = stack.enter_context(connect(url))
+                stranger.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert stranger.recv(4096).startswith(b"HTTP/1.1 200")
+            for _ in range(10):
+                assert httpx.get(f"{url}/healthz", timeout=patience(10)).is_success
+
+
 def test_headers_that_never_end_end_the_connection(tmp_path: Path) -> None:
     with serving(tmp_path / "server", tmp_path / "log", header_timeout_s=0.5) as (url, _, _process):
         with connect(url) as silent, connect(url) as half, connect(url) as second:
