@@ -49,7 +49,7 @@ _WAIT_S: Final = 60.0
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS releases (key TEXT PRIMARY KEY, task TEXT NOT NULL, coordinator TEXT NOT NULL,"
     " population TEXT NOT NULL, experiment TEXT NOT NULL, once INTEGER NOT NULL, events TEXT NOT NULL,"
-    " at REAL NOT NULL, sent TEXT NOT NULL DEFAULT '')"
+    " at REAL NOT NULL, sent TEXT NOT NULL DEFAULT '', epsilon REAL, delta REAL)"
 )
 
 
@@ -133,7 +133,7 @@ class PrivacyLedger:
             _hold(database, release, policy)
             events = canonical_json([event.to_json() for event in release.events]).decode()
             database.execute(
-                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, '')",
+                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?)",
                 (
                     release.key,
                     release.task,
@@ -143,6 +143,8 @@ class PrivacyLedger:
                     int(release.once),
                     events,
                     time.time(),
+                    release.promise.epsilon,
+                    release.promise.delta,
                 ),
             )
 
@@ -187,6 +189,8 @@ class PrivacyLedger:
                 database.execute("BEGIN IMMEDIATE")
                 database.execute(_SCHEMA)
                 add_column(database, "releases", "sent", "TEXT NOT NULL DEFAULT 'unknown'")
+                add_column(database, "releases", "epsilon", "REAL")
+                add_column(database, "releases", "delta", "REAL")
                 yield database
                 database.execute("COMMIT")
         except sqlite3.OperationalError as error:
@@ -225,23 +229,26 @@ class _Row(NamedTuple):
     experiment: str
     once: bool
     events: tuple[Event, ...]
+    promise: tuple[float, float] | None
 
 
 def _hold(database: sqlite3.Connection, release: Release, policy: DevicePolicy) -> None:
     """Both limits, for the release and all rows but its own."""
     rows = [row for row in _rows(database) if row.key != release.key]
-    new = _Row(release.key, release.coordinator, release.experiment, release.once, release.events)
-    promise = release.promise
+    promise = (release.promise.epsilon, release.promise.delta)
+    new = _Row(release.key, release.coordinator, release.experiment, release.once, release.events, promise)
     if not release.once:
         same = [row for row in rows if (row.coordinator, row.experiment) == (new.coordinator, new.experiment)]
         own = _events([*same, new])
-        if not _within(own, promise.delta, promise.epsilon * _excess(own)):
-            raise PolicyRefused(
-                f"The task's promise of privacy cannot hold: it is epsilon {promise.epsilon:g} for all rounds, and this"
-                " device has sent as much as that allows.",
-                hint=HINT,
-                code="privacy_unkept",
-            )
+        # A later task may promise less; what the first ones were taken for still holds.
+        for epsilon, delta in {row.promise for row in (*same, new) if row.promise is not None}:
+            if not _within(own, delta, epsilon * _excess(own)):
+                raise PolicyRefused(
+                    f"The task's promise of privacy cannot hold: its experiment promised epsilon {epsilon:g} for all "
+                    "rounds, and this device has sent as much as that allows.",
+                    hint=HINT,
+                    code="privacy_unkept",
+                )
     if policy.max_epsilon is None:
         return
     every = _events([*rows, new])
@@ -264,11 +271,19 @@ def _excess(events: Iterable[Event]) -> float:
 
 def _rows(database: sqlite3.Connection) -> list[_Row]:
     """Every release, the oldest first."""
-    found = database.execute("SELECT key, coordinator, experiment, once, events FROM releases ORDER BY rowid")
+    columns = "key, coordinator, experiment, once, events, epsilon, delta"
+    found = database.execute(f"SELECT {columns} FROM releases ORDER BY rowid")
     try:
         return [
-            _Row(key, coordinator, experiment, bool(once), tuple(event_from_json(each) for each in json.loads(events)))
-            for key, coordinator, experiment, once, events in found
+            _Row(
+                key,
+                coordinator,
+                experiment,
+                bool(once),
+                tuple(event_from_json(each) for each in json.loads(events)),
+                None if epsilon is None or delta is None else (float(epsilon), float(delta)),
+            )
+            for key, coordinator, experiment, once, events, epsilon, delta in found
         ]
     except (InputError, ValueError, TypeError) as error:
         raise sqlite3.DatabaseError(f"a row cannot be read: {error}") from error

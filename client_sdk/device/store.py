@@ -157,6 +157,7 @@ class Store:
         self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
         with self._database.transaction() as database:
             add_column(database, "tasks", "release", "TEXT NOT NULL DEFAULT ''")
+            database.execute("UPDATE tasks SET release = lower(hex(randomblob(16))) WHERE release = ''")
         self.attempts = Attempts(self._database)
         self.verdicts = Verdicts(self._database)
         self.lineages = Lineages(self._database)

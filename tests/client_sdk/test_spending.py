@@ -187,10 +187,18 @@ def test_what_was_sent_is_neither_struck_nor_released_again(ledger: PrivacyLedge
     assert ledger.total(1e-5).releases == 1
 
 
+def test_a_later_task_widens_no_promise_of_its_experiment(ledger: PrivacyLedger) -> None:
+    first = epsilon_of([UPLOAD], 1e-5)
+    told = [code_of(ledger, release(str(n), UPLOAD, epsilon=n * first * 1.01)) for n in (1, 2, 3)]
+    assert told == [None, "privacy_unkept", "privacy_unkept"]
+    assert code_of(ledger, release("4", UPLOAD, epsilon=first * 1.01, experiment="e2")) is None
+
+
 def test_a_record_of_an_earlier_version_counts_as_sent(ledger: PrivacyLedger) -> None:
     ledger.charge(release("1", UPLOAD, epsilon=9.0), ANY)
     with sqlite3.connect(ledger.path) as database:
-        database.execute("ALTER TABLE releases DROP COLUMN sent")
+        for column in ("sent", "epsilon", "delta"):
+            database.execute(f"ALTER TABLE releases DROP COLUMN {column}")
     ledger.refund("1")
     assert ledger.total(1e-5).releases == 1
     assert code_of(ledger, release("2", UPLOAD, epsilon=9.0)) is None
