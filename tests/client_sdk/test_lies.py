@@ -251,3 +251,28 @@ def test_a_task_that_was_sent_is_not_done_again_by_a_folder_from_a_backup(
         told = taken(lying, token, tmp_path, policy, 1)
     assert (left(told), refusals(told)) == ([], ["privacy_recorded"])
     assert PrivacyLedger(shared).total(1e-5).releases == 1
+
+
+def test_two_backups_of_one_task_send_one_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the folder with the task alone, one with its finished update: their noise differs."""
+    shared = tmp_path / "shared.db"
+    policy = f'max_epsilon = 9.0\ntrusts = ["device"]\nledger = "{shared}"\n'
+    state, backups = tmp_path / "device-0" / "state", [tmp_path / "leased", tmp_path / "stored"]
+    with lying_coordinator(tmp_path) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
+        for backup, point in zip(backups, ("downloaded", "stored"), strict=True):
+            with monkeypatch.context() as patched:
+                faulty = clean_environment(**{VARIABLE: f"{point}:1"})
+                patched.setattr("liar.clean_environment", faulty.copy)
+                assert not left(taken(lying, token, tmp_path, policy, 1))
+            shutil.copytree(state, backup)
+        told: list[Events] = []
+        for backup in backups:
+            shutil.rmtree(state)
+            shutil.copytree(backup, state)
+            told.append(taken(lying, token, tmp_path, policy, 1))
+        sent = {body for body in lying.bodies("/update") if body}
+    assert (left(told[0]), refusals(told[0])) == (["uploaded"], [])
+    assert (left(told[1]), refusals(told[1])) == ([], ["privacy_recorded"])
+    assert len(sent) == 1
+    assert PrivacyLedger(shared).total(1e-5).releases == 1

@@ -12,6 +12,7 @@ import pytest
 from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import SCHEMA, experiment, kinds, rows
 
+from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan import graphs
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.spending import PrivacyLedger
@@ -19,6 +20,7 @@ from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
+from coterie.server.device import asking
 
 DECLARED = DataSchema(
     (*SCHEMA.features, Feature(name="ill", dtype="uint8", shape=(63,), encoding="utf-8")),
@@ -48,7 +50,7 @@ def held(flu: int) -> Mapping[str, Any]:
     return {"x": rows()["x"], "ill": np.array(["flu"] * flu + ["cold"] * (40 - flu))}
 
 
-def in_the_ward(lying: Lying, level: Any, policy: RoundPolicy) -> str:
+def in_the_ward(lying: Lying, level: Any, policy: RoundPolicy, wanted: Experiment | None = None) -> str:
     """An experiment that reads one class of the rows of a population; the token to join it."""
 
     async def made() -> None:
@@ -60,9 +62,8 @@ def in_the_ward(lying: Lying, level: Any, policy: RoundPolicy) -> str:
 
     asyncio.run(made())
     secure = isinstance(level, UserLevel)
-    wanted = experiment(
-        "ward", schema=FINER, rounds=policy, privacy=level, secure_aggregation=secure, holdout=0.0
-    )
+    if wanted is None:
+        wanted = experiment("ward", schema=FINER, rounds=policy, privacy=level, secure_aggregation=secure, holdout=0.0)
     return lying.submit(wanted, population="ward")[1]
 
 
@@ -86,6 +87,30 @@ def test_a_device_without_a_row_of_a_class_does_what_one_with_such_a_row_does(tm
     spent = [PrivacyLedger(tmp_path / f"device-{n}" / "state" / "ledger.db").total(1e-5) for n in (0, count - 1)]
     assert spent[0] == spent[1]
     assert spent[0].releases == 1
+
+
+def test_a_plan_that_no_trainer_here_runs_is_refused_with_such_rows_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator gives a task to devices that lack the trainer which its plan needs."""
+
+    def nothing(*_: object) -> None: ...
+
+    monkeypatch.setattr(asking, "lacks", nothing)
+    level, policy, text = LEVELS["noise of the device"]
+    wanted = Experiment(
+        name="ward",
+        model=ExternalModel({"w": (4, 3)}),
+        schema=FINER,
+        rounds=policy,
+        privacy=level,
+        secure_aggregation=False,
+    )
+    with lying_coordinator(tmp_path) as lying:
+        token = in_the_ward(lying, level, policy, wanted)
+        with devices(lying, token, tmp_path, count=2, policy=text, data=[held(1), held(0)]) as running:
+            told = [device.events() for device in running]
+    assert [refusals(events) for events in told] == [["plan_graph_absent"]] * 2
 
 
 def noise_of(lying: Lying) -> Sequence[float]:

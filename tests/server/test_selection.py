@@ -22,6 +22,7 @@ from coterie.server.device.assignment import candidates, lease
 from coterie.server.rounds.eligibility import candidate, eligible
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.store.tables import ParticipationRow, RoundRow
+from tests.patience import patience
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -65,7 +66,9 @@ def test_the_tasks_of_a_round_are_kept_for_those_it_chooses(coordinator: Opener)
             for number, task in first.items():
                 await train(devices[number], task)
             await operator.until_round(experiment, 1, "committed")
-            second = await takers(devices)
+            async with asyncio.timeout(patience(10)):
+                while not (second := await takers(devices)):
+                    await asyncio.sleep(0.05)
             assert set(second) == {0, 1, 2, 3} - set(first)
 
     run(work())
