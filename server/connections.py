@@ -55,7 +55,7 @@ class Connections:
             del self._addresses[connection.address]
 
     def waits(self, connection: "GuardedProtocol") -> None:
-        """The connection is silent again: a request has begun whose headers are not all there."""
+        """Nothing is asked on this connection, or not all of it: it may make room for another one."""
         self._silent[connection] = None
 
     def asked(self, connection: "GuardedProtocol") -> None:
@@ -95,10 +95,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is over."""
-        self._stop_waiting()
-        if self._admitted:
-            self._admitted = False
-            self.guard.leave(self)
+        self._leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -135,9 +132,12 @@ class GuardedProtocol(HttpToolsProtocol):
         """Close the connection at once."""
         self.transport.abort()
         # Its place is free now, not when the loop comes to it.
+        self._leave()
+
+    def _leave(self) -> None:
+        self._stop_waiting()
         if self._admitted:
             self._admitted = False
-            self._stop_waiting()
             self.guard.leave(self)
 
     def _expect_headers(self) -> None:

@@ -47,7 +47,7 @@ def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
     Raises DataError.
     """
     rows = load_fitting(source, schema)
-    check_left(rows, schema.label, _shown(source))
+    check_left(rows, schema.label, _shown(cast(object, source)))
     return rows
 
 
@@ -55,7 +55,7 @@ def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
     if isinstance(source, Mapping):
-        return schema.fitting(cast(Arrays, source), _shown(cast(object, source)))
+        return schema.fitting(cast(Arrays, source), "the arrays given")
     if isinstance(source, Pipeline):
         return schema.fitting(rows_of(source, schema), _shown(source))
     if callable(source):
