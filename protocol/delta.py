@@ -12,7 +12,10 @@ A delta goes between files of one length. It begins with ``CTD1`` and a byte tha
 What a delta yields must still be held against the SHA-256 that the version is known by.
 """
 
+import mmap
 import struct
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,16 +33,29 @@ _MOST = 127
 _CODED = Coded(8)
 _LOWEST, _HIGHEST = -120, 120
 _COMPRESSION = 3
+_AT_ONCE: Final = 64 * BLOCK
+"""How many words of a file are worked on at a time."""
 
+Buffer = bytes | mmap.mmap
 Floats = npt.NDArray[np.float32]
 Words = npt.NDArray[np.uint32]
 
 
-def encode_delta(old: bytes, new: bytes) -> bytes | None:
-    """The delta that turns `old` into `new`; None for files of different lengths."""
-    if len(old) != len(new):
-        return None
-    return MAGIC + (_levels(old, new) or bytes([_PLANES]) + _planes(old, new))
+def encode_delta(old: Buffer, new: Buffer) -> Iterator[bytes] | None:
+    """The delta that turns `old` into `new`, in pieces; None for files of different lengths.
+
+    Takes some megabytes of memory, and a byte for each number of a delta of levels.
+    """
+    return _pieces(old, new) if len(old) == len(new) else None
+
+
+def _pieces(old: Buffer, new: Buffer) -> Iterator[bytes]:
+    levels = _levels(old, new)
+    if levels is not None:
+        yield from (MAGIC, bytes([_LEVELS]), *levels)
+        return
+    yield from (MAGIC, bytes([_PLANES]))
+    yield from _planes(old, new)
 
 
 def decode_delta(old: bytes, delta: bytes) -> bytes:
@@ -79,12 +95,29 @@ def _exponents(change: npt.NDArray[np.float64]) -> npt.NDArray[np.int8]:
     return np.clip(np.where(largest > 0, exact, _LOWEST), _LOWEST, _HIGHEST).astype(np.int8)
 
 
-def _levels(old: bytes, new: bytes) -> bytes | None:
-    """The body with levels and the byte before it; None where these files are not like that."""
+def _levels(old: Buffer, new: Buffer) -> list[bytes] | None:
+    """The pieces of a body with levels; None where these files are not like that."""
     at = _data_start(old)
     if at is None or old[:at] != new[:at]:
         return None
-    before, after = (np.frombuffer(file, "<f4", offset=at) for file in (old, new))
+    exponents, sizes, blocks = list[bytes](), list[bytes](), list[bytes]()
+    for low in range(at, len(old), _AT_ONCE * _WORD):
+        before, after = (np.frombuffer(file[low : low + _AT_ONCE * _WORD], "<f4") for file in (old, new))
+        coded = _coded_levels(before, after)
+        if coded is None:
+            return None
+        steps, packed = coded
+        exponents.append(steps.tobytes())
+        heads = _CODED.head_bytes(before.size)
+        sizes.append(packed[:heads])
+        blocks.append(packed[heads:])
+    return [*exponents, *sizes, *blocks]
+
+
+def _coded_levels(before: Floats, after: Floats) -> tuple[npt.NDArray[np.int8], bytes] | None:
+    """The exponents and the coded levels between some whole blocks of numbers; None where no levels lead from the one
+    to the other.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         change = after.astype(np.float64) - before
         if not np.isfinite(change).all():
@@ -92,12 +125,10 @@ def _levels(old: bytes, new: bytes) -> bytes | None:
         exponents = _exponents(change)
         steps = np.ldexp(1.0, np.repeat(exponents, BLOCK)[: change.size].astype(np.int32))
         levels = np.rint(change / steps)
-        if (
-            np.abs(levels).max(initial=0) > _MOST
-            or (before + (levels * steps).astype(np.float32)).tobytes() != new[at:]
-        ):
+        reached = before + (levels * steps).astype(np.float32)
+        if np.abs(levels).max(initial=0) > _MOST or reached.tobytes() != after.tobytes():
             return None
-    return bytes([_LEVELS]) + exponents.tobytes() + _CODED.pack(levels.astype(np.int32))
+    return exponents, _CODED.pack(levels.astype(np.int32))
 
 
 def _from_levels(old: bytes, body: memoryview) -> bytes:
@@ -120,7 +151,7 @@ def _from_levels(old: bytes, body: memoryview) -> bytes:
     return b"".join(pieces)
 
 
-def _data_start(file: bytes) -> int | None:
+def _data_start(file: Buffer) -> int | None:
     """Where the numbers of a tensor file begin, if what follows its header are whole 32-bit words."""
     if len(file) < 8:
         return None
@@ -128,11 +159,17 @@ def _data_start(file: bytes) -> int | None:
     return at if at <= len(file) and (len(file) - at) % _WORD == 0 else None
 
 
-def _planes(old: bytes, new: bytes) -> bytes:
-    difference = (_ordered(new) - _ordered(old)).view(np.int32)
-    numbers = ((difference << 1) ^ (difference >> 31)).view(np.uint32)
-    planes = numbers.astype("<u4").view(np.uint8).reshape(-1, _WORD).T
-    return zstandard.ZstdCompressor(level=_COMPRESSION).compress(np.ascontiguousarray(planes).tobytes())
+def _planes(old: Buffer, new: Buffer) -> Iterator[bytes]:
+    """The compressed planes. Each plane is made from the files anew, so that none has to be kept."""
+    words = -(-len(new) // _WORD)
+    packing = zstandard.ZstdCompressor(level=_COMPRESSION).compressobj(size=words * _WORD)
+    for plane in range(_WORD):
+        for low in range(0, len(new), _AT_ONCE * _WORD):
+            here, there = (_ordered(file[low : low + _AT_ONCE * _WORD]) for file in (old, new))
+            difference = (there - here).view(np.int32)
+            numbers = ((difference << 1) ^ (difference >> 31)).view(np.uint32)
+            yield packing.compress(((numbers >> np.uint32(8 * plane)) & np.uint32(0xFF)).astype(np.uint8).tobytes())
+    yield packing.flush()
 
 
 def _from_planes(old: bytes, body: memoryview) -> bytes:

@@ -18,6 +18,7 @@ from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.signing import Domain, SigningKey, verify, verify_plan
 from coterie.protocol.wire import (
     BlobRef,
+    ClassId,
     Detail,
     DeviceId,
     ExperimentId,
@@ -133,7 +134,7 @@ class DataReport(Request):
     """
 
     examples: Whole
-    labels: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(max_length=1000)] = ()
+    labels: Annotated[tuple[ClassId, ...], Field(max_length=1000)] = ()
 
 
 class CheckIn(Request):
@@ -177,7 +178,7 @@ class EdgeTerms(Signed):
     deadline_ms: Milliseconds
     selection: Detail
     min_examples: Positive | None
-    labels: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(max_length=1000)]
+    labels: Annotated[tuple[ClassId, ...], Field(max_length=1000)]
     rest_rounds: Whole
     rest_s: Number
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from coterie.protocol.over_selection import selection_for, smallest_selection
-from coterie.protocol.wire import Number, Request, Seconds, Token, message_error
+from coterie.protocol.wire import ClassId, Number, Request, Seconds, Token, message_error
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 ClientName = Annotated[str, Field(pattern=r"^[0-9A-Za-z_]{1,64}$")]
@@ -84,7 +84,7 @@ class RoundPolicy(ByHand):
     lease_s: Seconds = 300.0
     selection: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z_]+(\([0-9a-z_=., ]*\))?$")] = "uniform"
     min_examples: Count | None = None
-    labels: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(max_length=1000)] = ()
+    labels: Annotated[tuple[ClassId, ...], Field(max_length=1000)] = ()
     rest_rounds: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 0
     rest_s: Annotated[float, Field(strict=True, ge=0, le=366 * 86400.0, allow_inf_nan=False)] = 0.0
     trusted: ClientName | None = None

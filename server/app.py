@@ -64,6 +64,6 @@ def create_app(settings: Settings | None = None, *, faults: Faults | None = None
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)
-    app.add_middleware(Envelope, stall_s=chosen.body_stall_s)
+    app.add_middleware(Envelope, stall_s=chosen.body_stall_s, rate=chosen.body_rate)
     describe(app, POLICY)
     return app

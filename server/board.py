@@ -73,6 +73,11 @@ class Board:
                     return True
         return False
 
+    def hands_out(self, version: str) -> bool:
+        """Whether tasks of an open round are on this model version."""
+        rounds = (found.value for opened in self._opened.values() for found in opened)
+        return any(version in (value.base, value.version) for value in rounds)
+
     def why_idle(self, asker: Asker) -> Idle:
         """Why there is no task for a device: what it lacks to take a place that is free, or that there is none."""
         if not self.busy(asker.population):

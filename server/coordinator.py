@@ -48,6 +48,8 @@ from coterie.server.store.lock import FolderLock
 from coterie.server.store.migrate import migrate
 
 TIDY_EVERY_S = 300.0
+DELTA_S = 120.0
+DELTA_NICENESS = 10
 log = structlog.get_logger("coterie.server")
 
 
@@ -76,7 +78,9 @@ class Coordinator:
     first_token: Token | None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     uploads: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary[str, asyncio.Lock])
-    """One lock per task while parts of its update are coming in."""
+    """One lock per task while a part of its update is taken."""
+    bodies: dict[str, asyncio.Timeout] = field(default_factory=dict[str, asyncio.Timeout])
+    """For each task the one request whose body is coming in."""
 
     def hang_up(self) -> None:
         """End whatever waits for news: event streams and the long polls of attempts are answered now."""
@@ -142,7 +146,7 @@ async def _opened(
         database=database,
         blobs=blobs,
         compression=Compression(blobs),
-        deltas=Deltas(blobs),
+        deltas=Deltas(blobs, Workers(attempts=1, timeout_s=DELTA_S, niceness=DELTA_NICENESS), board.hands_out),
         key=key,
         nonces=Nonces(os.urandom(32), settings.nonce_window_s),
         devices=DeviceCache(database),
@@ -196,6 +200,7 @@ async def _opened(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await coordinator.workers.close()
+        await coordinator.deltas.close()
         if above is not None:
             await above.close()
         with suppress(Exception):  # closing must go on: when devices were last seen is worth no failure

@@ -16,12 +16,13 @@ STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"))
 
 class Envelope:
     """Pure ASGI middleware: names the request (``Coterie-Trace``), bounds bodies that are read whole, gives up a body
-    of which nothing came for ``stall_s`` seconds, counts and times.
+    that pauses for ``stall_s`` seconds or falls that far behind ``rate`` bytes a second, counts and times.
     """
 
-    def __init__(self, app: ASGIApp, stall_s: float) -> None:
+    def __init__(self, app: ASGIApp, stall_s: float, rate: float) -> None:
         self._app = app
         self._stall_s = stall_s
+        self._rate = rate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,10 +39,12 @@ class Envelope:
             nonlocal received, whole
             try:
                 # After the body only the disconnection is left, for which a stream waits as long as it likes.
-                async with asyncio.timeout(None if whole else self._stall_s):
+                left = started + self._stall_s + received / self._rate - time.perf_counter()
+                async with asyncio.timeout(None if whole else min(self._stall_s, left)):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, f"Nothing of the body came for {self._stall_s:g} seconds.") from None
+                why = f"The body paused for {self._stall_s:g} seconds, or is slower than {self._rate:g} bytes a second."
+                raise HTTPException(408, why) from None
             if message["type"] == "http.request":
                 whole = not message.get("more_body", False)
                 received += len(message.get("body", b""))

@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     body_stall_s: float = Field(
         default=60.0, gt=0, description="How long a request may pause inside its body before it is given up."
     )
+    body_rate: float = Field(
+        default=1024.0, gt=0, description="Bytes a second that a body must come at, or it is given up after a stall."
+    )
     header_timeout_s: float = Field(
         default=10.0, gt=0, description="How long a connection may take until all headers of a request are there."
     )

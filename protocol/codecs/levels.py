@@ -84,6 +84,10 @@ class Coded:
         """The width and one bit for each level, and the heads of the blocks."""
         return sum(_SIZE.itemsize + rice.most_bytes(count, self.width) for count in _counts(length))
 
+    def head_bytes(self, length: int) -> int:
+        """How many of the packed bytes say how long the blocks are."""
+        return _SIZE.itemsize * len(_counts(length))
+
     def pack(self, levels: Levels) -> bytes:
         """See Packing."""
         numbers = rice.zigzag(levels)

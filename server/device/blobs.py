@@ -4,6 +4,7 @@ never served.
 
 import hashlib
 from collections.abc import AsyncIterator
+from pathlib import Path as File
 from typing import Annotated
 
 import structlog
@@ -41,7 +42,7 @@ def listed(header: str) -> list[str]:
     return [tag.strip().removeprefix("W/").strip('"') for tag in header.split(",") if tag.strip()]
 
 
-async def _delta(request: Request, here: Coordinator, sha256: str, size: int) -> tuple[str, bytes] | None:
+async def _delta(request: Request, here: Coordinator, sha256: str, size: int) -> tuple[str, File] | None:
     """The digest of a version that the client has, and the delta that makes the blob of it (RFC 3229); None where the
     client does not ask, or nothing would be gained.
     """
@@ -108,11 +109,9 @@ async def get(sha256: Digest, request: Request, here: Here) -> Response:
         return await _send(request, here, sha256, Variant(part.start, part.stop, 206, None), headers)
     delta = await _delta(request, here, sha256, size)
     if delta is not None:
-        held, body = delta
-        here.rounds.traffic.sent(sha256, len(body))
-        here.metrics.sent.inc(len(body))
+        held, packed = delta
         headers |= {"IM": ASKED, "Delta-Base": f'"{held}"', "Cache-Control": "no-store"}
-        return Response(body, status_code=226, headers=headers, media_type="application/octet-stream")
+        return await _send(request, here, sha256, Variant(0, packed.stat().st_size, 226, packed), headers)
     if accepts_zstd(request.headers.get("Accept-Encoding", "")):
         packed = await here.compression.packed(sha256, size)
         if packed is not None:

@@ -106,7 +106,7 @@ async def upload(
     limit = min(message.upload_limit, here.settings.update_limit)
     if part.length > limit:
         raise too_large(limit)
-    body, digest, size = await here.blobs.receive(_body(request), limit=part.length - part.offset)
+    body, digest, size = await _received(request, here, task, part)
     try:
         device.verify(request, digest)
         here.metrics.received.inc(size)
@@ -117,6 +117,29 @@ async def upload(
             return await _take(here, device, row, message, part, body, size)
     finally:
         body.unlink(missing_ok=True)
+
+
+async def _received(request: Request, here: Coordinator, task: str, part: Part) -> tuple[File, str, int]:
+    """The body in a scratch file. A task has one body that is coming in: the newest, since a device that sends another
+    has lost the connection of the one before. Whoever holds a task so fills the disk with no more than one update.
+    """
+    try:
+        async with asyncio.timeout(None) as turn:
+            before = here.bodies.get(task)
+            if before is not None:
+                before.reschedule(asyncio.get_running_loop().time())
+            here.bodies[task] = turn
+            try:
+                return await here.blobs.receive(_body(request), limit=part.length - part.offset)
+            finally:
+                if here.bodies.get(task) is turn:
+                    del here.bodies[task]
+    except TimeoutError:
+        raise Conflict(
+            "The device began to send the update of this task anew, on another connection.",
+            hint="Send one part of an update at a time.",
+            code="upload_superseded",
+        ) from None
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:

@@ -66,11 +66,18 @@ def _secure_evaluation(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return secure_evaluation_job(arguments)
 
 
+def _delta(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from coterie.server.store.delta_job import delta_job
+
+    return delta_job(arguments)
+
+
 JOBS: Final[Mapping[str, Job]] = {
     "warm": _warm,
     "aggregate": _aggregate,
     "accumulate": _accumulate,
     "evaluate": _evaluate,
+    "delta": _delta,
     "secure_sum": _secure_sum,
     "unmask": _unmask,
     "secure_aggregate": _secure_aggregate,
@@ -97,7 +104,8 @@ def _read(lines: "queue.SimpleQueue[str]", source: TextIO) -> None:
 
 
 def main() -> None:
-    """Serve until standard input closes."""
+    """Serve until standard input closes, with as much less priority as the first argument says."""
+    os.nice(int(sys.argv[1]))
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     sys.stdout = sys.stderr  # whatever a library prints must not pass for an answer
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()

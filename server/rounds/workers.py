@@ -29,9 +29,11 @@ class WorkerLost(JobFailed):
 class Workers:
     """One spawned worker process. Jobs queue; a crash costs the job one of its attempts, not the coordinator."""
 
-    def __init__(self, *, attempts: int, timeout_s: float) -> None:
+    def __init__(self, *, attempts: int, timeout_s: float, niceness: int = 0) -> None:
+        """niceness: how far the process stands back behind others, 0 to 19 (see nice)."""
         self._attempts = attempts
         self._timeout_s = timeout_s
+        self._niceness = niceness
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
@@ -81,7 +83,7 @@ class Workers:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "coterie.server.rounds.worker",
+                sys.executable, "-m", "coterie.server.rounds.worker", str(self._niceness),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_LIMIT, start_new_session=True,
             )  # fmt: skip
         return self._process

@@ -105,15 +105,15 @@ def fetched(folder: Path, answer: Callable[[httpx.Request], httpx.Response]) -> 
 
 
 def test_a_coarse_version_comes_in_about_a_byte_for_each_number(tmp_path: Path) -> None:
-    data, received = fetched(tmp_path, answers(encode_delta(OLD_FILE, NEW_FILE) or b""))
+    data, received = fetched(tmp_path, answers(b"".join(encode_delta(OLD_FILE, NEW_FILE) or ())))
     assert data == NEW_FILE and received < len(NEW_FILE) / 3.8
     assert (tmp_path / NAME).read_bytes() == NEW_FILE
 
 
 @pytest.mark.parametrize("case", ["damaged", "of another version", "from a version that is not held"])
 def test_a_delta_that_does_not_fit_is_followed_by_the_whole(case: str, tmp_path: Path) -> None:
-    good = encode_delta(OLD_FILE, NEW_FILE) or b""
-    other = encode_delta(OLD_FILE, encode_tensors({"w": OLD + 1})) or b""
+    good = b"".join(encode_delta(OLD_FILE, NEW_FILE) or ())
+    other = b"".join(encode_delta(OLD_FILE, encode_tensors({"w": OLD + 1})) or ())
     answer = {
         "damaged": answers(b"CTD1\x02" + good[5:]),
         "of another version": answers(other),

@@ -3,15 +3,23 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
+import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import Opener, Operator, fleet, sha256, update
 
+from coterie.protocol.delta import decode_delta
+from coterie.protocol.tensors import encode_tensors
 from coterie.server.device.blobs import accepts_zstd
 from coterie.server.device.ranges import ByteRange, Unsatisfiable, parse_range
+from coterie.server.faults import Faults
+from coterie.server.rounds.workers import Workers
+from coterie.server.store.blobs import BlobStore
+from coterie.server.store.deltas import WAITING, Deltas
 
 DATA = bytes(range(256)) * 20
 PLAIN = {"Accept-Encoding": "identity"}
@@ -160,3 +168,29 @@ def test_no_range_header_breaks_the_parser(text: str) -> None:
 )
 def test_accept_encoding(header: str, accepted: bool) -> None:
     assert accepts_zstd(header) is accepted
+
+
+def test_deltas_are_made_by_a_worker_to_what_is_handed_out_and_few_wait(tmp_path: Path) -> None:
+    files = [encode_tensors({"w": np.full(4000, 1 + step / 1000, np.float32)}) for step in range(2 * WAITING)]
+    names = [sha256(file) for file in files]
+
+    async def work() -> None:
+        blobs = BlobStore(tmp_path, Faults())
+        for name, file in zip(names, files, strict=True):
+            (tmp_path / "source").write_bytes(file)
+            await blobs.put("blobs", name, tmp_path / "source", point="result")
+        deltas = Deltas(blobs, Workers(attempts=1, timeout_s=60, niceness=10), lambda name: name == names[0])
+        try:
+            size = len(files[0])
+            assert await deltas.made(names[0], names[1], size) is None
+            assert await deltas.made("0" * 64, names[0], size) is None
+            asked = [deltas.made(held, names[0], size) for held in names[1:]]
+            made = [path for path in await asyncio.gather(*asked) if path is not None]
+            assert len(made) == WAITING
+            for held, path in zip(files[1:], made, strict=False):
+                assert decode_delta(held, path.read_bytes()) == files[0]
+            assert await deltas.made(names[-1], names[0], size)
+        finally:
+            await deltas.close()
+
+    asyncio.run(work())

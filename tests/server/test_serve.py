@@ -131,6 +131,17 @@ def test_start_serve_refuse_a_second_one_and_end_on_sigterm_with_a_stream_open(t
         assert again is None  # the token is made once
 
 
+def drip(connection: socket.socket, seconds: float) -> str:
+    """The answer to a body of which a byte comes ten times a second."""
+    connection.settimeout(0.1)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(TimeoutError):
+            return connection.recv(65_536).decode()
+        connection.sendall(b" ")
+    return ""
+
+
 def test_a_body_that_stalls_is_given_up_and_a_stream_is_not(tmp_path: Path) -> None:
     with process({"folder": str(tmp_path / "state"), "body_stall_s": 0.5}) as (_, (url, token)):
         authority = url.removeprefix("http://")
@@ -142,6 +153,10 @@ def test_a_body_that_stalls_is_given_up_and_a_stream_is_not(tmp_path: Path) -> N
             answer = slow.recv(65_536).decode()
         assert answer.startswith("HTTP/1.1 408") and "body_stalled" in answer
         assert 0.4 < time.monotonic() - started < 30  # and not the minute that is the default
+        with socket.create_connection((host, int(port)), timeout=patience(60)) as dripping:
+            dripping.sendall(f"POST /v1/tokens HTTP/1.1\r\n{head}Content-Length: 1000\r\n\r\n{{".encode())
+            answer = drip(dripping, patience(30))
+        assert answer.startswith("HTTP/1.1 408")
         with socket.create_connection((host, int(port)), timeout=patience(60)) as stream:
             stream.sendall(f"GET /v1/events HTTP/1.1\r\n{head}\r\n".encode())
             assert stream.recv(65_536).startswith(b"HTTP/1.1 200")

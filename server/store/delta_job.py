@@ -1,0 +1,31 @@
+"""The job that makes a delta between two model versions. It runs in a worker process: files in, a file out."""
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.protocol.delta import encode_delta
+
+
+def delta_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the delta from the file ``old`` to the file ``new`` to ``out``.
+
+    Answers whether it pays: whether it has at most the share ``pays`` of the new file's bytes.
+    """
+    old, new = Path(arguments["old"]), Path(arguments["new"])
+    size = new.stat().st_size
+    if size == 0 or old.stat().st_size != size:
+        return {"pays": False}
+    limit, written = size * arguments["pays"], 0
+    with old.open("rb") as held, new.open("rb") as wanted, Path(arguments["out"]).open("wb") as out:
+        with (
+            mmap.mmap(held.fileno(), 0, access=mmap.ACCESS_READ) as before,
+            mmap.mmap(wanted.fileno(), 0, access=mmap.ACCESS_READ) as after,
+        ):
+            for piece in encode_delta(before, after) or ():
+                written += len(piece)
+                if written > limit:
+                    return {"pays": False}
+                out.write(piece)
+    return {"pays": True}
