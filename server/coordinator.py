@@ -26,6 +26,7 @@ from coterie.server.faults import Faults
 from coterie.server.fleet import Fleet
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
+from coterie.server.rounds import retention
 from coterie.server.rounds.driver import Driver, Parts
 from coterie.server.rounds.spending import Spending
 from coterie.server.rounds.transitions import Rounds
@@ -128,6 +129,7 @@ async def _opened(
 ) -> AsyncGenerator[Coordinator, None]:
     await _check_upstream(settings, database)
     key, first_token = await housekeeping.first_start(database, settings.folder.resolve())
+    await retention.forget_unused(database, settings.retention_days)
     async with database.read() as session:
         orphans = await housekeeping.sweep_orphans(session, blobs)
     fleet = Fleet()
@@ -153,7 +155,11 @@ async def _opened(
         plans=plans,
         board=board,
         rounds=rounds,
-        workers=Workers(attempts=settings.aggregate_attempts, timeout_s=settings.aggregate_timeout_s),
+        workers=Workers(
+            attempts=settings.aggregate_attempts,
+            timeout_s=settings.aggregate_timeout_s,
+            silence_s=settings.worker_silence_s,
+        ),
         metrics=Metrics(),
         bell=bell,
         machines=Machines(),
@@ -262,6 +268,7 @@ async def _tidy(coordinator: Coordinator) -> None:
     while True:
         try:
             await housekeeping.tidy(coordinator.database, coordinator.fleet.take_unwritten())
+            await retention.forget_old(coordinator.database, coordinator.settings.retention_days)
         except Exception as error:
             log.error("housekeeping failed", exc_info=error)
         await asyncio.sleep(TIDY_EVERY_S)

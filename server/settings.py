@@ -70,6 +70,14 @@ class Settings(BaseSettings):
         default=3, ge=1, description="How often a numeric job is tried in a row before it counts as failed."
     )
     aggregate_timeout_s: float = Field(default=3600.0, gt=0, description="How long one numeric job may take.")
+    worker_silence_s: float = Field(
+        default=60.0, gt=1, description="After how much silence a worker process is taken for stopped, and replaced."
+    )
+    retention_days: float | None = Field(
+        default=None,
+        gt=0,
+        description="Days after which an ended experiment keeps only its record and its first, best and last versions.",
+    )
     upstream: str | None = Field(
         default=None, description="The coordinator above: this one is an edge aggregator of it, and has one population."
     )

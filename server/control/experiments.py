@@ -23,6 +23,7 @@ from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
 from coterie.server.control.populations import named
 from coterie.server.rounds.record import uploaded
+from coterie.server.rounds.retention import BYTES_KEPT
 from coterie.server.store import audit, events, experiments, upstream
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
@@ -180,7 +181,7 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
             "training": MetricSums(value.training).means(),
             "fairness": {name: found.to_dict() for name, found in spreads(value.federated).items()},
             "evaluation": "central" if value.central else "federated" if metrics else None,
-            "bytes_up": bytes_up,
+            "bytes_up": record.get(BYTES_KEPT, bytes_up),
             "bytes_down": row.bytes_down,
             "seconds": record.get("seconds"),
             "model": record.get("model"),

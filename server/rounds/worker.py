@@ -3,6 +3,7 @@ coordinator that started it, and
 ends with it: when its standard input closes it exits at once, whatever it is doing.
 
 One JSON object per line: ``{"job": name, "arguments": {...}}`` in, ``{"result": {...}}`` or ``{"error": {...}}`` out.
+While a job runs an empty line says every second that the process lives.
 """
 
 import json
@@ -15,6 +16,8 @@ from typing import Any, Final, TextIO
 
 from coterie.errors import CoterieError
 
+ALIVE: Final = b"\n"
+BEAT_S: Final = 1.0
 Job = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
@@ -103,6 +106,13 @@ def _read(lines: "queue.SimpleQueue[str]", source: TextIO) -> None:
     os._exit(0)
 
 
+def beat(answers: TextIO, done: threading.Event) -> None:
+    """Say again and again that the process lives, until the job is done."""
+    while not done.wait(BEAT_S):
+        answers.write(ALIVE.decode())
+        answers.flush()
+
+
 def main() -> None:
     """Serve until standard input closes, with as much less priority as the first argument says."""
     os.nice(int(sys.argv[1]))
@@ -111,7 +121,13 @@ def main() -> None:
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines, sys.stdin), daemon=True).start()
     while True:
-        answers.write(json.dumps(perform(lines.get())) + "\n")
+        line, done = lines.get(), threading.Event()
+        beating = threading.Thread(target=beat, args=(answers, done), daemon=True)
+        beating.start()
+        answer = json.dumps(perform(line))
+        done.set()
+        beating.join()
+        answers.write(answer + "\n")
         answers.flush()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from coterie.errors import CoterieError
+from coterie.server.rounds.worker import ALIVE
 
 LINE_LIMIT = 64 * 1024 * 1024
 log = structlog.get_logger("coterie.server.workers")
@@ -29,11 +30,16 @@ class WorkerLost(JobFailed):
 class Workers:
     """One spawned worker process. Jobs queue; a crash costs the job one of its attempts, not the coordinator."""
 
-    def __init__(self, *, attempts: int, timeout_s: float, niceness: int = 0) -> None:
-        """niceness: how far the process stands back behind others, 0 to 19 (see nice)."""
+    def __init__(
+        self, *, attempts: int, timeout_s: float, silence_s: float = 60.0, niceness: int = 0
+    ) -> None:
+        """silence_s: after how much silence a worker, which says every second that it lives, is taken for stopped.
+        niceness: how far the process stands back behind others, 0 to 19 (see nice).
+        """
         self._attempts = attempts
         self._timeout_s = timeout_s
         self._niceness = niceness
+        self._silence_s = silence_s
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
@@ -97,8 +103,11 @@ class Workers:
     async def _answer(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
         if process.stdout is None:
             raise OSError("the worker has no standard output")
-        line = await process.stdout.readuntil(b"\n")
-        return json.loads(line)
+        while True:
+            async with asyncio.timeout(self._silence_s):
+                line = await process.stdout.readuntil(b"\n")
+            if line != ALIVE:
+                return json.loads(line)
 
     async def _discard(self) -> None:
         process, self._process = self._process, None

@@ -16,7 +16,7 @@ from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.errors import InternalError
 from coterie.server.clock import now_ms
 from coterie.server.rounds.spending import privacy_of
-from coterie.server.rounds.workers import JobFailed
+from coterie.server.rounds.workers import JobFailed, WorkerLost
 from coterie.server.secure.failing import fail, named
 from coterie.server.secure.machine import Failed
 from coterie.server.secure.opening import Sum
@@ -105,6 +105,8 @@ async def _unmasked(parts: Parts, attempt: AttemptRow, folder: Path) -> Sum | Fa
     said = {place: revealed[task] for task, place in places.items() if task in revealed and place is not None}
     try:
         return await parts.opening.unmask(machine, alive, said, folder)
+    except WorkerLost:
+        raise
     except JobFailed as error:
         return Failed("unmask_failed", error.message)
 
@@ -120,6 +122,8 @@ async def _new_version(
     """Make the new version and the server's state durable, then say so."""
     try:
         result = await parts.opening.version(found, row, [opened for _, opened in sums], central, folder)
+    except WorkerLost:
+        raise
     except JobFailed as error:
         await _fail_all(parts, sums, Failed("aggregate_failed", error.message))
         return
@@ -149,6 +153,8 @@ async def _evaluated(
     ((attempt, opened),) = sums
     try:
         event = EvaluationSummed(await parts.opening.evaluation(found, row, opened))
+    except WorkerLost:
+        raise
     except JobFailed as error:
         await _fail_all(parts, sums, Failed("evaluation_failed", error.message))
         return

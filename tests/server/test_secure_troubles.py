@@ -31,6 +31,7 @@ from test_secure_rounds import LOOSE, run, until_clean, weights
 
 from coterie.privacy.secagg import client
 from coterie.server.clock import now_ms
+from coterie.server.rounds.workers import WorkerLost
 from coterie.server.settings import Settings
 from coterie.server.store import mailbox
 from coterie.server.store.tables import RoundRow
@@ -151,6 +152,31 @@ def test_a_worker_that_writes_a_sum_while_its_round_is_stopped_leaves_nothing(co
             await until_clean(operator)
             (entry,) = await operator.rounds(experiment)
             assert (entry["state"], entry["cause"], entry["model"]) == ("abandoned", "stopped", None)
+
+    run(work())
+
+
+@pytest.mark.parametrize("job", ["unmask", "secure_aggregate"])
+def test_a_worker_that_dies_while_it_opens_a_sum_costs_no_sum(job: str, coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            here = operator.app.state.coordinator
+            experiment, devices = await started(operator, 5)
+            members = await leased(devices, (1.0, 2.0, 0.5, -1.0, 3.0))
+            at_once, died = here.workers.run, list[str]()
+
+            async def deadly(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+                if name == job and len(died) < 2:
+                    died.append(name)
+                    raise WorkerLost("The job failed: the worker died or hung.")
+                return await at_once(name, arguments)
+
+            here.workers.run = deadly
+            await together(members)
+            await operator.finished(experiment)
+            (entry,) = await operator.rounds(experiment)
+            assert (died, entry["state"]) == ([job] * 2, "committed")
+            assert np.allclose(await weights(operator, entry["model"]), mean(members), atol=LOOSE)
 
     run(work())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ import pytest
 from server_kit import Operator, fleet, sha256, update
 
 from coterie.errors import ConfigurationError
+from coterie.server.rounds.worker import ALIVE, beat
 from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
 from coterie.server.serve import bind, check_exposure
 from coterie.server.settings import Settings
@@ -230,6 +233,34 @@ def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed() -> No
         assert set(children(os.getpid())) <= others
 
     asyncio.run(work())
+
+
+def test_a_worker_that_is_stopped_is_replaced_long_before_its_job_may_end() -> None:
+    async def work() -> None:
+        others = set(children(os.getpid()))
+        workers = Workers(attempts=2, timeout_s=600, silence_s=3)
+        await workers.start()
+        (pid,) = set(children(os.getpid())) - others
+        os.kill(pid, signal.SIGSTOP)
+        async with asyncio.timeout(patience(60)):
+            assert (await workers.run("warm", {}))["ready"]
+        assert pid not in children(os.getpid())
+        await workers.close()
+
+    asyncio.run(work())
+
+
+def test_a_worker_at_work_says_that_it_lives() -> None:
+    told = io.StringIO()
+    done = threading.Event()
+    beating = threading.Thread(target=beat, args=(told, done))
+    beating.start()
+    until = time.monotonic() + patience(30)
+    while not told.getvalue() and time.monotonic() < until:
+        time.sleep(0.05)
+    done.set()
+    beating.join()
+    assert told.getvalue().encode() == ALIVE * len(told.getvalue()) != b""
 
 
 def test_a_worker_that_hangs_is_given_up_after_its_attempts() -> None:
