@@ -20,6 +20,7 @@ def promise(output: Output, experiment: "Experiment") -> None:
     the command's last event (`promised`)."""
     if output.json:
         return
+    from coterie.aggregation.private.drowned import drowned
     from coterie.aggregation.private.promises import PROMISES, mode_of, too_small
 
     mode = mode_of(experiment)
@@ -28,8 +29,9 @@ def promise(output: Output, experiment: "Experiment") -> None:
     for sentence in found.promises:
         output.say(f"  + {sentence}")
     output.say(f"  - {found.does_not[0]}")
-    if (small := too_small(experiment)) is not None:
-        output.say(f"  - {small}")
+    for sentence in (too_small(experiment), drowned(experiment)):
+        if sentence is not None:
+            output.say(f"  - {sentence}")
 
 
 def promised(experiment: "Experiment") -> dict[str, Any]:

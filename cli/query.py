@@ -104,6 +104,7 @@ def query(
     privacy = _privacy(epsilon, {"clip": clip, "delta": delta, "mechanism": mechanism})
     policy: dict[str, Any] = {"min_updates": min_updates, "deadline_s": deadline}
     from coterie.aggregation.analytics import Mean, ask
+    from coterie.aggregation.analytics.asking import foreseen
     from coterie.aggregation.analytics.mean import rounding
     from coterie.cli.query_answers import answer_json, say_answer
     from coterie.client_sdk.control.asking import answered
@@ -121,6 +122,9 @@ def query(
             secure_aggregation=secure,
             **{name: value for name, value in policy.items() if value is not None},
         )
+        promise(output, experiment)
+        if privacy is not None:
+            output.say(foreseen(experiment).sentence)
         run = control.submit(experiment, population=place.name, key=signing_key(key))
         with _leaving(output, run, question):
             lacking = place.devices - place.enrolled
@@ -130,7 +134,6 @@ def query(
                 output.event("submitted", experiment=run.id, name=run.name, population=place.name, url=url)
                 join = None
             output.say(f"{run.name} ({short_id(run.id)}) asks {place.devices} devices of {place.name}.")
-            promise(output, experiment)
             output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}")
             if join is not None:
                 output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")

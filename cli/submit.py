@@ -48,11 +48,11 @@ def submit(
     place = population or slug(experiment.name)
     with Control(url, token=admin_token(token), ca=ca) as control:
         new, signer, before = not key.exists(), signing_key(key), known(control, place)
+        promise(output, experiment)
         run = control.submit(experiment, population=place, key=signer)
         join = joining(output, control, run, place, url, **promised(experiment))
         output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
         output.say(patience(experiment.rounds))
-        promise(output, experiment)
         if before is not None and before.devices and signer.public not in before.signers:
             output.say(unknown_signer(key, signer.public, before.devices, new=new))
         output.say("A client joins with (the token is a secret; new ones cost nothing):")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie import errors
-from coterie.aggregation.analytics.bound import Terms
+from coterie.aggregation.analytics.bound import LEAST, Terms
 from coterie.aggregation.analytics.checks import whole
 from coterie.aggregation.analytics.noise import Noised, check_ring, checked, deviation, with_room
 from coterie.aggregation.analytics.query import Query
@@ -44,7 +44,8 @@ def ask(
     Where the coordinator noises secret sums, the experiment's is wider by what rounding them needs. policy: further
     fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError
     (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, for a batch that is
-    too large, for privacy that sums cannot have, and for so many noised sums that a secure ring has no room for them.
+    too large, for privacy that sums cannot have, and for so many noised sums that a secure ring has no room for them;
+    ``query_hopeless`` where noise is larger than anything that so many clients can say.
     """
     _require_kinds(query, schema)
     if batch_size is not None:
@@ -88,8 +89,40 @@ def ask(
     shapes = shapes_of(provisional)
     wider = with_room(asked(provisional, privacy), shapes)
     check_ring(what, asked(provisional, wider), shapes, provisional.size)
-    noise = deviation(asked(provisional, wider), shapes)
-    return asked(query.noised(replace(terms, noise=noise)), wider)
+    terms = replace(terms, noise=deviation(asked(provisional, wider), shapes))
+    terms.require_hope(query.rule.name, clients)
+    return asked(query.noised(terms), wider)
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What noise will make of an answer, known before it is paid for. error: the standard error of every count of
+    rows. needed: of fewer rows in all than this no mean is said. counted: so many rows count at most.
+    """
+
+    error: float
+    needed: float
+    counted: float
+
+    @property
+    def sentence(self) -> str:
+        """For whoever is about to pay."""
+        return (
+            f"Before it is paid for: every count will be off by about {self.error:.3g} rows (standard error), of "
+            f"{self.counted:,.0f} that can count at most; fewer than {self.needed:,.0f} rows in all give no mean."
+        )
+
+
+def foreseen(asked: Experiment) -> Foreseen:
+    """What the noise of an experiment that `ask` made will do to its answer.
+
+    Raises errors.InternalError for one without noise.
+    """
+    bound = asked.model.rule.bound if isinstance(asked.model, _Asked) else None
+    if bound is None:
+        raise errors.InternalError("Only a question with privacy has an error to foresee.")
+    error = float(bound.deviations()[0])
+    return Foreseen(error, LEAST * error, bound.terms.clip * asked.rounds.cohort)
 
 
 def _require_kinds(query: object, schema: object) -> None:

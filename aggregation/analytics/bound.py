@@ -35,6 +35,10 @@ _ROUNDING = 1e-5
 """Of norms in float32: a client this little above the clip is not called shortened."""
 
 
+LEAST = 4.0
+"""Deviations of its noise that a number must have before anything is divided by it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """What a query must know to be noised. clip: in rows; 0 where there is no noise. noise: its deviation on every sum
@@ -78,6 +82,20 @@ class Terms:
     def told(self) -> dict[str, npt.NDArray[np.float32]]:
         """What versions say of it; nothing without noise."""
         return {NOISE: np.array([self.noise, self.clip, self.elements], np.float32)} if self.clip else {}
+
+    def require_hope(self, query: str, clients: int) -> None:
+        """Raises errors.ExperimentError (``query_hopeless``) where not even sums to which all clients add the most that
+        they may are more than noise.
+        """
+        most = self.clip * clients / math.sqrt(1 + SAID**2)
+        if self.clip and LEAST * self.noise > most:
+            raise errors.ExperimentError(
+                f"The query {query} is not asked: {clients} clients with a clip of {self.clip:g} rows can say "
+                f"{most:,.0f} rows at most, and the noise of this epsilon is {self.noise:,.0f}, so no answer would say "
+                "anything.",
+                hint="Ask more clients, or with a larger epsilon. A larger clip makes as much more noise.",
+                code="query_hopeless",
+            )
 
     def bound(self, weights: Vector) -> Bound | None:
         """The bound of sums with these weights ``[size]``, with which what one row adds has a norm of at most 1, and
@@ -136,10 +154,6 @@ class Shortened:
     clip: float
     clients: float
     error: float
-
-
-LEAST = 4.0
-"""Deviations of its noise that a number must have before anything is divided by it."""
 
 
 def seen(query: str, total: float, deviation: float) -> float:

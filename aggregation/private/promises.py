@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from coterie.aggregation.private.drowned import drowned
 from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 
@@ -112,7 +113,8 @@ def lines(experiment: Experiment) -> tuple[str, ...]:
     """What this experiment promises (``+``) and does not (``-``), a sentence a line. What its differential privacy
     promises says `coterie.privacy.dp.statement`.
     """
-    promise, further = PROMISES[mode_of(experiment)], (remembers(experiment), too_small(experiment))
+    promise = PROMISES[mode_of(experiment)]
+    further = (remembers(experiment), too_small(experiment), drowned(experiment))
     return (
         *(f"+ {sentence}" for sentence in promise.promises),
         *(f"- {sentence}" for sentence in promise.does_not),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coterie import errors
 from coterie.aggregation.analytics import Query, ask, count, heavy_hitters, histogram, mean, quantiles
+from coterie.aggregation.analytics.asking import foreseen
 from coterie.aggregation.analytics.bound import SAID, Terms
 from coterie.aggregation.analytics.bracket import WRONG, bracket, sureness
 from coterie.aggregation.analytics.noise import FALSE
@@ -383,7 +384,7 @@ def test_a_coarse_ring_is_part_of_the_error() -> None:
             "noise"
         ]
 
-    assert noise(16) == pytest.approx(7.5, rel=1e-3) and noise(2) > 10 * noise(16)
+    assert noise(16) == pytest.approx(7.5, rel=1e-3) and noise(4) > 3 * noise(16)
 
 
 def test_the_room_that_rounding_needs_shortens_no_client() -> None:
@@ -458,12 +459,33 @@ def test_shares_of_noise_in_the_open_are_refused() -> None:
 
 
 def test_what_noise_hides_is_not_divided_by() -> None:
-    loud = replace(PRIVACY, noise_multiplier=20.0)
+    loud = replace(PRIVACY, noise_multiplier=1.5)
     query = mean("age", low=0, high=120)
-    run = simulate_full(ask(query, SCHEMA, clients=CLIENTS, privacy=loud), PARTS)
+    asked = ask(query, SCHEMA, clients=CLIENTS, privacy=loud)
+    rows = sum(len(part["age"]) for part in PARTS)
+    assert foreseen(asked).needed > rows and f"{foreseen(asked).needed:,.0f} rows" in foreseen(asked).sentence
+    run = simulate_full(asked, PARTS)
     with pytest.raises(errors.ExperimentError, match="give or take .* for noise") as caught:
         query.answer(run.weights)
     assert caught.value.reason == "query_unanswered"
+
+
+@pytest.mark.parametrize("query", [count("age"), mean("age", low=0, high=120), histogram("age", low=0, high=120)])
+def test_a_question_that_noise_leaves_no_answer_to_is_refused_before_it_is_paid_for(query: Query[Any]) -> None:
+    hopeless = replace(PRIVACY, noise_multiplier=2.0)
+    with pytest.raises(errors.ExperimentError, match="1,164 rows at most") as caught:
+        ask(query, SCHEMA, clients=CLIENTS, privacy=hopeless)
+    assert caught.value.reason == "query_hopeless"
+    assert ask(query, SCHEMA, clients=2 * CLIENTS, privacy=hopeless)
+
+
+def test_what_is_foreseen_is_what_an_answer_states() -> None:
+    query = count("age")
+    asked = ask(query, SCHEMA, clients=CLIENTS, privacy=PRIVACY)
+    found = query.answer(simulate_full(asked, PARTS).weights)
+    assert foreseen(asked).error == pytest.approx(found.error)
+    with pytest.raises(errors.InternalError):
+        foreseen(ask(query, SCHEMA, clients=CLIENTS))
 
 
 def test_a_version_that_says_nonsense_of_its_noise_is_no_answer() -> None:

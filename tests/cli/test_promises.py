@@ -14,6 +14,7 @@ from coterie.cli.promises import promise, promised
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
+from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
@@ -32,8 +33,7 @@ def asked(**changes: Any) -> Experiment:
         schema=DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2)),
         loss=softmax_cross_entropy,
         optimizer=sgd(0.1),
-        rounds=RoundPolicy(rounds=1, cohort=12),
-        **changes,
+        **{"rounds": RoundPolicy(rounds=1, cohort=12), **changes},
     )
 
 
@@ -78,3 +78,29 @@ def test_who_asks_for_sums_that_devices_refuse_by_default_is_told(
     told = " ".join(promised(experiment)["promises"])
     for text in (said, told):
         assert (f"min_cohort = {fewest}" in text) if fewest else ("min_cohort" not in text)
+
+
+PRIVATE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "users": (
+        {"privacy": UserLevel(clip=1.0, delta=1e-6, epsilon=1e-4), "secure_aggregation": False},
+        {"privacy": UserLevel(clip=1.0, delta=1e-6, epsilon=8.0), "secure_aggregation": False},
+    ),
+    "updates": (
+        {"privacy": LocalLevel(mechanism="gaussian", epsilon=0.01, delta=1e-6, clip=1.0)},
+        {"privacy": LocalLevel(mechanism="gaussian", epsilon=8.0, delta=1e-6, clip=1.0)},
+    ),
+    "rows": (
+        {"privacy": ExampleLevel(clip=1.0, delta=1e-6, noise_multiplier=1e4, rows=100), "holdout": 0.0},
+        {"privacy": ExampleLevel(clip=1.0, delta=1e-6, epsilon=8.0, rows=100), "holdout": 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("unit", sorted(PRIVATE))
+def test_training_that_noise_drowns_is_said_before_it_begins(unit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for settings, drowned in zip(PRIVATE[unit], (True, False), strict=True):
+        alike = RoundPolicy(rounds=5, cohort=12, weight_cap=1, evaluate_every=0)
+        experiment = asked(rounds=alike, **settings)
+        promise(Output(json=False), experiment)
+        assert ("this trains on noise" in capsys.readouterr().out) is drowned
+        assert any("this trains on noise" in line for line in promised(experiment)["promises"]) is drowned
