@@ -13,6 +13,7 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from coterie.aggregation.history import History, RoundRecord
+from coterie.client_sdk.answers import pieces
 from coterie.client_sdk.control.sse import messages
 from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
@@ -46,6 +47,8 @@ FINAL_EVENT: Final = "experiment.finished"
 ATTEMPTS: Final = 4
 BLOB_BYTES: Final = 4 << 30
 SILENCE_S: Final = 2.0
+MOST_AHEAD: Final = 100
+"""So many events may have come that nobody has asked for yet."""
 
 
 class ControlClient:
@@ -244,16 +247,16 @@ class ControlClient:
         """One connection's events; None after each `SILENCE_S` without any, and when it ends."""
         headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
         target = f"/v1/events?experiment={experiment}"
-        arrived: asyncio.Queue[Event | CoterieError | None] = asyncio.Queue()
+        arrived: asyncio.Queue[Event | CoterieError | None] = asyncio.Queue(MOST_AHEAD)
 
         async def receive() -> None:
             try:
                 async with self.link.stream("GET", target, headers=headers, patient=True) as response:
-                    async for message in messages(response.aiter_lines()):
-                        arrived.put_nowait(read_message(Event, message.data.encode()))
-                arrived.put_nowait(None)
+                    async for message in messages(pieces(response)):
+                        await arrived.put(read_message(Event, message.data.encode()))
+                await arrived.put(None)
             except CoterieError as error:
-                arrived.put_nowait(error)
+                await arrived.put(error)
 
         receiver = asyncio.create_task(receive())
         try:

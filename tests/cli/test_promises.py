@@ -26,14 +26,15 @@ MODES: dict[AggregationMode, dict[str, Any]] = {
 }
 
 
-def asked(**changes: Any) -> Experiment:
+def asked(rounds: RoundPolicy | None = None, **changes: Any) -> Experiment:
     return Experiment(
         name="told",
         model=mlp((4, 3)),
         schema=DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2)),
         loss=softmax_cross_entropy,
         optimizer=sgd(0.1),
-        **{"rounds": RoundPolicy(rounds=1, cohort=12), **changes},
+        rounds=rounds or RoundPolicy(rounds=1, cohort=12),
+        **changes,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import resource
 import threading
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import zstandard
 
+from coterie.client_sdk.control.sse import Message, messages
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.http import ANSWER_BYTES, PROBLEM_BYTES, Link
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.canonical import sha256_hex
 
 SMALL = 1 << 20
@@ -107,6 +108,20 @@ def test_an_answer_ends_where_the_client_says(target: str, code: str) -> None:
     with liar() as url:
         assert asyncio.run(_code(url, target)) == code
     assert peak() - before < max(ANSWER_BYTES, PROBLEM_BYTES) * 3
+
+
+@pytest.mark.parametrize("line", [b"data: " + b"x" * 4096, b"data: x" * 512 + b"\n"])
+def test_an_event_without_end_ends_the_stream(line: bytes) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield line
+
+    async def first() -> Message:
+        return await anext(messages(endless()))
+
+    with pytest.raises(RemoteError) as caught:
+        asyncio.run(first())
+    assert caught.value.reason == "answer_too_large"
 
 
 @pytest.mark.parametrize("blob", ["b" * 64, "e" * 64])

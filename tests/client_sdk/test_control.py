@@ -192,16 +192,18 @@ def test_a_name_of_which_nothing_can_be_used_is_refused() -> None:
         slug("äöü")
 
 
-async def _lines(text: str) -> AsyncIterator[str]:
-    for line in text.split("\n"):
-        yield line
+async def _pieces(text: str, size: int) -> AsyncIterator[bytes]:
+    for start in range(0, len(text), size):
+        yield text[start : start + size].encode()
 
 
-def test_server_sent_events_are_read_as_the_standard_says() -> None:
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_server_sent_events_are_read_as_the_standard_says(size: int, end: str) -> None:
     text = ": comment\nid: 1\nevent: a\ndata: one\ndata:two\n\nretry: 5\n\ndata\n\nid: 2\ndata: x\n\ndata: cut off"
 
     async def read() -> list[Any]:
-        return [message async for message in messages(_lines(text))]
+        return [message async for message in messages(_pieces(text.replace("\n", end), size))]
 
     assert asyncio.run(read()) == [
         Message("1", "a", "one\ntwo"),
