@@ -8,7 +8,7 @@ KILLS := $(wildcard tests/*/test_kill*.py tests/*/test_*_kill.py)
 # Four workers for two cores: many tests wait for processes that they start.
 PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal
 
-.PHONY: help demo test test-kill check test-providers fuzz clean
+.PHONY: help demo test test-kill check test-providers test-flower fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-kill  processes killed at every point of their work; a few minutes"
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
+	@echo "make test-flower  clients written for Flower, beside Flower itself in an environment of its own"
 	@echo "make fuzz    the readers of foreign files, FUZZ_SECONDS=300 each, in an environment of its own"
 	@echo "make clean   remove .venv, .coterie and the caches"
 
@@ -37,6 +38,9 @@ check: .venv/installed-dev
 test-providers: .venv/installed-test
 	@$(BIN)/python -m tests.providers $(ARGS)
 
+test-flower: .venv-flower/installed
+	@.venv-flower/bin/python -m pytest -q --noconftest tests/client_sdk/test_flower_app.py
+
 fuzz: .venv-fuzz/installed
 	@for target in tests/fuzz/fuzz_*.py; do \
 		echo "$$target, $(FUZZ_SECONDS) seconds"; \
@@ -44,7 +48,7 @@ fuzz: .venv-fuzz/installed
 	done
 
 clean:
-	rm -rf .venv .venv-fuzz .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	rm -rf .venv .venv-fuzz .venv-flower .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 
 $(BIN)/python:
 	@echo "making .venv with $$($(PYTHON) --version)"
@@ -56,6 +60,11 @@ $(BIN)/python:
 	@echo "installing coterie[$*] into .venv (the first time takes about a minute)"
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable ".[$*]"
 	@$(BIN)/python -m compileall -q $(FOLDERS)
+	@touch $@
+
+.venv-flower/installed: pyproject.toml
+	@$(PYTHON) -m venv .venv-flower
+	@.venv-flower/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable . flwr hypothesis pytest pytest-timeout safetensors
 	@touch $@
 
 .venv-fuzz/installed: pyproject.toml
