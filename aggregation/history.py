@@ -169,6 +169,12 @@ class History:
         """Read what ``to_dicts`` gave."""
         return History(tuple(RoundRecord.from_dict(value) for value in values), reason, best)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the curves and a table."""
+        from coterie.aggregation.report.notebook import notebook_html
+
+        return notebook_html(self)
+
     def to_csv(self) -> str:
         """A table with one line per round; one column per metric, and one for its mean over the worst decile.
 

@@ -12,6 +12,7 @@ from coterie import errors
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.report.files import read_run, write_run
 from coterie.aggregation.report.hints import GIVE_ROWS, RAISE_NORM, hints
+from coterie.aggregation.report.notebook import FIRST, LAST
 from coterie.aggregation.report.panels import panels
 from coterie.aggregation.report.svg import svg, ticks
 from coterie.protocol.spread import Spread
@@ -190,3 +191,29 @@ def test_ticks_are_few_and_within(low: float, span: float) -> None:
     found = ticks(low, low + span)
     assert 2 <= len(found) <= 7
     assert low - span * 1e-6 <= found[0] and found[-1] <= low + span * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("rounds", [1, 25, 26, 200])
+def test_a_notebook_shows_curves_and_a_table_of_which_nothing_is_taken_for_markup(rounds: int) -> None:
+    records = [
+        RoundRecord(
+            round=number,
+            state="committed",
+            accepted=2,
+            metrics={"loss": 1 / number, "<script>&": 0.25},
+            evaluation="central",
+        )
+        for number in range(1, rounds + 1)
+    ]
+    history = History(tuple(records), "completed")
+    page = ElementTree.fromstring(f"<div>{history._repr_html_()}</div>")  # pyright: ignore[reportPrivateUsage]
+    assert page.find("{http://www.w3.org/2000/svg}svg") is not None
+    head, *lines = [["".join(cell.itertext()) for cell in row] for row in page.findall("table/tr")]
+    assert head[:2] == ["round", "state"] and "<script>&" in head and "model" not in head and "cause" not in head
+    if rounds <= FIRST + LAST:
+        assert [line[0] for line in lines] == [str(number) for number in range(1, rounds + 1)]
+    else:
+        assert (lines[FIRST], lines[-1][0]) == ([f"… {rounds - FIRST - LAST} more rounds …"], str(rounds))
+        assert len(lines) == FIRST + 1 + LAST
+    assert lines[-1][head.index("loss")] == f"{1 / rounds:.5g}"
+    assert "No round" in History()._repr_html_()  # pyright: ignore[reportPrivateUsage]
