@@ -7,6 +7,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, PROBLEM_MEDIA_TYPE, SIGNATURE_HEADER, Problem
+from coterie.server.api_examples import illustrate
+from coterie.server.api_fields import explain
+from coterie.server.api_words import PARAMETERS
 from coterie.server.auth.policy import Access
 
 SCHEMES: Final[Mapping[str, dict[str, Any]]] = {
@@ -52,6 +55,9 @@ def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> dict[st
     schemas = components.setdefault("schemas", {})
     schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= schemas["Problem"].pop("$defs", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    explain(schemas)
     problem = {
         "description": "Refused; `code` says why and `hint` what to do.",
         "content": {PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -61,4 +67,8 @@ def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> dict[st
             operation["security"] = NEEDS[policy[(method.upper(), path)]]
             operation["responses"].pop("422", None)
             operation["responses"]["default"] = problem
+            for parameter in operation.get("parameters", ()):
+                if "description" not in parameter and parameter["name"] in PARAMETERS:
+                    parameter["description"] = PARAMETERS[parameter["name"]]
+    illustrate(schema)
     return schema

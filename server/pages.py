@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fastapi import Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from pydantic import BaseModel
 from sqlalchemy import text
 
@@ -52,6 +52,14 @@ async def metrics(here: Here) -> Response:
 async def openapi(request: Request) -> JSONResponse:
     """Stable operation ids."""
     return JSONResponse(request.app.openapi())
+
+
+@router.get(
+    "/", operation_id="getRoot", summary="Leads to the documentation", response_class=RedirectResponse, status_code=307
+)
+async def root() -> RedirectResponse:
+    """For browsers that were given the coordinator's address alone."""
+    return RedirectResponse("/docs")
 
 
 @router.get("/docs", operation_id="getDocs", summary="This API for people", response_class=HTMLResponse)

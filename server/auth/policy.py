@@ -18,6 +18,7 @@ class Access(Enum):
 
 
 POLICY: Final[Mapping[tuple[str, str], Access]] = {
+    ("GET", "/"): Access.PUBLIC,
     ("GET", "/healthz"): Access.PUBLIC,
     ("GET", "/readyz"): Access.PUBLIC,
     ("GET", "/metrics"): Access.PUBLIC,

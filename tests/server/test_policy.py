@@ -15,6 +15,7 @@ from coterie.server.auth.gate import GatedRoute, gated_router
 
 # Which credential each route takes: nobody's, an administrator's, an enrolment token, a device's signature.
 TABLE: Final = {
+    "GET /": "nobody",
     "GET /healthz": "nobody",
     "GET /readyz": "nobody",
     "GET /metrics": "nobody",

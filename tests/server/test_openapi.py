@@ -1,0 +1,87 @@
+"""The OpenAPI description: nothing in it is without words, and every example is what it is an example of."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+from server_kit import Opener
+
+from coterie.server.api_fields import told_in
+from coterie.server.app import ROUTERS, create_app
+from coterie.server.settings import Settings
+
+
+@pytest.fixture
+def app(settings: Settings) -> Any:
+    """An application that is not started."""
+    return create_app(settings)
+
+
+def test_every_field_parameter_and_operation_says_what_it_is(app: Any) -> None:
+    api = app.openapi()
+    silent = [
+        f"{name}.{field}"
+        for name, schema in api["components"]["schemas"].items()
+        for field, value in schema.get("properties", {}).items()
+        if len(value.get("description", "")) < 5
+    ]
+    for path, operations in api["paths"].items():
+        for method, operation in operations.items():
+            silent += [f"{path} {one['name']}" for one in operation.get("parameters", ()) if not one.get("description")]
+            if not operation.get("summary") or not operation.get("x-codeSamples"):
+                silent.append(f"{method} {path}")
+    assert not silent
+
+
+def test_every_example_is_read_as_its_message(app: Any) -> None:
+    paths = app.openapi()["paths"]
+    read = 0
+    for route in (route for router in ROUTERS for route in router.routes):
+        if not isinstance(route, APIRoute):
+            continue
+        for method in sorted(route.methods or ()):
+            operation: dict[str, Any] = paths[route.path][method.lower()]
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            if body is not None:
+                kind: Any = route.body_field and route.body_field.field_info.annotation
+                TypeAdapter[Any](kind).validate_json(json.dumps(body["example"]))
+                read += 1
+            answers = [
+                content["example"]
+                for status, answer in operation["responses"].items()
+                for content in answer.get("content", {}).values()
+                if status != "default" and content.get("example") is not None
+            ]
+            if route.response_model is not None:
+                for answer in answers:
+                    TypeAdapter[Any](route.response_model).validate_json(json.dumps(answer))
+                    read += 1
+    assert read > 35
+
+
+def test_lines_for_curl_name_no_placeholder_of_a_path(app: Any) -> None:
+    for path, operations in app.openapi()["paths"].items():
+        for operation in operations.values():
+            source = operation["x-codeSamples"][0]["source"]
+            assert "{" not in source.split("-d ")[0].rsplit("$COORDINATOR", 1)[-1], path
+
+
+def test_docstrings_are_read_entry_by_entry() -> None:
+    text = "A thing. a, b: of two; c: of `one`, and more. Not: this. d is none: see c."
+    assert told_in(text, {"a": 0, "b": 0, "c": 0, "d": 0}) == {
+        "a": "Of two.",
+        "b": "Of two.",
+        "c": "Of `one`, and more. Not: this. d is none: see c.",
+    }
+
+
+def test_the_address_alone_leads_to_the_page_for_people(coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            answer = await operator.http.get("/", follow_redirects=True)
+            assert (answer.status_code, answer.url.path) == (200, "/docs")
+
+    asyncio.run(work())
