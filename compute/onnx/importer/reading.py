@@ -17,10 +17,12 @@ from coterie.compute.onnx.importer.checks import (
     refuse_unknown,
     refuse_unreadable,
 )
+from coterie.compute.onnx.importer.declared import declared_in
 from coterie.compute.onnx.importer.graph import Foreign, Input, Size, Step, needed
 from coterie.compute.onnx.importer.learners import DOMAIN, MAP, WRITTEN_OUT, written_out
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.onnx.importer.roles import is_uniform, sorted_by_use
+from coterie.compute.onnx.importer.sequences import with_parts_of_sequences
 from coterie.compute.onnx.importer.tensors import (
     DTYPES,
     array_of,
@@ -34,6 +36,7 @@ from coterie.compute.onnx.weights import MESSAGE_BYTES
 from coterie.errors import InputError, StorageError
 
 OLDEST, NEWEST = 13, 21
+PYTORCH = "pytorch"
 
 
 def load(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None = None) -> ImportedModel:
@@ -63,7 +66,7 @@ def read(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None =
     graph = model.graph
     if len(graph.sparse_initializer):
         raise refused("It holds sparse weights.", "Export them as dense tensors.")
-    parts = _Parts.of(graph)
+    parts = _Parts.of(graph, copies=model.producer_name == PYTORCH)
     inputs = tuple(_input(value) for value in graph.input if value.name not in parts.initialisers)
     refuse_huge(inputs)
     refuse_disorder(parts.steps, {given.name for given in inputs} | parts.held.keys())
@@ -71,7 +74,15 @@ def read(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None =
     steps = needed(parts.steps, wanted)
     refuse_unknown(steps)
     _check(model)  # last: it looks for the files of weights that lie elsewhere, which have been refused by now
-    foreign = sorted_by_use(opset=opset, inputs=inputs, outputs=wanted, steps=steps, held=parts.held)
+    foreign = sorted_by_use(
+        opset=opset,
+        inputs=inputs,
+        outputs=wanted,
+        steps=steps,
+        held=parts.held,
+        listed=parts.initialisers,
+        declared=declared_in(graph),
+    )
     return foreign if outputs is None else foreign.cut(wanted)
 
 
@@ -80,7 +91,7 @@ class _Parts:
     """The nodes of a graph and the tensors that it holds, as they are collected node by node.
 
     text: names of what is text, or made of text. initialisers: names of the tensors in the list. same: names that stand
-    for another one.
+    for another one. copies: whether the exporter gives a tensor a second name only where another one is equal to it.
 
     A constant that stands in a node is held like one that stands in the list of initialisers, and a learner of
     ``ai.onnx.ml`` is written out.
@@ -91,11 +102,12 @@ class _Parts:
     text: set[str] = field(default_factory=set[str])
     initialisers: set[str] = field(default_factory=set[str])
     same: dict[str, str] = field(default_factory=dict[str, str])
+    copies: bool = False
 
     @staticmethod
-    def of(graph: Any) -> "_Parts":
+    def of(graph: Any, *, copies: bool) -> "_Parts":
         """The parts of a graph. Raises GraphRefused for tensors and attributes that are damaged."""
-        parts = _Parts()
+        parts = _Parts(copies=copies)
         for tensor in graph.initializer:
             parts.initialisers.add(tensor.name)
             if is_text(tensor):
@@ -105,6 +117,7 @@ class _Parts:
         outputs = {value.name for value in graph.output}
         for index, node in enumerate(graph.node):
             parts._take(index, node, outputs)
+        parts.steps = with_parts_of_sequences(parts.steps)
         return parts
 
     def _take(self, index: int, node: Any, outputs: set[str]) -> None:
@@ -140,12 +153,13 @@ class _Parts:
     def _renamed(self, name: str, output: str) -> bool:
         """Whether a node only gives a tensor that the graph holds another name. Exporters merge tensors that happen to
         be equal, as all scales, offsets and running statistics of a new model are: those are told apart again, each
-        under its own name. Others that go by two names are one weight, as in the file.
+        under its own name, and so are all of PyTorch's, which writes a weight that two layers share without this
+        node. Others that go by two names are one weight, as in the file.
         """
         name = self.same.get(name, name)
         if name not in self.held:
             return False
-        if is_uniform(self.held[name]):
+        if self.copies or is_uniform(self.held[name]):
             self.held[output] = self.held[name]
         else:
             self.same[output] = name

@@ -8,6 +8,7 @@ from onnx import defs
 
 from coterie.compute.ir import FLOATS, NDArray
 from coterie.compute.onnx.importer.checks import refuse_broken
+from coterie.compute.onnx.importer.declared import Declared, warn_of_folded_convolutions, warn_of_folding
 from coterie.compute.onnx.importer.graph import Foreign, Held, Input, Step
 from coterie.compute.onnx.importer.table import KNOWN_INPUTS, STATISTICS
 
@@ -33,18 +34,34 @@ def sorted_by_use(
     outputs: Sequence[str],
     steps: Sequence[Step],
     held: Held,
+    listed: Collection[str],
+    declared: Declared | None,
 ) -> Foreign:
     """The file as values, what it holds sorted by what it is for. Raises GraphRefused for weights that are broken.
+
+    listed: the tensors that stand in the list of initialisers. declared: what the exporter says of them; where it has
+    kept a module's parameters, these are the weights and nothing else is.
 
     Weights are float tensors of at least one axis that are read as data, and finite: infinite numbers are masks, where
     nothing is multiplied by them. Sizes, first states and running statistics are none. A single number is one where a
     product, a normalisation or a recurrent layer reads it, or where it is added to a product; elsewhere it is a factor
     or an epsilon of the author's.
     """
-    steps, held = _told_apart(opset, _without_unread(steps, outputs), held)
+    steps = _without_unread(steps, outputs)
+    folded = declared is not None and declared.is_folded(held, listed, _read_as_data(steps, held))
+    if declared is None or folded:
+        steps, held = _told_apart(opset, steps, held)
     means, variances = ({step.inputs[places[i]] for step, places in _normalising(steps)} for i in (0, 1))
     moved = means | variances
     trained = _read_as_data(steps, held) - moved
+    if declared is None:
+        warn_of_folded_convolutions(steps)
+    elif folded:
+        warn_of_folding(declared, held)
+        trained -= declared.others
+    else:
+        read_at_all = {name for step in steps for name in step.inputs}
+        trained = {name for name in declared.parameters & read_at_all if name in held} - moved
     weights = {name: array for name, array in held.items() if name in trained}
     statistics = {name: array for name, array in held.items() if name in moved}
     weighing = {name for step in steps if step.operator in _WEIGHING for name in step.inputs}

@@ -107,6 +107,29 @@ def _split(node: Operation) -> tuple[Array, ...]:
     return tuple(ops.split(x, sizes, axis=axis))
 
 
+def _part_of_sequence(node: Operation) -> Array:
+    """One of the parts that SplitToSequence cuts an array into: the array, how it is cut, which part."""
+    x, axis = node[0], int(node.option("axis", 0))
+    if not -x.ndim <= axis < x.ndim:
+        node.refuse(f"axis {axis} does not exist in {x.ndim} axes", "The file is damaged: export it again.")
+    size = x.shape[axis]
+    cut = None if node.get(1) is None else np.asarray(node.known(1))
+    if cut is None:
+        ends = list(range(1, size + 1))
+    elif cut.ndim == 0:
+        ends = [*range(int(cut), size, int(cut)), size] if cut > 0 else []
+    else:
+        ends = np.cumsum(cut).tolist()
+    index = int(np.asarray(node.known(2)).reshape(-1)[0])
+    if not ends or ends[-1] != size or not -len(ends) <= index < len(ends):
+        node.refuse(f"{size} elements have no part {index} of these", "The file is damaged: export it again.")
+    place = index % len(ends)
+    parts: list[Any] = [slice(None)] * x.ndim
+    parts[axis % x.ndim] = slice(ends[place - 1] if place else 0, ends[place])
+    part = x[tuple(parts)]
+    return cnp.squeeze(part, (axis % x.ndim,)) if cut is None and not node.option("keepdims", 1) else part
+
+
 def _pad(node: Operation) -> Array:
     x = node[0]
     if (how := node.option("mode", "constant")) not in ("constant", "edge", "reflect", "wrap"):
@@ -200,6 +223,7 @@ RULES: dict[str, Rule] = {
     "Reshape": _reshape,
     "Shape": _shape,
     "Size": lambda node: Array(np.asarray(node[0].size, np.int64)),
+    "SequenceAt": _part_of_sequence,
     "Slice": _slice,
     "SpaceToDepth": _space_to_depth,
     "Split": _split,

@@ -38,6 +38,7 @@ KNOWN_INPUTS: dict[str, tuple[int, ...]] = {
     "Range": (0, 1, 2),
     "Reshape": (1,),
     "Resize": (1, 2, 3),
+    "SequenceAt": (1, 2),
     "Slice": (1, 2, 3, 4),
     "Split": (1,),
     "Tile": (1,),

@@ -18,10 +18,23 @@ import numpy as np
 import onnx
 
 FIXTURES = Path(__file__).parent / "fixtures"
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 
 
-def _torch(name: str, make: Callable[[Any], Any], shape: tuple[int, ...], opset: int, *, dynamo: bool = False) -> None:
-    """A model exported for inputs of this shape, the first axis open. make: called with the module ``torch``."""
+def _torch(
+    name: str,
+    make: Callable[[Any], Any],
+    shape: tuple[int, ...],
+    opset: int,
+    *,
+    dynamo: bool = False,
+    optimize: bool = True,
+    signed: bool = False,
+) -> None:
+    """A model exported for inputs of this shape, the first axis open. make: called with the module ``torch``.
+
+    signed: keep what the exporter says of the module's parameters.
+    """
     import torch
 
     torch.manual_seed(0)
@@ -31,7 +44,13 @@ def _torch(name: str, make: Callable[[Any], Any], shape: tuple[int, ...], opset:
     if dynamo:
         batch = torch.export.Dim("batch")
         program = torch.onnx.export(
-            model, (example,), dynamo=True, opset_version=opset, output_names=["y"], dynamic_shapes=({0: batch},)
+            model,
+            (example,),
+            dynamo=True,
+            opset_version=opset,
+            output_names=["y"],
+            dynamic_shapes=({0: batch},),
+            optimize=optimize,
         )
         program.save(str(path))
     else:
@@ -45,12 +64,18 @@ def _torch(name: str, make: Callable[[Any], Any], shape: tuple[int, ...], opset:
             output_names=["y"],
             dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}},
         )
-    _without_debugging(path)
+    _without_debugging(path, keep=SIGNATURE if signed else "")
 
 
-def _without_debugging(path: Path) -> None:
-    """Take out the texts that exporters add, which name files and lines of the machine."""
+def _whole(name: str, make: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    """As the documentation says to export: every parameter stays under its own name."""
+    _torch(name, make, shape, 20, dynamo=True, optimize=False, signed=True)
+
+
+def _without_debugging(path: Path, keep: str = "") -> None:
+    """Take out the texts that exporters add, which name files and lines of the machine, but for one of the graph."""
     model = onnx.load(str(path))
+    kept = [(entry.key, entry.value) for entry in model.graph.metadata_props if entry.key == keep]
     model.doc_string = ""
     del model.metadata_props[:]
     for function in (model.graph, *model.functions):
@@ -63,6 +88,8 @@ def _without_debugging(path: Path) -> None:
         value.doc_string = ""
         if hasattr(value, "metadata_props"):
             del value.metadata_props[:]
+    for key, value in kept:
+        model.graph.metadata_props.add(key=key, value=value)
     onnx.save(model, str(path))
 
 
@@ -224,6 +251,61 @@ def _ridge(rows: Any, labels: Any) -> Any:
     return Ridge().fit(rows, np.stack([labels, rows.sum(axis=1)], axis=1))
 
 
+def _normalised(torch: Any) -> Any:
+    nn = torch.nn
+
+    class Normalised(nn.Module):
+        """A convolution with batch normalisation after it, a fixed table that is added, and a linear layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.bn = nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4)
+            self.instance, self.head = nn.InstanceNorm2d(4), nn.Linear(4, 3)
+            self.register_buffer("table", torch.linspace(-1, 1, 4).reshape(1, 4, 1, 1))
+            self.bn.running_mean.normal_()
+            self.bn.running_var.uniform_(0.5, 2)
+
+        def forward(self, x: Any) -> Any:
+            hidden = torch.relu(self.bn(self.conv(x)))
+            return self.head((self.instance(hidden) * hidden + self.table).mean((2, 3)))
+
+    return Normalised()
+
+
+def _cells(torch: Any) -> Any:
+    nn = torch.nn
+
+    class Cells(nn.Module):
+        """A GRU cell over three steps, whose gates are split, and a part of the state that is split unevenly."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.GRUCell(5, 6), nn.Linear(5, 2)
+
+        def forward(self, x: Any) -> Any:
+            state = torch.tanh(x[:, 0, :1] * torch.ones(6))
+            for step in range(3):
+                state = self.cell(x[:, step], state)
+            first, last = torch.split(state, [1, 5], dim=-1)
+            return self.head(last) * first
+
+    return Cells()
+
+
+def _tied(torch: Any) -> Any:
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    return model
+
+
+def _copies(torch: Any) -> Any:
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    model[2].load_state_dict(model[0].state_dict())
+    return model
+
+
 MAKERS: dict[str, Callable[[], None]] = {
     "readings_17": lambda: _torch("readings_17", _readings, (2, 4), 17),
     "readings_21_dynamo": lambda: _torch("readings_21_dynamo", _readings, (2, 4), 21, dynamo=True),
@@ -238,6 +320,15 @@ MAKERS: dict[str, Callable[[], None]] = {
     "rnn_19": lambda: _torch("rnn_19", _recurrent("RNN", nonlinearity="relu"), (2, 7, 5), 19),
     "unet_18": lambda: _torch("unet_18", _unet, (2, 1, 12, 12), 18),
     "routed_17": lambda: _torch("routed_17", _routed, (2, 5), 17),
+    "normalised_17": lambda: _torch("normalised_17", _normalised, (2, 1, 6, 6), 17),
+    "normalised_20_dynamo": lambda: _torch(
+        "normalised_20_dynamo", _normalised, (2, 1, 6, 6), 20, dynamo=True, signed=True
+    ),
+    "normalised_20_whole": lambda: _whole("normalised_20_whole", _normalised, (2, 1, 6, 6)),
+    "cells_20_whole": lambda: _whole("cells_20_whole", _cells, (2, 3, 5)),
+    "tied_20_whole": lambda: _whole("tied_20_whole", _tied, (2, 4)),
+    "copies_17": lambda: _torch("copies_17", _copies, (2, 4), 17),
+    "copies_20_whole": lambda: _whole("copies_20_whole", _copies, (2, 4)),
     "sk_logistic_17": lambda: _sklearn("sk_logistic_17", _logistic, 5, 17),
     "sk_text_13": lambda: _sklearn("sk_text_13", _text, 5, 13),
     "sk_mlp_18": lambda: _sklearn("sk_mlp_18", _layers, 5, 18, zipmap=False),

@@ -174,6 +174,10 @@ CASES: list[Case] = [
     case("Slice", IMAGE, i(-1, 5), i(-(2**60), 0), i(2, -1), i(-1, -2), data=1),
     case("Slice", X, i(0, 1), i(2**62, 3), data=1),
     case("Slice", X, i(-9), i(-9), i(0), i(-1), data=1),
+    case("SequenceAt", X, i(1, 3), np.asarray(1), data=1, axis=1),
+    case("SequenceAt", X, np.asarray(2), np.asarray(-1), data=1, axis=-2),
+    case("SequenceAt", X, None, np.asarray(2), data=1, axis=1),
+    case("SequenceAt", X, None, np.asarray(0), data=1, axis=1, keepdims=0),
     case("Split", X, i(1, 3), data=1, axis=1, outputs=2),
     case("Split", X, axis=1, outputs=2),
     case("Split", i(1, 2, 3, 4), i(1, 3), data=1, outputs=2),
@@ -344,7 +348,15 @@ def built(
     names = ["" if array is None else f"in{index}" for index, array in enumerate(inputs)]
     domain = learners.DOMAIN if operator in LEARNERS else ""
     results = [f"out{index}" for index in range(outputs)]
-    node = helper.make_node(operator, names, results, "the_node", domain=domain, **attributes)
+    if operator == "SequenceAt":
+        # Of a sequence, which is made first, from all inputs but the last.
+        cut = names[:-1] if names[1] else names[:1]
+        nodes = [
+            helper.make_node("SplitToSequence", cut, ["parts"], "before", **attributes),
+            helper.make_node(operator, ["parts", names[-1]], results, "the_node"),
+        ]
+    else:
+        nodes = [helper.make_node(operator, names, results, "the_node", domain=domain, **attributes)]
     given = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in zip(names[:data], inputs[:data], strict=True)
@@ -356,7 +368,7 @@ def built(
         if array is not None
     ]
     told = [onnxruntime_output(f"out{index}") for index in range(outputs)]
-    graph = helper.make_graph([node], "one", given, told, held)
+    graph = helper.make_graph(nodes, "one", given, told, held)
     versions = [helper.make_opsetid("", opset), helper.make_opsetid(learners.DOMAIN, 3)]
     model = helper.make_model(graph, opset_imports=versions, ir_version=10 if opset > 20 else 8)
     return model.SerializeToString()
