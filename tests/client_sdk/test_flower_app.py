@@ -3,7 +3,7 @@ of its own.
 """
 
 import sys
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,10 +24,11 @@ EXPERIMENT = Experiment(
     epochs=2,
     rounds=RoundPolicy(rounds=15, cohort=4),
 )
+Vector = np.ndarray[Any, np.dtype[np.float32]]
 TRUE = np.array([[1.0], [-2.0], [0.5], [3.0]], np.float32)
 
 
-def rows(seed: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+def rows(seed: int) -> dict[str, Vector]:
     x = np.random.default_rng(seed).standard_normal((64, 4)).astype(np.float32)
     return {"x": x, "y": (x @ TRUE)[:, 0].astype(np.float32)}
 
@@ -35,13 +36,10 @@ def rows(seed: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
 CLIENTS = [rows(seed) for seed in range(4)]
 
 
-Vector = np.ndarray[Any, np.dtype[np.float32]]
-
-
 def given(message: Any, context: Any) -> tuple[Any, Any, dict[str, Vector]]:
     """The weights and the bias of a message, and the rows of the context's partition."""
-    weights, bias = (array.numpy().copy() for array in message.content["arrays"].values())
-    return weights, bias, CLIENTS[context.node_config["partition-id"]]
+    weights, bias = cast(list[Vector], [array.numpy().copy() for array in message.content["arrays"].values()])
+    return weights, bias, CLIENTS[int(context.node_config["partition-id"])]
 
 
 def off(weights: Vector, bias: Vector, data: dict[str, Vector]) -> Vector:
