@@ -25,6 +25,7 @@ from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.module import Module, ParameterSpec, Role
+from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.packing import packed
 from coterie.compute.passes import optimise
@@ -72,7 +73,8 @@ class GraphBuilder:
             found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise errors.ExperimentError(
                 f"The model of experiment {experiment.name!r} is {found}, not a module of compute.nn.",
-                hint="Write it as an nn.Module and give a value of it, or use ExternalModel and a trainer of your own.",
+                hint=export_hint(model)
+                or "Write it as an nn.Module and give a value of it, or use ExternalModel and a trainer of your own.",
                 code="model_mismatch",
             )
         client = experiment.algorithm.client

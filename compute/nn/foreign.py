@@ -14,6 +14,7 @@ from coterie.compute.nn.batch_normalisation import Running, by_batch
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role, require
 from coterie.compute.nn.sequential import Flatten, Sequential
+from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.onnx.importer.operation import BatchNormaliser
 from coterie.compute.source import user_source
@@ -58,7 +59,7 @@ class Imported(Module):
             found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise InputError(
                 f"Imported: the model is {found}, not one of compute.onnx.load.",
-                hint='Load it first: nn.Imported(onnx.load("model.onnx")).',
+                hint=export_hint(model) or 'Load it first: nn.Imported(onnx.load("model.onnx")).',
             )
         if len(self.model.outputs) != 1:
             raise InputError(

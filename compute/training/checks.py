@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.compute.ir import DTYPES, NDArray
 from coterie.compute.nn.module import Module, ParameterSpec
+from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.training.precision import Precision
 from coterie.errors import InputError
@@ -23,6 +24,9 @@ def check_arguments(
     """Require a module, functions, an optimizer and a precision, and metrics under names of their own. Raises
     InputError naming the first that is none.
     """
+    if hint := export_hint(model):
+        found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise InputError(f"Trainer: the model must be an nn.Module of coterie, got {found}.", hint=hint)
     _require(model, Module, "model", "an nn.Module, such as nn.Sequential(nn.Linear(4, 3))")
     _require(optimizer, Optimizer, "optimizer", "an Optimizer, such as optim.adam(0.01)")
     if precision is not None:

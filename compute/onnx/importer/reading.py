@@ -18,6 +18,7 @@ from coterie.compute.onnx.importer.checks import (
     refuse_unreadable,
 )
 from coterie.compute.onnx.importer.declared import declared_in
+from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.onnx.importer.graph import Foreign, Input, Size, Step, needed
 from coterie.compute.onnx.importer.learners import DOMAIN, MAP, WRITTEN_OUT, written_out
 from coterie.compute.onnx.importer.model import ImportedModel
@@ -224,7 +225,7 @@ def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
     except Exception as error:  # protobuf raises several classes
         raise refused(
             f"It is not an ONNX file: {error}",
-            "Give the path or the bytes of an .onnx file; of a ModelProto, its SerializeToString().",
+            export_hint(source) or "Give the path or the bytes of an .onnx file; of a ModelProto, its SerializeToString().",
         ) from error
     # It opens no file outside the folder, and follows no link out of it.
     sound(
