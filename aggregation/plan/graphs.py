@@ -74,7 +74,8 @@ class GraphBuilder:
             raise errors.ExperimentError(
                 f"The model of experiment {experiment.name!r} is {found}, not a module of compute.nn.",
                 hint=export_hint(model)
-                or "Write it as an nn.Module and give a value of it, or use ExternalModel and a trainer of your own.",
+                or "Write it as an nn.Module and give a value of it, read an ONNX file with onnx.load, or use "
+                "ExternalModel and a trainer of your own.",
                 code="model_mismatch",
             )
         client = experiment.algorithm.client

@@ -6,15 +6,13 @@ from typing import Final
 
 from coterie.compute.onnx.importer.declared import EXPORT_LINE
 
-_READ: Final = 'and give onnx.load("model.onnx") of coterie.compute'
+_READ: Final = 'give onnx.load("model.onnx") of coterie.compute.'
 _EXPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "torch": ("PyTorch", EXPORT_LINE.replace("path", '"model.onnx"')),
     "keras": ("Keras", 'model.export("model.onnx", format="onnx")'),
     "tensorflow": ("TensorFlow", "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx --opset 17"),
-    "flax": ("Flax", "jax2onnx.to_onnx(model, [x], return_mode='file', output_path='model.onnx')"),
-    "sklearn": ("scikit-learn", "skl2onnx.to_onnx(model, x, target_opset=17)"),
-    "xgboost": ("XGBoost", ""),
-    "lightgbm": ("LightGBM", ""),
+    "flax": ("Flax", 'jax2onnx.to_onnx(model, [x], return_mode="file", output_path="model.onnx")'),
+    "sklearn": ("scikit-learn", 'open("model.onnx", "wb").write(skl2onnx.to_onnx(model, x).SerializeToString())'),
 }
 _FILES: Final[Mapping[str, str]] = {
     ".pt": "torch",
@@ -31,19 +29,12 @@ _FILES: Final[Mapping[str, str]] = {
 def export_hint(model: object) -> str | None:
     """How to bring another framework's model, by its class or the ending of its file; None for anything else."""
     if isinstance(model, str | PurePath):
-        ending = PurePath(model).suffix.lower()
-        if ending == ".onnx":
-            return f'Read the file: onnx.load("{model}") of coterie.compute.'
-        return _hint(_FILES.get(ending, ""), "the file is")
-    kind = model if isinstance(model, type) else type(model)
-    roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
-    return _hint(next((root for root in roots if root in _EXPORTS), ""), "it is")
-
-
-def _hint(root: str, what: str) -> str | None:
-    if root not in _EXPORTS:
+        roots = [_FILES.get(PurePath(model).suffix.lower(), "")]
+    else:
+        kind = model if isinstance(model, type) else type(model)
+        roots = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    root = next((root for root in roots if root in _EXPORTS), None)
+    if root is None:
         return None
     name, line = _EXPORTS[root]
-    if not line:
-        return f"{what[:1].upper()}{what[1:]} of {name}, whose models are trees: there is no step to train them by."
-    return f"{what[:1].upper()}{what[1:]} of {name}: export it, {line}, {_READ}."
+    return f"Export it from {name} with {line} and {_READ}"

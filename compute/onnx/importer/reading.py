@@ -225,7 +225,8 @@ def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
     except Exception as error:  # protobuf raises several classes
         raise refused(
             f"It is not an ONNX file: {error}",
-            export_hint(source) or "Give the path or the bytes of an .onnx file; of a ModelProto, its SerializeToString().",
+            export_hint(source)
+            or "Give the path or the bytes of an .onnx file; of a ModelProto, its SerializeToString().",
         ) from error
     # It opens no file outside the folder, and follows no link out of it.
     sound(

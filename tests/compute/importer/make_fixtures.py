@@ -309,6 +309,7 @@ def _copies(torch: Any) -> Any:
 MAKERS: dict[str, Callable[[], None]] = {
     "readings_17": lambda: _torch("readings_17", _readings, (2, 4), 17),
     "readings_21_dynamo": lambda: _torch("readings_21_dynamo", _readings, (2, 4), 21, dynamo=True),
+    "readings_20_whole": lambda: _whole("readings_20_whole", _readings, (2, 4)),
     "fresh_13": lambda: _torch("fresh_13", _fresh, (2, 2, 8, 8), 13),
     "fresh_18_dynamo": lambda: _torch("fresh_18_dynamo", _fresh, (2, 2, 8, 8), 18, dynamo=True),
     "groups_17": lambda: _torch("groups_17", _groups, (2, 2, 8, 8), 17),
