@@ -1,19 +1,43 @@
 """How clients join what was just submitted."""
 
+import os
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from coterie.cli.output import Output
+from coterie.cli.places import DEFAULT_URL
 
 if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control, Run
 
 
-def joining(output: Output, control: "Control", run: "Run", population: str, url: str, **told: Any) -> str:
+def again(url: str, ca: Path | None) -> str:
+    """The options that a next command of the same coordinator needs; empty where it finds it without."""
+    place = "" if url == os.environ.get("COTERIE_URL", DEFAULT_URL) else f" --url {quote(url)}"
+    return place + ("" if ca is None else f" --ca {quote(str(ca))}")
+
+
+def joining(
+    output: Output,
+    control: "Control",
+    run: "Run",
+    population: str,
+    url: str,
+    ca: Path | None,
+    *,
+    external: bool = False,
+    **told: Any,
+) -> str:
     """The command with which a client joins the population, with a new token; programs get the event ``submitted``,
-    and `told` with it.
+    and `told` with it. external: the plan leaves training to the client's own trainer.
     """
     enrolment = control.enrolment_token(population)
     join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
+    if external:
+        join += " --trainer MODULE:OBJECT"
+    if ca is not None:
+        join += f" --ca {quote(str(ca))}"
     output.event(
         "submitted",
         experiment=run.id,

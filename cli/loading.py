@@ -1,19 +1,23 @@
 """An experiment from the researcher's own file."""
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from traceback import extract_tb
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from coterie.errors import ConfigurationError, CoterieError, ExperimentError, InputError
+from coterie.errors import ConfigurationError, CoterieError, ExperimentError, InputError, nearest
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
+
+_UNKNOWN_ARGUMENT: Final = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def split_target(target: str) -> tuple[Path, str]:
@@ -93,7 +97,9 @@ def _in_users_code(path: Path, run: Callable[[], Any]) -> Any:
     """Run the researcher's code; what it raises is told with the line of the researcher's file."""
     try:
         return run()
-    except CoterieError:
+    except CoterieError as error:
+        if not error.message.startswith(str(path)) and (where := _line_in(path, error)):
+            error.message = f"{where}: {error.message}"
         raise
     except SyntaxError as error:
         # Also that of a file which the researcher's own imports.
@@ -105,13 +111,28 @@ def _in_users_code(path: Path, run: Callable[[], Any]) -> Any:
             code="experiment_file",
         ) from error
     except Exception as error:
-        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
-        where = f"{path}, line {lines[-1]}" if lines else str(path)
         raise ExperimentError(
-            f"{where}: {type(error).__name__}: {error}",
-            hint="Run the file with `python` to see more.",
+            f"{_line_in(path, error) or path}: {type(error).__name__}: {error}",
+            hint=_meant(error) or "Run the file with `python` to see more.",
             code="experiment_file",
         ) from error
+
+
+def _line_in(path: Path, error: BaseException) -> str:
+    """The last line of the researcher's file that an error passed; empty where it passed none."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path.resolve()]
+    return f"{path}, line {lines[-1]}" if lines else ""
+
+
+def _meant(error: Exception) -> str | None:
+    """Which argument somebody most likely meant who gave one that there is not."""
+    found = _UNKNOWN_ARGUMENT.search(str(error))
+    kind: object = getattr(import_module("coterie"), found[1], None) if found else None
+    if found is None or not isinstance(kind, type):
+        return None
+    known = [name for name in signature(kind).parameters if not name.startswith("_")]
+    near = nearest(found[2], known)
+    return f"Did you mean {near}?" if near else f"{found[1]} takes {', '.join(known)}."
 
 
 def entry_point(entry: str) -> Any:

@@ -135,7 +135,7 @@ def _on_coordinator(
 
     with Control(url, token=admin_token(token), ca=ca) as control:
         run = control.submit(experiment, population=population, key=signing_key(key))
-        join = joining(output, control, run, population, url)
+        join = joining(output, control, run, population, url, ca)
         output.say(f"The survey {run.name} ({run.id}) waits for clients of population {population}.")
         promise(output, experiment)
         output.say("A client joins with (it may stay for the training; the token is a secret):")

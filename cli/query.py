@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.joining import joining
+from coterie.cli.joining import again, joining
 from coterie.cli.output import Json, Output, figure, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
@@ -126,15 +126,16 @@ def query(
         if privacy is not None:
             output.say(foreseen(experiment).sentence)
         run = control.submit(experiment, population=place.name, key=signing_key(key))
-        with _leaving(output, run, question):
+        way = again(url, ca)
+        with _leaving(output, run, question, way):
             lacking = place.devices - place.enrolled
             if lacking > 0:
-                join = joining(output, control, run, place.name, url)
+                join = joining(output, control, run, place.name, url, ca)
             else:
                 output.event("submitted", experiment=run.id, name=run.name, population=place.name, url=url)
                 join = None
             output.say(f"{run.name} ({short_id(run.id)}) asks {place.devices} devices of {place.name}.")
-            output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}")
+            output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}{way}")
             if join is not None:
                 output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
             answers = _follow(output, run, question.rule.rounds)
@@ -226,14 +227,14 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
 
 
 @contextmanager
-def _leaving(output: Output, run: "Run", question: "Query[Any]") -> Generator[None]:
+def _leaving(output: Output, run: "Run", question: "Query[Any]", way: str) -> Generator[None]:
     """Say at Ctrl-C what becomes of the question, and where its answer can still be found."""
     try:
         yield
     except KeyboardInterrupt:
         word = quote(short_id(run.id))
         output.say(f"\n{run.name} ({word}) is not withdrawn: devices may still answer, and what it pays is paid.")
-        output.say(f"Its rounds: coterie watch {word}    end it: coterie stop {word}")
+        output.say(f"Its rounds: coterie watch {word}{way}    end it: coterie stop {word}{way}")
         line = f"answered({in_python(question)}, control.run({short_id(run.id)!r}))"
         output.say(f"Its answer is read from Python (docs/analytics.md#after-ctrl-c):\n  {line}")
         raise

@@ -34,10 +34,14 @@ def simulate(
         str | None, typer.Option(metavar="MODULE:NAME", help="A trainer of your own, for an ExternalModel.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last round of the run before.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where to write infer.onnx.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the model: infer.onnx, or weights.safetensors of an ExternalModel."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train with virtual clients: no coordinator, no network, the same arithmetic."""
+    from coterie.aggregation.experiment import ExternalModel
     from coterie.cli.loading import call, load_experiment, override, split_target
     from coterie.simulation import simulate_full
 
@@ -53,8 +57,8 @@ def simulate(
             code="experiment_file",
         )
     sources = cast(Sequence[Any], shards)
-    folder = HOME / "simulations" / folder_name(experiment.name)
-    model = file_to_write(out or folder / "infer.onnx")
+    folder, external = HOME / "simulations" / folder_name(experiment.name), isinstance(experiment.model, ExternalModel)
+    model = file_to_write(out or folder / ("weights.safetensors" if external else "infer.onnx"))
     if not resume and (kept := set_aside(folder)) is not None:
         output.say(f"The earlier run is kept in {kept}; --resume goes on with it instead.")
     title = f"{experiment.name}: {len(sources)} virtual clients"
@@ -75,7 +79,7 @@ def simulate(
     committed = [row for row in rows if row["state"] == "committed"]
     path: Path | None = None
     if committed:
-        path = result.save_infer(model)
+        path = result.save_weights(model) if external else result.save_infer(model)
     output.event(
         "summary",
         rounds=len(committed),

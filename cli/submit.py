@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.joining import joining
+from coterie.cli.joining import again, joining
 from coterie.cli.output import Json, Output, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
 from coterie.cli.promises import promise, promised
@@ -36,6 +36,7 @@ def submit(
     json: Json = False,
 ) -> None:
     """Compile, sign and start an experiment on a coordinator, then say how clients join."""
+    from coterie.aggregation.experiment import ExternalModel
     from coterie.cli.loading import load_experiment, override
     from coterie.cli.watch import follow_run, running
     from coterie.client_sdk.control.control import Control
@@ -45,12 +46,12 @@ def submit(
     output = Output(json)
     experiment, _ = load_experiment(target)
     experiment = override(experiment, rounds=rounds, seed=seed, initial=initial)
-    place = population or slug(experiment.name)
+    place, external = population or slug(experiment.name), isinstance(experiment.model, ExternalModel)
     with Control(url, token=admin_token(token), ca=ca) as control:
         new, signer, before = not key.exists(), signing_key(key), known(control, place)
         promise(output, experiment)
         run = control.submit(experiment, population=place, key=signer)
-        join = joining(output, control, run, place, url, **promised(experiment))
+        join = joining(output, control, run, place, url, ca, external=external, **promised(experiment))
         output.say(f"Experiment {run.name} ({run.id}) waits for clients of population {place}.")
         output.say(patience(experiment.rounds))
         if before is not None and before.devices and signer.public not in before.signers:
@@ -58,13 +59,14 @@ def submit(
         output.say("A client joins with (the token is a secret; new ones cost nothing):")
         output.say(f"  {join}")
         earlier = [view.id for view in running(control, run.name) if view.id != run.id]
+        way = again(url, ca)
         word = short_id(run.id) if earlier else quote(run.name)
-        output.say(f"Follow it: coterie watch {word}    stop it: coterie stop {word}")
+        output.say(f"Follow it: coterie watch {word}{way}    stop it: coterie stop {word}{way}")
         if earlier:
             others = ", ".join(map(short_id, earlier))
             output.say(f"The name alone means this one, and {others} of the same name is still running.")
         if follow:
-            follow_run(output, run)
+            follow_run(output, run, way)
 
 
 def known(control: "Control", population: str) -> "PopulationView | None":

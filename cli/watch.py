@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from coterie.cli.failures import FAILED
+from coterie.cli.joining import again
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
 from coterie.cli.rounds import RoundTable, advise
@@ -42,7 +43,7 @@ def watch(
     from coterie.client_sdk.control.control import Control
 
     with Control(url, token=admin_token(token), ca=ca) as control:
-        follow_run(Output(json), once_it_answers(lambda: chosen(control, run)))
+        follow_run(Output(json), once_it_answers(lambda: chosen(control, run)), again(url, ca))
 
 
 @dataclass
@@ -141,8 +142,11 @@ class OpenRound:
             self.table.work(self.number, f"summing in secret, on to {data['phase']}", answered, self.wanted)
 
 
-def follow_run(output: Output, run: "Run") -> None:
-    """Show every round, those that have ended too; ends with the experiment, and exits 1 when it trained nothing."""
+def follow_run(output: Output, run: "Run", way: str = "") -> None:
+    """Show every round, those that have ended too; ends with the experiment, and exits 1 when it trained nothing.
+
+    way: the options that a next command needs to find the coordinator.
+    """
     ending: dict[str, Any] = {}
     with RoundTable(output, f"{run.name} ({run.id})") as table:
         going_on = OpenRound(table)
@@ -167,4 +171,5 @@ def follow_run(output: Output, run: "Run") -> None:
     advise(output, table.rows)
     if not committed:
         raise typer.Exit(FAILED)
-    output.say(f"Get the model: coterie models download {quote(run.name)} infer.onnx")
+    file = "infer.onnx" if "infer" in run.forms() else "weights.safetensors --form weights"
+    output.say(f"Get the model: coterie models download {quote(run.name)} {file}{way}")

@@ -11,6 +11,8 @@ from typing import ParamSpec, TypeVar
 
 # Frames of these packages are never the user's: a line of ours, or of a library that merely called back into us.
 _OURS = ("coterie", "numpy", "contextlib", "functools", "dataclasses", "importlib")
+# Below these nobody's model is written: a command line, or a thread, that called us.
+_CALLERS = ("asyncio", "click", "concurrent", "threading", "typer")
 
 _replayed: ContextVar[str | None] = ContextVar("coterie_replayed_source", default=None)
 _asked: ContextVar[str | None] = ContextVar("coterie_operation", default=None)
@@ -21,17 +23,20 @@ Result = TypeVar("Result")
 
 def user_source() -> str:
     """The innermost line outside coterie on the call stack, as "file:line"; while a graph is replayed, the line of the
-    node being replayed.
+    node being replayed; "your code" where a command or a thread runs and none of its lines is on the stack.
     """
     replayed = _replayed.get()
     if replayed is not None:
         return replayed
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  the only way to a caller's line that costs microseconds
     while frame is not None:
-        if _package(frame) not in _OURS:
+        package = _package(frame)
+        if package in _CALLERS:
+            break
+        if package not in _OURS:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return ""
+    return "your code"
 
 
 @contextmanager

@@ -90,13 +90,20 @@ def read_message(kind: type[AnyMessage], data: bytes | dict[str, Any], *, limit:
 def message_error(kind: type[BaseModel], error: ValidationError) -> errors.InputError:
     """pydantic's exception as coterie says it: ``message_invalid`` with the first fault in words and all in details."""
     faults = message_faults(error)
+    unknown = [fault for fault in faults if fault["detail"] == _UNKNOWN]
+    faults = [*unknown, *(fault for fault in faults if fault not in unknown)]
+    near = errors.nearest(unknown[0]["pointer"].removeprefix("/"), kind.model_fields) if unknown else None
     first = f"{faults[0]['pointer'] or '/'}: {faults[0]['detail']}"
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return errors.InputError(
-        f"This is not a valid {kind.__name__}: {first}{more}.", code="message_invalid", errors=faults
+        f"This is not a valid {kind.__name__}: {first.rstrip('.')}{more}.",
+        hint=f"Did you mean {near}?" if near else None,
+        code="message_invalid",
+        errors=faults,
     )
 
 
+_UNKNOWN = "there is no such field"
 # A default that could not be worked out because another field is wrong: that field's own fault says enough.
 _CONSEQUENCES = frozenset(("default_factory_not_called",))
 
@@ -105,7 +112,10 @@ def message_faults(error: ValidationError) -> list[dict[str, str]]:
     """What is wrong with a message, as RFC 6901 pointers and sentences; never echoes the values."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [
-        {"pointer": _pointer(fault["loc"]), "detail": fault["msg"].removeprefix("Value error, ")}
+        {
+            "pointer": _pointer(fault["loc"]),
+            "detail": _UNKNOWN if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, "),
+        }
         for fault in [fault for fault in found if fault["type"] not in _CONSEQUENCES][:32]
     ]
 

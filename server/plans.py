@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.server.rounds.intact import check_intact, damaged
 from coterie.server.store.blobs import BlobStore
+from coterie.server.store.intact import check_intact, damaged
 
 
 class Plans:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import structlog
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from coterie.errors import DOCUMENTATION, CoterieError, InternalError, StorageError, Unavailable
 from coterie.protocol.device import PROBLEM_MEDIA_TYPE
 from coterie.server.store.blobs import no_space, storage_full
+from coterie.server.store.intact import damaged, lost
 
 TITLES = {
     400: "Bad request",
@@ -91,6 +93,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     error = cast(CoterieError, error)
     if error.status >= 500 and not isinstance(error, StorageError | Unavailable):
         return await _unexpected(request, error)
+    if error.reason == "storage_lost":
+        log.error("the coordinator's folder is gone", detail=error.message, hint=error.hint)
     headers: dict[str, str] = {str(name): str(value) for name, value in error.details.pop("headers", {}).items()}
     if error.status == 401 and "Authorization" not in request.headers and "Coterie-Device" not in request.headers:
         headers["WWW-Authenticate"] = "Bearer"
@@ -136,10 +140,21 @@ async def _http(request: Request, error: Exception) -> Response:
     return problem(request, status=error.status_code, code=code, detail=detail, hint=hint, headers=error.headers)
 
 
+def _missing(request: Request, error: Exception) -> StorageError | None:
+    """The refusal where a file of the coordinator's own folder, or all of it, is gone; None for any other error."""
+    folder: Path = request.app.state.coordinator.settings.folder.resolve()
+    if not isinstance(error, FileNotFoundError):
+        return None
+    if not folder.is_dir():
+        return lost(folder, "The coordinator's folder")
+    path = Path(str(error.filename or ""))
+    return damaged(path, "the coordinator") if path.is_relative_to(folder) else None
+
+
 async def _unexpected(request: Request, error: Exception) -> Response:
-    full = storage_full(error)
-    if full is not None:
-        return await _refused(request, full)
+    known = storage_full(error) or _missing(request, error)
+    if known is not None:
+        return await _refused(request, known)
     trace = request.scope.get("coterie.trace")
     log.error("request failed", trace_id=trace, method=request.method, path=request.url.path, exc_info=error)
     return problem(

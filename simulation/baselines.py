@@ -38,7 +38,11 @@ def centralised(
     held out, but not the same rows. Raises what `simulate` raises.
     """
     if not clients:
-        raise ExperimentError("A baseline needs at least one client.", code="no_clients")
+        raise ExperimentError(
+            "A baseline needs at least one client.",
+            hint="Give the rows of each client: paths, or arrays by name.",
+            code="no_clients",
+        )
     parts = [_rows(source, experiment.schema, number) for number, source in enumerate(clients)]
     pool = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return simulate_full(_alone(experiment), [pool], trainer=trainer)
@@ -84,7 +88,11 @@ def local_only(
     the rows that it holds out itself. Raises what `simulate` raises.
     """
     if not clients:
-        raise ExperimentError("A baseline needs at least one client.", code="no_clients")
+        raise ExperimentError(
+            "A baseline needs at least one client.",
+            hint="Give the rows of each client: paths, or arrays by name.",
+            code="no_clients",
+        )
     alone = _alone(experiment)
     return LocalOnly(tuple(simulate_full(alone, [source], trainer=trainer) for source in clients))
 

@@ -142,7 +142,11 @@ class Population:
                 code="experiment_invalid",
             )
         if not len(sources):
-            raise ExperimentError("A simulation needs at least one client.", code="no_clients")
+            raise ExperimentError(
+                "A simulation needs at least one client.",
+                hint="Give the rows of each client: paths, or arrays by name.",
+                code="no_clients",
+            )
         self._schema = schema
         self._sources = sources
         self._holdout = holdout

@@ -24,6 +24,7 @@ from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.files import make_folder, write_durably
+from coterie.protocol.tensors import encode_tensors
 from coterie.simulation.checkpoint import CheckpointFolder, identity
 from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
@@ -63,10 +64,17 @@ class Simulation:
 
     def save_infer(self, path: str | Path, *, best: bool = True) -> Path:
         """Write `infer` to a file, whole or not at all, and return its path."""
-        file = Path(path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, self.infer(best=best))
-        return file
+        return _written(Path(path), self.infer(best=best))
+
+    def save_weights(self, path: str | Path, *, best: bool = True) -> Path:
+        """Write the version's weights as a safetensors file, whole or not at all, and return its path."""
+        return _written(Path(path), encode_tensors(self.best if best else self.weights))
+
+
+def _written(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, data)
+    return path
 
 
 def simulate(
@@ -146,7 +154,7 @@ def simulate_full(
     population = Population(experiment.schema, clients, compiled.plan.manifest.training.holdout)
     if len(population) < experiment.rounds.min_updates:
         raise ExperimentError(
-            f"Every round needs {experiment.rounds.min_updates} updates, but there are only {len(population)} clients.",
+            f"Every round needs {experiment.rounds.min_updates} updates; the number of clients is {len(population)}.",
             hint="Lower cohort and min_updates in the round policy, or give more clients.",
             code="too_few_clients",
         )

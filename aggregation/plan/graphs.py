@@ -73,9 +73,7 @@ class GraphBuilder:
             found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise errors.ExperimentError(
                 f"The model of experiment {experiment.name!r} is {found}, not a module of compute.nn.",
-                hint=export_hint(model)
-                or "Write it as an nn.Module and give a value of it, read an ONNX file with onnx.load, or use "
-                "ExternalModel and a trainer of your own.",
+                hint=export_hint(model) or "Give an nn.Module, onnx.load(...), or ExternalModel and a trainer.",
                 code="model_mismatch",
             )
         client = experiment.algorithm.client

@@ -9,7 +9,7 @@ from typing import Literal
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.client_sdk.control.client import ControlClient
-from coterie.client_sdk.control.download import Form, download
+from coterie.client_sdk.control.download import Form, download, forms
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.portal import Portal
@@ -166,6 +166,10 @@ class Run:
     def download(self, path: str | Path, *, version: str = "best", form: Form = "infer") -> Path:
         """Write a model version to a file; see `coterie.client_sdk.control.download.download`."""
         return self.control.portal.call(download(self.control.client, self.id, Path(path), version=version, form=form))
+
+    def forms(self) -> tuple[Form, ...]:
+        """The forms in which `download` writes its versions."""
+        return self.control.portal.call(forms(self.control.client, self.id))
 
     async def _wait(self, timeout_s: float | None) -> History:
         try:

@@ -69,6 +69,13 @@ def choose(models: list[ModelView], version: str, best: str | None) -> list[Mode
     )
 
 
+async def forms(client: ControlClient, experiment: str) -> tuple[Form, ...]:
+    """The forms in which an experiment's versions can be had. Raises RemoteError."""
+    view = await client.experiment(experiment)
+    manifest = Manifest.from_bytes(await client.blob(view.plan.id))
+    return FORMS if "infer" in manifest.graphs else ("weights",)
+
+
 async def _weights(client: ControlClient, models: list[ModelView]) -> bytes:
     """The safetensors file of one version, or of the mean of several."""
     files = [await client.blob(model.sha256) for model in models]
@@ -80,7 +87,7 @@ async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:
     if "infer" not in manifest.graphs:
         raise ExperimentError(
             "This experiment's plan has no inference graph: its model is the clients' own code.",
-            hint='Download the weights instead (form="weights").',
+            hint='Download the weights instead: --form weights, in Python form="weights".',
             code="no_infer",
         )
     graph = manifest.graphs["infer"]

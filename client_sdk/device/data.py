@@ -154,6 +154,7 @@ def _folder(path: Path, schema: DataSchema) -> CheckedRows:
     if not files:
         raise DataError(
             f"{path}: the folder has no .csv, .csv.gz or .npz file, nor .npy files of {', '.join(names[:10])}.",
+            hint="Name the folder that holds this client's rows, or a file.",
             code="data_missing",
         )
     # Each file is checked on its own, so that an error names the file and its row.

@@ -14,7 +14,6 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -28,7 +27,7 @@ from coterie.client_sdk.device.policy import (
     PolicySource,
     unfit_modes,
 )
-from coterie.errors import ConfigurationError
+from coterie.errors import ConfigurationError, nearest
 
 LARGEST_FILE: Final = 1 << 16
 _KEY: Final = re.compile(r"^[0-9a-f]{64}$")
@@ -256,8 +255,8 @@ def _unknown(
             f"{name} stands in the wrong place",
             "Move it above the line [plan]." if prefix else "Move it below a line [plan].",
         )
-    near = get_close_matches(name.lower().replace("-", "_"), rules, n=1, cutoff=0.7)
-    hint = f"Did you mean {near[0]}?" if near else f"These exist: {', '.join(rules)}."
+    near = nearest(name, rules)
+    hint = f"Did you mean {near}?" if near else f"These exist: {', '.join(rules)}."
     return _error(path, line, f"there is no rule {prefix}{name}", hint)
 
 

@@ -2,6 +2,9 @@
 with parameters given to it.
 """
 
+from typing import TYPE_CHECKING
+
+from coterie.compute.absent import refuser as _refuser
 from coterie.compute.nn import losses, metrics, zoo
 from coterie.compute.nn.activations import GELU, ReLU, Sigmoid, Softmax, Tanh
 from coterie.compute.nn.attention import MultiHeadAttention
@@ -9,6 +12,7 @@ from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d
 from coterie.compute.nn.calling import forward
 from coterie.compute.nn.convolution import Conv2d, ConvTranspose2d
 from coterie.compute.nn.dropout import Dropout
+from coterie.compute.nn.elsewhere import LAYERS as _LAYERS
 from coterie.compute.nn.embedding import Embedding, PositionalEmbedding
 from coterie.compute.nn.foreign import Imported
 from coterie.compute.nn.initialisers import Constant, Initialiser, Normal, Uniform
@@ -68,3 +72,6 @@ __all__ = [
     "train",
     "zoo",
 ]
+
+if not TYPE_CHECKING:  # for type checkers the names above are all
+    __getattr__ = _refuser(__name__, _LAYERS)

@@ -1,8 +1,12 @@
 """Losses. Each gives one value per example, [B]: how examples are weighed is not a loss's business."""
 
+from typing import TYPE_CHECKING
+
 from coterie.compute import numpy as xp
 from coterie.compute import ops
+from coterie.compute.absent import refuser
 from coterie.compute.array import Array
+from coterie.compute.nn.elsewhere import LOSSES
 from coterie.compute.nn.module import refuse_shape
 from coterie.compute.source import operation
 
@@ -78,3 +82,7 @@ def _per_example(values: Array) -> Array:
 def _require(fits: bool, name: str, wanted: str, *given: Array, hint: str) -> None:
     if not fits:
         refuse_shape(name, wanted, *given, hint=hint)
+
+
+if not TYPE_CHECKING:  # for type checkers the functions above are all
+    __getattr__ = refuser(__name__, LOSSES)

@@ -1,8 +1,12 @@
 """Metrics: one number per example, [B], so that they add over batches and clients."""
 
+from typing import TYPE_CHECKING
+
 from coterie.compute import numpy as xp
 from coterie.compute import ops
+from coterie.compute.absent import refuser
 from coterie.compute.array import Array
+from coterie.compute.nn.elsewhere import METRICS
 from coterie.compute.nn.losses import mean_squared_error
 from coterie.compute.nn.module import refuse_shape
 
@@ -45,3 +49,7 @@ def absolute_error(prediction: Array, target: Array) -> Array:
         hint = "The prediction comes first; one number for each example."
         refuse_shape("absolute_error", "[B] or [B, 1] and [B]", prediction, target, hint=hint)
     return xp.abs(xp.reshape(prediction, target.shape) - xp.astype(target, prediction.dtype))
+
+
+if not TYPE_CHECKING:  # for type checkers the functions above are all
+    __getattr__ = refuser(__name__, METRICS)

@@ -1,7 +1,11 @@
 """Optimizers as pairs of pure functions, and schedules as functions of an integer."""
 
+from typing import TYPE_CHECKING
+
+from coterie.compute.absent import refuser as _refuser
 from coterie.compute.optim.adagrad import adagrad
 from coterie.compute.optim.adam import adam, adamw
+from coterie.compute.optim.elsewhere import OPTIMIZERS as _OPTIMIZERS
 from coterie.compute.optim.lbfgs import Minimum, lbfgs, minimise
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.optim.packing import packed
@@ -41,3 +45,6 @@ __all__ = [
     "warmup",
     "yogi",
 ]
+
+if not TYPE_CHECKING:  # for type checkers the names above are all
+    __getattr__ = _refuser(__name__, _OPTIMIZERS)

@@ -33,7 +33,6 @@ from coterie.server.clock import now_ms
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
 from coterie.server.rounds import inputs, set_back
-from coterie.server.rounds.intact import DAMAGED
 from coterie.server.rounds.spending import noised_here
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
@@ -44,6 +43,7 @@ from coterie.server.store.attempts import Standing
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
+from coterie.server.store.intact import DAMAGED
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 
 LONGEST_SLEEP_S = 60.0

@@ -13,7 +13,7 @@ from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
 from coterie.privacy.dp.privacy import from_json
 from coterie.protocol.tensors import read_file
-from coterie.server.rounds.intact import DAMAGED, check_intact, damaged, is_intact
+from coterie.server.store.intact import DAMAGED, check_intact, damaged, is_intact
 
 
 def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from coterie.errors import StorageError, TooLarge
 from coterie.protocol import ids
 from coterie.protocol.private_files import make_private_folder
 from coterie.server.faults import Faults
+from coterie.server.store.intact import damaged
 
 Shelf = Literal["blobs", "updates"]
 CHUNK = 1024 * 1024
@@ -134,10 +135,14 @@ class BlobStore:
             sync_folder(folder)
 
     async def read(self, digest: str, start: int, stop: int) -> AsyncIterator[bytes]:
-        """The bytes [start, stop) of a blob, in chunks."""
+        """The bytes [start, stop) of a blob, in chunks. Raises StorageError (``blob_damaged``) for a missing file."""
         for offset in range(start, stop, CHUNK):
             end = min(offset + CHUNK, stop)
-            yield bytes(await obstore.get_range_async(self._store, _key("blobs", digest), start=offset, end=end))
+            try:
+                part = await obstore.get_range_async(self._store, _key("blobs", digest), start=offset, end=end)
+            except FileNotFoundError:
+                raise damaged(self.folder / _key("blobs", digest), "a blob") from None
+            yield bytes(part)
 
     async def exists(self, shelf: Shelf, digest: str) -> bool:
         """Whether the bytes are there."""

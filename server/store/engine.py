@@ -8,6 +8,7 @@ commit.
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from coterie.errors import InternalError
 from coterie.server.faults import TRANSACTIONS, Faults
 from coterie.server.store.inline import connect
+from coterie.server.store.intact import lost
 
 
 def sqlite_url(path: Path) -> str:
@@ -46,12 +48,42 @@ def _engine(url: str, *, begin: str, connections: int) -> AsyncEngine:
     return engine
 
 
+@dataclass(frozen=True)
+class _StoredFile:
+    """The file of a database, as it was when it was opened."""
+
+    path: Path
+    place: tuple[int, int]
+
+    @staticmethod
+    def of(url: str) -> "_StoredFile | None":
+        """The file of an SQLite database; None for another kind, and before there is one."""
+        parts = make_url(url)
+        path = Path(parts.database or "")
+        if parts.get_backend_name() != "sqlite" or not path.is_file():
+            return None
+        return _StoredFile(path, _place(path))
+
+    def check(self) -> None:
+        """Raise StorageError (``storage_lost``) where the file was deleted or replaced: a commit would be gone with the
+        next restart.
+        """
+        if not self.path.is_file() or _place(self.path) != self.place:
+            raise lost(self.path, "The coordinator's database")
+
+
+def _place(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 class Database:
     """Sessions for reading and for writing. One request is one transaction."""
 
     def __init__(self, url: str, faults: Faults, on_commit: Callable[[], None]) -> None:
         self._faults = faults
         self._on_commit = on_commit
+        self._file = _StoredFile.of(url)
         self.commits = 0
         """How often this process has committed: what was read before the last time may be out of date."""
         self._writer = _engine(url, begin="BEGIN IMMEDIATE", connections=1)
@@ -75,6 +107,8 @@ class Database:
         async with self._writes() as session:
             yield session
             await session.flush()
+            if self._file is not None:
+                self._file.check()
             self._faults.reach(f"{point}.before_commit")
             await session.commit()
         self.commits += 1

@@ -34,6 +34,8 @@ The docstring of a class is its default message. Every error carries a stable ``
 it, and, where one is known, a ``hint`` that says what to do. ``str(error)`` is the message followed by the hint.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from inspect import cleandoc
 from typing import Any, ClassVar
 
@@ -251,3 +253,14 @@ class InternalError(CoterieError):
     """coterie broke one of its own promises; this is a bug, please report it."""
 
     code = "internal"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody most likely meant, whatever its capitals and dashes; None where none is near."""
+    folded = {_folded(each): each for each in known}
+    found = get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
+    return folded[found[0]] if found else None
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_")

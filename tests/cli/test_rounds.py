@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ import typer
 from rich.console import Console
 
 from coterie.aggregation.progress import STALLED_AFTER
+from coterie.cli.joining import again
 from coterie.cli.output import Output, figure, short_id, size
 from coterie.cli.rounds import COLUMNS, RoundTable, advise, columns_for, draw, in_sight
 from coterie.cli.submit import patience
@@ -114,10 +116,14 @@ class Restarted:
     """A run whose coordinator goes away after every event, and is started again."""
 
     name = id = "run"
+    has: tuple[str, ...] = ("infer", "weights")
 
     def __init__(self, events: int) -> None:
         self.events = events
         self.asked: list[str | None] = []
+
+    def forms(self) -> tuple[str, ...]:
+        return self.has
 
     def watch(self, *, after: str | None = None) -> Iterator[Event]:
         self.asked.append(after)
@@ -138,6 +144,10 @@ def test_the_next_command_can_be_copied_whatever_the_name(capsys: pytest.Capture
     run.name = "bright or dark"
     follow_run(Output(json=False), cast(Run, run))
     assert "coterie models download 'bright or dark' infer.onnx" in capsys.readouterr().out
+    run.has = ("weights",)
+    follow_run(Output(json=False), cast(Run, run), again("https://h", Path("my ca.pem")))
+    wanted = "download 'bright or dark' weights.safetensors --form weights --url https://h --ca 'my ca.pem'"
+    assert wanted in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

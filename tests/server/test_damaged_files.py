@@ -100,9 +100,7 @@ def test_a_blob_that_is_served_and_not_what_it_is_named_for_is_told(coordinator:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "graph"])
-def test_a_damaged_plan_stops_its_own_experiment_alone_until_the_file_is_back(
-    coordinator: Opener, damage: str
-) -> None:
+def test_a_damaged_plan_stops_its_own_experiment_alone_until_the_file_is_back(coordinator: Opener, damage: str) -> None:
     broken, whole = measured(), tiny()
 
     def file_of(recipe: Recipe, folder: Path) -> Path:
@@ -134,5 +132,27 @@ def test_a_damaged_plan_stops_its_own_experiment_alone_until_the_file_is_back(
                 await operator.population("another")  # any commit makes the coordinator look again
                 assert (await device.task()).experiment == lost
                 assert (await operator.state(lost))["reason"] is None
+
+    asyncio.run(check())
+
+
+def test_a_folder_that_is_deleted_under_the_coordinator_accepts_nothing_more(
+    coordinator: Opener, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        async with coordinator() as operator:
+            token = await operator.population()
+            await operator.experiment(rounds=1, cohort=2, min_updates=1)
+            (device,) = await fleet(operator, token, 1)
+            task = await device.task()
+            folder = operator.app.state.coordinator.settings.folder
+            moved = folder.rename(tmp_path / "moved")
+            refused = await device.upload(task, update(task, 1.0))
+            assert (refused.status_code, refused.json()["code"]) == (507, "storage_lost")
+            assert str(folder) in refused.json()["detail"] and "restore" in refused.json()["hint"].lower()
+            plan = await operator.call("GET", f"/v1/blobs/{task.plan.id}")
+            assert (plan.status_code, plan.json()["code"]) == (507, "storage_lost")
+            moved.rename(folder)
+            assert (await device.upload(task, update(task, 1.0))).json()["state"] == "accepted"
 
     asyncio.run(check())

@@ -121,7 +121,7 @@ def test_a_target_stops_early() -> None:
 def test_fewer_clients_than_the_cohort_are_all_taken_and_too_few_are_refused() -> None:
     policy = RoundPolicy(rounds=1, cohort=10, min_updates=5)
     assert simulate(experiment(rounds=policy), CLIENTS).rounds[0].accepted == 6
-    with pytest.raises(ExperimentError, match="needs 5 updates, but there are only 4 clients"):
+    with pytest.raises(ExperimentError, match="needs 5 updates; the number of clients is 4"):
         simulate(experiment(rounds=policy), CLIENTS[:4])
     with pytest.raises(ExperimentError):
         simulate(experiment(), [])

@@ -250,6 +250,11 @@ def test_columns_are_chosen_joined_and_converted(tmp_path: Path) -> None:
         ('"a","b"\n"1","2"\n"3",4\n', {}),
         ("a,b\n" + "\n" * 50 + "1,2\n\n\n3,4\n\n", {}),
         ("\ufeffa,b\r1,2\r\r3,4", {}),
+        ('"a";"b"\n1;2\n"3";4\n', {}),
+        ("a\tb\r\n1\t2\r\n3\t4\r\n", {}),
+        ("a|b\n1|2\n3|4\n", {}),
+        ("1;2\n3;4\n", {"header": ("a", "b")}),
+        ('"a,in cm";b\n1;2\n3;4\n', {"select": {"a": "a,in cm", "b": "b"}}),
     ],
 )
 def test_forms_of_one_table(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
@@ -285,8 +290,9 @@ BAD: list[tuple[str | bytes, dict[str, Any], str, str]] = [
     (TABLE + '\n\n1,2,"x\ny"\n\n1,2,"never\n\n1,2,3\n', {}, "row 101 opens a quote that is never", "data_shape"),
     (TABLE + '1,2\n1,2,"never\n', {}, "row 100 has 2 cells", "data_shape"),
     (TABLE + '1,"2,5",x\n', {}, "row 100, column 'chol' is '2,5', not a number. Write .* decimal point", "data_cell"),
-    ("a;b\n1,5;2,5\n", {}, "row 1 has 3 cells; the first line has 1. .* separated by ';'", "data_shape"),
-    ("a\tb\n1\t2\n", {"select": {"x": "a"}}, "'a' is missing; found a\tb. .* separated by '.t'", "data_missing"),
+    ("a;b\n1,5;2\n", {"dtypes": {"a": "float32"}}, "column 'a' is '1,5', not .* decimal point", "data_cell"),
+    ("a;b\n1,5;2,5\n", {"delimiter": ","}, "row 1 has 3 cells; the first line has 1. .* by ';'", "data_shape"),
+    ("a\tb\n1\t2\n", {"select": {"x": "a"}, "delimiter": ","}, "'a' is missing; .* by '.t'", "data_missing"),
     (TABLE, {"select": {"x": "weight"}}, "column 'weight' is missing; found age, chol, name", "data_missing"),
     (TABLE, {"select": {"x": ["size", "weight"]}}, "column 'size' and 1 more are missing", "data_missing"),
     ("age\n", {"select": {"x": "weight"}}, "column 'weight' is missing; found age", "data_missing"),

@@ -11,7 +11,7 @@ from coterie.compute.data.sources.csv.table import FLOATS, INTEGERS, Numeric, Ta
 from coterie.errors import DataError
 
 DTYPES = (*INTEGERS, *FLOATS, "str")
-OTHER_DELIMITERS = (";", "\t", "|", ",")
+DELIMITERS = (",", ";", "\t", "|")
 
 
 Chosen: TypeAlias = Mapping[str, str | Sequence[str]]
@@ -86,9 +86,21 @@ def _check_dtypes(name: str, columns: Mapping[str, str | Sequence[str]], dtypes:
             )
 
 
+def separator(text: bytes, width: int | None) -> str:
+    """What separates the cells of a file: the first of DELIMITERS that its first line holds outside of quotes, or that
+    makes as many cells as there are columns. text: the file from its beginning. width: its columns; None where the
+    first line says them.
+    """
+    outside = b"".join(text.lstrip(b"\r\n").split(b'"')[::2])
+    line = outside[: min((at for at in (outside.find(b"\n"), outside.find(b"\r")) if at >= 0), default=len(outside))]
+    counts = {mark: line.count(mark.encode()) for mark in DELIMITERS}
+    fitting = [mark for mark, count in counts.items() if (count > 0 if width is None else count == width - 1)]
+    return next(iter(fitting), DELIMITERS[0])
+
+
 def otherwise_separated(header: tuple[str, ...]) -> str:
     """A word on the likely reason where a first line has one cell; empty where that is not the reason."""
-    found = next((mark for mark in OTHER_DELIMITERS if len(header) == 1 and mark in header[0]), None)
+    found = next((mark for mark in DELIMITERS if len(header) == 1 and mark in header[0]), None)
     return f"The first line's cells seem to be separated by {found!r}, not by the delimiter." if found else ""
 
 

@@ -16,7 +16,7 @@ from coterie.compute.data.checks import check_named
 from coterie.compute.data.sources.arrays import ArraySource, Values
 from coterie.compute.data.sources.csv.cells import BadText, Cells, cells
 from coterie.compute.data.sources.csv.lines import blocks, line_ends
-from coterie.compute.data.sources.csv.planning import choose, otherwise_separated, plan
+from coterie.compute.data.sources.csv.planning import choose, otherwise_separated, plan, separator
 from coterie.compute.data.sources.csv.regular import Regular, learn
 from coterie.compute.data.sources.csv.table import Part, Table
 from coterie.compute.data.sources.loaded import LoadedSource
@@ -37,7 +37,8 @@ class CsvSource(LoadedSource):
     path: the file, in UTF-8. select: what to read: name → a column of the file, or several of them as one vector a row;
     None for every column by its own name. dtypes: by those names, one of int8 to int64, uint8 to uint32, float16 to
     float64, and ``str``. missing: cells that stand for no number, letter for letter, such as "?" or "-999". header: the
-    names of the file's columns where the file has no line of names. delimiter: one character. threads: how many read
+    names of the file's columns where the file has no line of names. delimiter: one character; None for the comma, the
+    semicolon, the tab or the bar, whichever the first line is written with. threads: how many read
     blocks of lines, beside the one that reads the file; one does all of it by itself.
 
     A column without a dtype holds numbers if its first cell that is neither empty nor missing is one: int64 if all
@@ -55,13 +56,14 @@ class CsvSource(LoadedSource):
     dtypes: Mapping[str, str] | None = None
     missing: Sequence[str] = ()
     header: Sequence[str] | None = None
-    delimiter: str = ","
+    delimiter: str | None = None
     threads: int = 2
 
     def load(self) -> ArraySource:
         """Parse the file. Raises DataError; ArgumentTypeError for settings that are no mappings."""
         path = Path(self.path)
-        _check_delimiter(self.delimiter)
+        if self.delimiter is not None:
+            _check_delimiter(self.delimiter)
         check_named("CsvSource", select=self.select, dtypes=self.dtypes)
         if not path.is_file():
             raise DataError(f"{path}: there is no such file.", hint="Check the path.", code="data_missing")
@@ -79,7 +81,7 @@ class CsvSource(LoadedSource):
         rows = 0
         _keep_memory()
         try:
-            table, regular, pending = self._begun(name, blocks(file))
+            table, regular, pending, delimiter = self._begun(name, blocks(file))
             parts: list[list[Part]] = [[] for _ in table.wanted]
 
             def read(text: bytes) -> list[Part]:
@@ -90,7 +92,7 @@ class CsvSource(LoadedSource):
                 if found is None:
                     # What comes after it is hardly any better.
                     regular = None
-                    found = table.read(self._cells(text, table.header))
+                    found = table.read(_cells(text, table.header, delimiter))
                 return found
 
             for block in _in_order(read, pending, self.threads):
@@ -103,8 +105,8 @@ class CsvSource(LoadedSource):
             raise _refusal(name, bad, rows + bad.row + 1) from bad
         return ArraySource({wanted.name: _joined(part) for wanted, part in zip(table.wanted, parts, strict=True)})
 
-    def _begun(self, name: str, text: Iterator[bytes]) -> tuple[Table, Regular | None, Iterator[bytes]]:
-        """How to read the file, how to read it fast, and all its text after the line of names."""
+    def _begun(self, name: str, text: Iterator[bytes]) -> tuple[Table, Regular | None, Iterator[bytes], int]:
+        """How to read the file, how to read it fast, all its text after the line of names, and what separates cells."""
         first = next(text, b"")
         if first.startswith(UTF16_MARKS):
             raise _undecodable(name, "it is in UTF-16")
@@ -115,8 +117,9 @@ class CsvSource(LoadedSource):
             parts[::2] = [outside.replace(b"\r", b"\n") for outside in parts[::2]]
             first = b'"'.join(parts)
         header = self.header
+        delimiter = ord(self.delimiter or separator(first, None if header is None else len(header)))
         if header is None:
-            header, first = _names(name, first, ord(self.delimiter))
+            header, first = _names(name, first, delimiter)
         while not first.strip(b"\r\n"):
             # A block may hold the line of names alone, or empty lines.
             following = next(text, None)
@@ -124,18 +127,19 @@ class CsvSource(LoadedSource):
                 break
             first = following
         chosen = choose(name, tuple(header), self.select, self.dtypes or {})
-        sample = self._cells(first, tuple(header))
+        sample = _cells(first, tuple(header), delimiter)
         table = plan(tuple(header), sample, chosen, self.dtypes or {}, self.missing)
-        return table, learn(table, sample, ord(self.delimiter)), chain([first], text)
+        return table, learn(table, sample, delimiter), chain([first], text), delimiter
 
-    def _cells(self, text: bytes, header: tuple[str, ...]) -> Cells:
-        try:
-            return cells(text, ord(self.delimiter), len(header))
-        except BadText as bad:
-            bad.hint = otherwise_separated(header) or bad.hint
-            if not text.endswith(b"\n") and bad.row + 1 == _lines(text):
-                bad.hint = "The file ends within this row: it may have been cut off."
-            raise
+
+def _cells(text: bytes, header: tuple[str, ...], delimiter: int) -> Cells:
+    try:
+        return cells(text, delimiter, len(header))
+    except BadText as bad:
+        bad.hint = otherwise_separated(header) or bad.hint
+        if not text.endswith(b"\n") and bad.row + 1 == _lines(text):
+            bad.hint = "The file ends within this row: it may have been cut off."
+        raise
 
 
 def _keep_memory() -> None:

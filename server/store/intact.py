@@ -1,4 +1,4 @@
-"""Whether a stored file still is what was stored: its name is the SHA-256 of its bytes."""
+"""Whether a stored file is still there, and what was stored: its name is the SHA-256 of its bytes."""
 
 import hashlib
 from pathlib import Path
@@ -23,6 +23,15 @@ def check_intact(path: Path, what: str) -> Path:
     if not is_intact(path):
         raise damaged(path, what)
     return path
+
+
+def lost(path: Path, what: str) -> StorageError:
+    """The error where what the coordinator works on is no longer there. what: it is, for the message."""
+    return StorageError(
+        f"{what} {path} was deleted, moved or replaced while the coordinator runs; nothing more is accepted.",
+        hint="Stop the coordinator, restore its folder from a backup or move it back, and start it again.",
+        code="storage_lost",
+    )
 
 
 def damaged(path: Path, what: str) -> StorageError:
