@@ -51,6 +51,11 @@ clean:
 	rm -rf .venv .venv-fuzz .venv-flower .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "coterie needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another one:" >&2; \
+		echo "  make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+		exit 1; \
+	}
 	@echo "making .venv with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv
 

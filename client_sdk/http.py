@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from coterie.client_sdk.answers import ACCEPTED, whole
 from coterie.client_sdk.lean_httpx import httpx
@@ -23,11 +25,19 @@ LONGEST_PROBLEM: Final = 64 << 10
 PROBLEM_BYTES: Final = 1 << 20
 ANSWER_BYTES: Final = 64 << 20
 """Of an answer in JSON: a roster of ten thousand clients has a tenth of it."""
+PROXY_HINT: Final = "Check the proxy (HTTPS_PROXY), or name this coordinator in NO_PROXY to go without it."
+CLOCK_HINT: Final = "Check this machine's clock first (`coterie doctor`), then until when the certificate is valid."
 UNREACHABLE_HINT: Final = "Check that it runs, that the address is right, and that this machine may reach it."
 UNTRUSTED_HINT: Final = (
     "This machine does not trust the coordinator's certificate: check the address, or give the PEM file of the "
     "authority that signed it (ca=, --ca)."
 )
+# What TLS says, and what to do about it; the first that fits.
+_HINTS: Final[Mapping[str, str]] = {
+    "certificate has expired": CLOCK_HINT,
+    "certificate is not yet valid": CLOCK_HINT,
+    "CERTIFICATE_VERIFY_FAILED": UNTRUSTED_HINT,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +156,23 @@ class Link:
 
     def _unreachable(self, error: httpx.TransportError) -> Unreachable:
         what = str(error).strip() or type(error).__name__
-        untrusted = "CERTIFICATE_VERIFY_FAILED" in what
+        proxy = _proxy(self.url)
+        through = "" if proxy is None else f" through the proxy {proxy}"
+        reasons = (hint for text, hint in _HINTS.items() if text in what)
         return Unreachable(
-            f"The coordinator at {self.url} did not answer: {what.rstrip('.')}.",
-            hint=UNTRUSTED_HINT if untrusted else UNREACHABLE_HINT,
+            f"The coordinator at {self.url} did not answer{through}: {what.rstrip('.')}.",
+            hint=next(reasons, UNREACHABLE_HINT if proxy is None else PROXY_HINT),
             url=self.url,
         )
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy that the environment names for a coordinator, without its password; None where there is none."""
+    parts = urlsplit(url)
+    found = getproxies().get("https")
+    if parts.scheme != "https" or not found or proxy_bypass(parts.netloc):
+        return None
+    return found.rpartition("@")[2] if "@" in found else found
 
 
 def parsed(answer: Answer) -> Any:

@@ -105,7 +105,7 @@ async def open_coordinator(settings: Settings, faults: Faults | None = None) -> 
     except (OSError, StorageError) as error:
         why = error.strerror if isinstance(error, OSError) else error.message
         raise ConfigurationError(
-            f"The folder {folder} cannot be used: {why}.",
+            f"The folder {folder} cannot be used: {str(why).rstrip('.')}.",
             hint="Give the coordinator a folder it may write to (COTERIE_FOLDER).",
         ) from error
     try:

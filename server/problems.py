@@ -17,6 +17,7 @@ from coterie.errors import DOCUMENTATION, CoterieError, InternalError, StorageEr
 from coterie.protocol.device import PROBLEM_MEDIA_TYPE
 from coterie.server.store.blobs import no_space, storage_full
 from coterie.server.store.intact import damaged, lost
+from coterie.server.store.migrate import is_full
 
 TITLES = {
     400: "Bad request",
@@ -167,8 +168,7 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 async def _database(request: Request, error: Exception) -> Response:
-    text = str(cast(DBAPIError, error).orig)
-    if "database or disk is full" in text or "disk I/O error" in text:
+    if is_full(cast(DBAPIError, error)):
         return await _refused(request, no_space())
     return await _unexpected(request, error)
 

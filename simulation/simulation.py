@@ -146,7 +146,7 @@ def simulate_full(
     if isinstance(experiment.model, ExternalModel) and trainer is None:
         raise ExperimentError(
             f"Experiment {experiment.name!r} has an ExternalModel, so its clients need a trainer.",
-            hint="Give simulate(..., trainer=ExternalTrainer(fit)).",
+            hint="Give simulate(..., trainer=ExternalTrainer(fit)), or --trainer MODULE:NAME on the command line.",
             code="trainer_missing",
         )
     begun = time.monotonic()

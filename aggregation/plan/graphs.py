@@ -81,8 +81,7 @@ class GraphBuilder:
         named = {role: tuple(name for name, spec in specs.items() if spec.role == role) for role in get_args(Role)}
         if named["buffer"] and not client.statistics:
             raise errors.ExperimentError(
-                f"Algorithm {experiment.algorithm.name!r} does not train models with running statistics, and this one "
-                f"has {named['buffer'][0]!r}.",
+                f"Algorithm {experiment.algorithm.name!r} trains no running statistics, as {named['buffer'][0]!r} is.",
                 hint="Take a normalisation without them, for example nn.GroupNorm or nn.LayerNorm.",
                 code="model_mismatch",
             )

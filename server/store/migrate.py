@@ -4,16 +4,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import structlog
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from coterie.errors import ConfigurationError
+from coterie.errors import ConfigurationError, StorageError
 
 Result = TypeVar("Result")
+log = structlog.get_logger("coterie.server")
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -55,7 +58,7 @@ def current(url: str) -> str | None:
 
 def migrate(url: str) -> str:
     """Upgrade to `head` and return it. Raises ConfigurationError for a database that is newer than the code, and leaves
-    it untouched.
+    it untouched; StorageError where the disk has no room.
     """
     config, script = _script()
     found, newest = current(url), head()
@@ -74,5 +77,22 @@ def migrate(url: str) -> str:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
-    _with_connection(url, upgrade)
+    try:
+        _with_connection(url, upgrade)
+    except DBAPIError as error:
+        if not is_full(error):
+            raise
+        raise StorageError(
+            f"There is no space for the database {make_url(url).database}: {error.orig}.",
+            hint="Free space on that disk and start again; nothing was lost.",
+            code="storage_full",
+        ) from error
+    if found is not None:
+        log.info("database migrated", revision_before=found, revision=newest)
     return newest
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Whether SQLite had no room on the disk."""
+    text = str(error.orig)
+    return "database or disk is full" in text or "disk I/O error" in text

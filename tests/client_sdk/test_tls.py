@@ -26,11 +26,11 @@ from tests.patience import patience
 ONE = RoundPolicy(rounds=1, cohort=1, evaluate_every=0)
 
 
-def own_certificate(folder: Path) -> tuple[Path, Path]:
-    """A self-signed certificate of 127.0.0.1, and its key."""
+def own_certificate(folder: Path, days_ahead: int = 0) -> tuple[Path, Path]:
+    """A self-signed certificate of 127.0.0.1 for one day, and its key. days_ahead: of this machine's clock."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days_ahead)
     until = now + datetime.timedelta(1)
     built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, until)
     addresses = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -61,6 +61,18 @@ def test_an_experiment_over_tls_with_a_certificate_of_ones_own(tmp_path: Path) -
         ):
             stranger.populations()
         assert caught.value.hint is not None and "--ca" in caught.value.hint
+
+
+@pytest.mark.parametrize("days_ahead", [-30, 30])
+def test_who_has_a_wrong_clock_is_told_to_look_at_it(tmp_path: Path, days_ahead: int) -> None:
+    certificate, secret = own_certificate(tmp_path, days_ahead)
+    with (
+        coordinator_process(tmp_path, tls_cert=str(certificate), tls_key=str(secret)) as coordinator,
+        Control(coordinator.url, token=coordinator.token, ca=certificate) as control,
+        pytest.raises(Unreachable, match="certificate (has expired|is not yet valid)") as caught,
+    ):
+        control.populations()
+    assert caught.value.hint is not None and "this machine's clock" in caught.value.hint
 
 
 def trains_only_with_trust(url: str, token: str, certificate: Path, folder: Path) -> None:
