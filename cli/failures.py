@@ -4,9 +4,11 @@ import json
 import os
 import sys
 import traceback
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, TextIO, runtime_checkable
 
 from coterie.errors import CoterieError, InputError, InternalError, RemoteError, RequestRefused
+
+_COLOURS: Final = ("\033[1;31m", "\033[32m", "\033[0m")
 
 OK = 0
 FAILED = 1
@@ -77,8 +79,14 @@ def report(error: Exception, *, as_json: bool) -> int:
             "exit": exit_code,
         }
         print(json.dumps(line), flush=True)
-    print(f"error[{known.reason}]: {known.message}", file=sys.stderr)
+    red, green, plain = _COLOURS if _has_colour(sys.stderr) else ("", "", "")
+    print(f"{red}error[{known.reason}]:{plain} {known.message}", file=sys.stderr)
     if known.hint:
-        print(f"  fix:  {known.hint}", file=sys.stderr)
+        print(f"  {green}fix:{plain}  {known.hint}", file=sys.stderr)
     print(f"  more: {known.doc}", file=sys.stderr)
     return exit_code
+
+
+def _has_colour(stream: TextIO) -> bool:
+    """Whether a stream shows colours: a terminal does, unless NO_COLOR is set (no-color.org) or it is a dumb one."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

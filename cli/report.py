@@ -12,20 +12,35 @@ from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, admin_t
 from coterie.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from coterie.aggregation.history import History
+    from coterie.aggregation.report.panels import Panel
 
 SIMULATIONS, REPORTS = HOME / "simulations", HOME / "reports"
 _DRAWN = (".png", ".pdf", ".jpg")
 _ENDINGS = (".svg", ".csv", *_DRAWN)
 _COLUMNS = 3
+_NO_CHARACTERS = "Some characters are not in matplotlib's font; a picture that ends in .svg has them all."
+# The columns of a comparison, and what each shows of a run's summary.
+_COMPARED: "Mapping[str, Callable[[Mapping[str, Any]], str]]" = {
+    "rounds": lambda run: f"{run['committed']}/{run['rounds']}",
+    "loss": lambda run: figure(run["loss"]),
+    "accuracy": lambda run: figure(run["accuracy"]),
+    "up": lambda run: size(run["bytes_up"]),
+    "down": lambda run: size(run["bytes_down"]),
+    "sec": lambda run: figure(run["seconds"], 1),
+    "epsilon": lambda run: figure(run["epsilon"], 3),
+}
 
 
 def report(
-    run: Annotated[
-        str,
+    runs: Annotated[
+        list[str],
         typer.Argument(
-            metavar="RUN",
-            help="A run's folder or file of --json lines, a simulation's name, or an experiment on a coordinator.",
+            metavar="RUN...",
+            help="A run's folder or file of --json lines, a simulation's name, or an experiment on a coordinator; "
+            "several are compared.",
         ),
     ],
     out: Annotated[
@@ -36,13 +51,19 @@ def report(
     ca: Authority = None,
     json: Json = False,
 ) -> None:
-    """Draw a run: loss, accuracy, worst decile of clients, bytes, seconds, failures and privacy per round."""
+    """Draw a run: loss, accuracy, worst decile of clients, bytes, seconds, failures and privacy per round; or compare
+    several.
+    """
     from coterie.aggregation.report.files import write_run
     from coterie.aggregation.report.panels import panels
     from coterie.aggregation.report.svg import svg
     from coterie.protocol.files import make_folder, write_durably
 
     output = Output(json)
+    if len(runs) > 1:
+        _compare(output, runs, out or REPORTS / "comparison.svg", lambda run: _fetched(run, url, token, ca))
+        return
+    run = runs[0]
     found = _stored(run)
     if found is None:
         name, history = _fetched(run, url, token, ca)
@@ -54,6 +75,68 @@ def report(
         if folder.parent == SIMULATIONS and not Path(run).is_file() and folder != Path(run):
             output.say(f"The run is the simulation in {folder}; an experiment of its name has an id to call it by.")
     path = file_to_write(out or folder / "report.svg")
+    ending = _ending(path)
+    if ending != ".csv" and not panels(history):
+        raise _nothing(f"{name} can be drawn", f"Write its table: --out {path.with_suffix('.csv')}")
+    make_folder(path.parent)
+    if ending in _DRAWN:
+        require("plot", command="report")
+        if _draw(name, panels(history), path):
+            output.say(_NO_CHARACTERS)
+    else:
+        write_durably(path, (history.to_csv() if ending == ".csv" else svg(name, panels(history))).encode())
+    _tell(output, name, history, path)
+
+
+def _compare(output: Output, runs: "Sequence[str]", out: Path, fetched: "Callable[[str], tuple[str, History]]") -> None:
+    """Draw several runs in common panels, or write their rounds as one table, and print a line for each."""
+    from coterie.aggregation.report.comparison import compared, summary
+    from coterie.aggregation.report.svg import svg
+    from coterie.protocol.files import make_folder, write_durably
+
+    ending = _ending(file_to_write(out))
+    found = {run: stored[1] if (stored := _stored(run)) else fetched(run)[1] for run in runs}
+    drawn = compared(found)
+    if ending != ".csv" and not drawn:
+        raise _nothing("these runs can be drawn", f"Write their table: --out {out.with_suffix('.csv')}")
+    make_folder(out.parent)
+    if ending in _DRAWN:
+        require("plot", command="report")
+        if _draw("", drawn, out):
+            output.say(_NO_CHARACTERS)
+    elif ending == ".csv":
+        tables = [(run, history.to_csv().splitlines()) for run, history in found.items()]
+        write_durably(out, _of_runs(tables).encode())
+    else:
+        write_durably(out, svg("", drawn).encode())
+    told = {run: summary(history) for run, history in found.items()}
+    for run, values in told.items():
+        output.event("report", name=run, path=out, **values)
+    output.table(
+        ["run", *_COMPARED],
+        [[run, *(shown(values) for shown in _COMPARED.values())] for run, values in told.items()],
+        empty="Nothing to compare.",
+    )
+    output.say(f"Drawn: {out}")
+
+
+def _of_runs(tables: "Sequence[tuple[str, list[str]]]") -> str:
+    """One table for several runs: a column for the run, then all columns that any of them has."""
+    import csv
+    import io
+
+    heads = [next(csv.reader(lines[:1])) for _, lines in tables]
+    columns = [*dict.fromkeys(name for head in heads for name in head)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["run", *columns], restval="", lineterminator="\n")
+    writer.writeheader()
+    for run, lines in tables:
+        writer.writerows({"run": run, **row} for row in csv.DictReader(lines))
+    return text.getvalue()
+
+
+def _ending(path: Path) -> str:
+    """What a file's ending says that is to be written."""
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
         raise InputError(
@@ -61,16 +144,7 @@ def report(
             hint=f"Name it {path.with_suffix('.svg')}.",
             code="report_format",
         )
-    if ending != ".csv" and not panels(history):
-        raise _nothing(f"{name} can be drawn", f"Write its table: --out {path.with_suffix('.csv')}")
-    make_folder(path.parent)
-    if ending in _DRAWN:
-        require("plot", command="report")
-        if _draw(name, history, path):
-            output.say("Some characters are not in matplotlib's font; a picture that ends in .svg has them all.")
-    else:
-        write_durably(path, (history.to_csv() if ending == ".csv" else svg(name, panels(history))).encode())
-    _tell(output, name, history, path)
+    return ending
 
 
 def _nothing(what: str, hint: str) -> InputError:
@@ -118,53 +192,39 @@ def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[s
 
 
 def _tell(output: Output, name: str, history: "History", path: Path) -> None:
+    from coterie.aggregation.report.comparison import summary
     from coterie.aggregation.report.hints import clipped, hints
 
-    committed = history.committed
-    priced = [record for record in history if record.epsilon is not None]
     worst = history.curve("fairness.accuracy")
-    final = history.final
     told: dict[str, Any] = {
         "name": name,
-        "rounds": len(history),
-        "committed": len(committed),
-        "failed": sum(record.failed for record in history),
-        "bytes_up": sum(record.bytes_up for record in history),
-        "bytes_down": sum(record.bytes_down for record in history),
-        "seconds": round(sum(record.seconds or 0.0 for record in history), 3),
-        "loss": final.metrics.get("loss") if final else None,
-        "accuracy": final.metrics.get("accuracy") if final else None,
+        **summary(history),
         "worst_decile_accuracy": worst[-1][1] if worst else None,
         "clipped": clipped(history),
-        "epsilon": priced[-1].epsilon if priced else None,
-        "delta": priced[-1].delta if priced else None,
-        "reason": history.reason,
         "path": path,
     }
     output.event("report", **told)
     output.say(
-        f"{name}: {len(history)} rounds, {len(committed)} committed; accuracy {figure(told['accuracy'])}, worst decile "
-        f"of clients {figure(told['worst_decile_accuracy'])}; {size(told['bytes_up'])} up, {size(told['bytes_down'])} "
-        f"down; {figure(told['seconds'], 1)} s."
+        f"{name}: {len(history)} rounds, {told['committed']} committed; accuracy {figure(told['accuracy'])}, worst "
+        f"decile of clients {figure(told['worst_decile_accuracy'])}; {size(told['bytes_up'])} up, "
+        f"{size(told['bytes_down'])} down; {figure(told['seconds'], 1)} s."
     )
-    if priced:
+    if told["epsilon"] is not None:
         output.say(f"Privacy spent: epsilon {figure(told['epsilon'])} at delta {told['delta']:g}.")
     for hint in hints(history):
         output.say(hint)
     output.say(f"Drawn: {path}")
 
 
-def _draw(name: str, history: "History", path: Path) -> bool:
+def _draw(name: str, drawn: "Sequence[Panel]", path: Path) -> bool:
     """The same panels by matplotlib. Whether its font lacks characters."""
     import warnings
 
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    from coterie.aggregation.report.panels import panels
     from coterie.aggregation.report.svg import COLOURS
 
-    drawn = panels(history)
     lines = -(-len(drawn) // _COLUMNS)
     figure: Any = Figure(figsize=(4.4 * min(_COLUMNS, len(drawn)), 0.5 + 2.9 * lines), layout="constrained")
     figure.suptitle(name)
@@ -172,6 +232,8 @@ def _draw(name: str, history: "History", path: Path) -> bool:
     axes = list(places.flat)
     for panel, place in zip(drawn, axes, strict=False):
         for at, series in enumerate(panel.series):
+            if not series.points:
+                continue
             rounds, values = zip(*series.points, strict=True)
             place.plot(
                 rounds, values, color=COLOURS[at % len(COLOURS)], label=series.name,

@@ -4,6 +4,7 @@ Values are the raw ones that devices hold: ranges and classes speak of them. Nor
 part of the schema but is compiled into the graphs, never applied by a device. The checking of arrays is in `rows`.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -173,6 +174,13 @@ class DataSchema:
         """Names of the features and of the label, unless that is constant: of arrays that are given whole."""
         label = () if self.label.constant is not None else (self.label.name,)
         return (*(feature.name for feature in self.features), *label)
+
+    def metadata(self) -> dict[str, str]:
+        """What a finished model's file says of it: the label's name and, as a JSON list in the order of the outputs,
+        its classes.
+        """
+        classes = {} if self.label.classes is None else {"classes": json.dumps(self.label.classes, ensure_ascii=False)}
+        return {"label": self.label.name, **classes}
 
     @cached_property
     def texts(self) -> frozenset[str]:

@@ -29,6 +29,7 @@ from coterie.simulation.checkpoint import CheckpointFolder, identity
 from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
+from coterie.simulation.progress import shown_by_default
 from coterie.simulation.rounds import Rounds, Watch
 from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
@@ -60,7 +61,7 @@ class Simulation:
         inside = {
             tensor.name: sources[tensor.source][tensor.key] for tensor in graph.inputs if tensor.source in sources
         }
-        return embed_weights(self.plan.graphs["infer"], inside)
+        return embed_weights(self.plan.graphs["infer"], inside, self.plan.manifest.schema.metadata())
 
     def save_infer(self, path: str | Path, *, best: bool = True) -> Path:
         """Write `infer` to a file, whole or not at all, and return its path."""
@@ -84,7 +85,7 @@ def simulate(
     engine: str = "threads",
     workers: int = 1,
     trainer: Trainer | str | None = None,
-    on_event: Listener = lambda event: None,
+    on_event: Listener | None = None,
     watch: Watch = lambda round, kind, done, total: None,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -110,7 +111,7 @@ def simulate_full(
     engine: str = "threads",
     workers: int = 1,
     trainer: Trainer | str | None = None,
-    on_event: Listener = lambda event: None,
+    on_event: Listener | None = None,
     watch: Watch = lambda round, kind, done, total: None,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -122,10 +123,10 @@ def simulate_full(
     clients work: ``threads`` or ``processes`` (see docs/simulation.md). workers: clients that work at once, each on one
     thread of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
     ``module:attribute``, which engines with processes need; None runs the plan's graphs.
-    on_event: gets one ``round`` event per round. watch: told how many clients of a round are done. folder: where model
-    versions (``<sha256>.safetensors``) and, after every round, a checkpoint and the run's files (``rounds.jsonl``,
-    ``rounds.csv``, ``rounds.svg``; see `write_run`) are kept; None for nowhere. resume: continue from the folder's
-    checkpoint, if it has one.
+    on_event: gets one ``round`` event per round; without one, a line of progress is kept on a terminal. watch: told how
+    many clients of a round are done. folder: where model versions (``<sha256>.safetensors``) and, after every round, a
+    checkpoint and the run's files (``rounds.jsonl``, ``rounds.csv``, ``rounds.svg``; see `write_run`) are kept; None
+    for nowhere. resume: continue from the folder's checkpoint, if it has one.
 
     Each round takes ``cohort`` clients, by the policy's selection from the experiment's seed and the round's number,
     all of them when there are fewer. Deadlines and over-selection do not matter here: nobody is late.
@@ -140,7 +141,8 @@ def simulate_full(
         )
     if not isinstance(cast(object, workers), int) or isinstance(workers, bool) or workers < 1:
         raise ConfigurationError(f"workers must be a whole number of at least 1, got {workers!r}.", code="workers")
-    for name, given in (("on_event", on_event), ("watch", watch)):
+    told = shown_by_default() if on_event is None else on_event
+    for name, given in (("on_event", told), ("watch", watch)):
         if not callable(given):
             raise ConfigurationError(f"{name} must be a function, not {given!r}; leave it out for none.")
     if isinstance(experiment.model, ExternalModel) and trainer is None:
@@ -216,10 +218,10 @@ def simulate_full(
             if kept is not None:
                 kept.save(rounds.checkpoint())
             written(History(tuple(rounds.records)))
-            on_event(record.to_dict())
+            told(record.to_dict())
 
         history = written(rounds.run(done))
-        on_event(
+        told(
             {"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun}
         )
         return Simulation(

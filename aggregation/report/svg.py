@@ -7,12 +7,13 @@ from html import escape
 from coterie.aggregation.report.panels import Panel, Series
 
 # Colours that stay apart for most eyes; a curve has the colour of its place in the panel.
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44")
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#ccbb44", "#66ccee", "#777777", "#000000")
 _NOTED = "#994455"
 _WIDE, _HIGH = 420, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 30, 44
 _HEAD = 40
 _TICKS = 5
+_LINE = 14
 
 
 def svg(title: str, panels: Sequence[Panel], *, columns: int = 3) -> str:
@@ -48,13 +49,15 @@ def _panel(panel: Panel) -> str:
     points = [point for series in panel.series for point in series.points]
     first, last = min(round for round, _ in points), max(round for round, _ in points)
     low, high = _bounds([value for _, value in points], from_zero=panel.from_zero)
+    legend = _legend([series.name for series in panel.series])
+    base = _HIGH - _BOTTOM - legend[-1][1]
 
     def x(round: float) -> float:
         share = 0.5 if last == first else (round - first) / (last - first)
         return _LEFT + share * (_WIDE - _LEFT - _RIGHT)
 
     def y(value: float) -> float:
-        return _HIGH - _BOTTOM - (value - low) / (high - low) * (_HIGH - _TOP - _BOTTOM)
+        return base - (value - low) / (high - low) * (base - _TOP)
 
     unit = f" ({panel.unit})" if panel.unit else ""
     parts = [f'<text x="{_LEFT}" y="18" font-size="13">{escape(panel.title + unit)}</text>']
@@ -64,25 +67,37 @@ def _panel(panel: Panel) -> str:
     for value in ticks(low, high):
         parts.append(f'<path d="M{_LEFT} {y(value):.1f}H{_WIDE - _RIGHT}" stroke="#e4e4e4"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.6g}</text>')
-    base = _HIGH - _BOTTOM
     for round in sorted({math.floor(tick) for tick in ticks(first, last)} if last > first else {first}):
         parts.append(f'<text x="{x(round):.1f}" y="{base + 15}" text-anchor="middle">{round}</text>')
     for round in panel.marks:
         if first <= round <= last:
             parts.append(f'<path d="M{x(round):.1f} {_TOP}V{base}" stroke="#999" stroke-dasharray="3 3"/>')
     parts.append(f'<path d="M{_LEFT} {_TOP}V{base}H{_WIDE - _RIGHT}" fill="none" stroke="#333"/>')
-    at = _LEFT
-    for place, series in enumerate(panel.series):
+    for place, (series, (at, down)) in enumerate(zip(panel.series, legend, strict=True)):
+        if not series.points:
+            continue
         colour = COLOURS[place % len(COLOURS)]
         line = " ".join(f"{x(round):.1f},{y(value):.1f}" for round, value in series.points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" {_weight(series)}/>')
         if len(series.points) == 1:
             round, value = series.points[0]
             parts.append(f'<circle cx="{x(round):.1f}" cy="{y(value):.1f}" r="3" fill="{colour}"/>')
-        parts.append(f'<path d="M{at} {base + 32}h16" stroke="{colour}" {_weight(series)}/>')
-        parts.append(f'<text x="{at + 20}" y="{base + 36}">{escape(series.name)}</text>')
-        at += 30 + 6 * len(series.name)
+        parts.append(f'<path d="M{at} {base + down + 32}h16" stroke="{colour}" {_weight(series)}/>')
+        parts.append(f'<text x="{at + 20}" y="{base + down + 36}">{escape(series.name)}</text>')
     return "\n".join(parts)
+
+
+def _legend(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Where each name of a legend begins: to the right, and down from its first line."""
+    places: list[tuple[int, int]] = []
+    at, down = _LEFT, 0
+    for name in names:
+        wide = 30 + 6 * len(name)
+        if places and at + wide > _WIDE:
+            at, down = _LEFT, down + _LINE
+        places.append((at, down))
+        at += wide
+    return places
 
 
 def _weight(series: Series) -> str:

@@ -98,4 +98,4 @@ async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:
     from coterie.compute.onnx.weights import embed_weights
 
     inside = {t.name: tensors[t.source][t.key] for t in graph.inputs if t.source in tensors}
-    return embed_weights(await client.blob(graph.sha256), inside)
+    return embed_weights(await client.blob(graph.sha256), inside, manifest.schema.metadata())

@@ -1,9 +1,10 @@
 """Putting weights into an inference graph."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from coterie.compute.ir import NDArray
 from coterie.compute.onnx.checker import DTYPES
@@ -13,12 +14,15 @@ from coterie.errors import GraphRefused, InputError
 MESSAGE_BYTES = 2**31 - 1
 
 
-def embed_weights(infer: bytes, weights: Mapping[str, NDArray]) -> bytes:
+def embed_weights(
+    infer: bytes, weights: Mapping[str, NDArray], metadata: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
     """The graph with each named input turned into an initialiser, so that one file holds the model.
 
     infer: a serialised graph. weights: arrays by input name, each of exactly the input's dtype and shape; inputs not
-    named stay inputs, in their order. Raises InputError for a name that is no input, or a wrong dtype or shape;
-    GraphRefused when the bytes are no graph or the result exceeds 2 GiB.
+    named stay inputs, in their order. metadata: texts for the file's own metadata, by name. Raises InputError for a
+    name that is no input, or a wrong dtype or shape; GraphRefused when the bytes are no graph or the result exceeds
+    2 GiB.
     """
     if len(infer) + sum(array.nbytes for array in weights.values()) > MESSAGE_BYTES:
         raise GraphRefused("The graph with its weights exceeds 2 GiB, the most that one ONNX file can hold.")
@@ -41,4 +45,5 @@ def embed_weights(infer: bytes, weights: Mapping[str, NDArray]) -> bytes:
     kept = [value for value in model.graph.input if value.name not in weights]
     del model.graph.input[:]
     model.graph.input.extend(kept)
+    helper.set_model_props(model, {**{entry.key: entry.value for entry in model.metadata_props}, **metadata})
     return model.SerializeToString()

@@ -1,5 +1,6 @@
 """Laws over every command, and how the program fails."""
 
+import io
 import json
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from typing import Any, get_args
 import pytest
 
 from coterie.cli.client import Teller
-from coterie.cli.failures import BAD_INPUT, BUG, CANNOT_TELL, FAILED, OK, REMOTE, USAGE, judge
+from coterie.cli.failures import BAD_INPUT, BUG, CANNOT_TELL, FAILED, OK, REMOTE, USAGE, judge, report
 from coterie.cli.output import Output
 from coterie.errors import (
     ConfigurationError,
     CoterieError,
     DataError,
+    InputError,
     InternalError,
     NotFound,
     PolicyRefused,
@@ -260,3 +262,36 @@ def test_a_clients_name_reaches_no_folder_but_its_own(coterie: Coterie, tmp_path
     assert done.code == USAGE
     assert "error[usage]: --name" in done.err and "--store" in done.err
     assert not list(tmp_path.rglob("device.db"))
+
+
+def test_python_runs_it_as_a_module(environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "--version"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "coterie")
+
+
+def test_shells_complete_commands(environment: dict[str, str]) -> None:
+    asked = {"_COTERIE_COMPLETE": "complete_bash", "COMP_WORDS": "coterie mod", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie"], env={**environment, **asked}, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["models"]
+
+
+@pytest.mark.parametrize(("terminal", "settings", "coloured"), [
+    (True, {}, True), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False), (False, {}, False),
+])  # fmt: skip
+def test_errors_have_colours_where_a_terminal_shows_them(
+    terminal: bool, settings: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    report(InputError("Wrong.", hint="Mend it."), as_json=False)
+    assert ("\033[1;31merror[input_invalid]:\033[0m Wrong." in stream.getvalue()) == coloured
+    assert ("\033[" in stream.getvalue()) == coloured

@@ -93,7 +93,7 @@ def test_an_experiment_without_a_round_is_not_drawn(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(command, "_fetched", fetched)
     for out in (None, Path("picture.png")):
         with pytest.raises(InputError, match="no round of it") as caught:
-            command.report("bright or dark", out, "http://127.0.0.1:1")
+            command.report(["bright or dark"], out, "http://127.0.0.1:1")
         assert "coterie watch 'bright or dark'" in str(caught.value.hint) and not list(tmp_path.iterdir())
 
 
@@ -114,3 +114,28 @@ def test_characters_that_no_font_has_are_said_in_a_sentence(coterie: Any, tmp_pa
         write_run(tmp_path / "run", name, History((record,)))
         drawn = coterie("report", "run", "--out", "run.png")
         assert drawn.code == 0 and ("not in matplotlib's font" in drawn.out) == lacks
+
+
+def test_several_runs_are_compared_in_common_panels_and_one_table(coterie: Any, folder: Path, tmp_path: Path) -> None:
+    rounds = [RoundRecord(round=1, state="committed", accepted=5, metrics={"loss": 0.1}, bytes_up=2000)]
+    write_run(tmp_path / "other", "other", History(tuple(rounds), "completed"))
+    done = coterie("report", "digits", "other", "--json")
+    first, second = done.events
+    assert (first["name"], first["committed"], first["accuracy"]) == ("digits", 3, 0.5)
+    assert (second["name"], second["committed"], second["bytes_up"]) == ("other", 1, 2000)
+    picture = (tmp_path / first["path"]).read_text()
+    assert picture.count(">loss<") == picture.count(">bytes per round: up (MB)<") == 1
+    # Each has its colour, also in a panel that only one of them has.
+    colour = {
+        name: set(re.findall(rf'stroke="(#\w+)"[^\n]*\n<text [^>]*>{name}<', picture)) for name in ("digits", "other")
+    }
+    assert len(colour["digits"]) == len(colour["other"]) == 1 and colour["digits"] != colour["other"]
+    shown = coterie("report", "digits", "other", "--out", "both.csv").out
+    assert "3/3" in shown and "1/1" in shown
+    head, *lines = (tmp_path / "both.csv").read_text().splitlines()
+    assert head.startswith("run,round,") and [line.partition(",")[0] for line in lines] == ["digits"] * 3 + ["other"]
+
+
+def test_an_absent_run_among_several_is_named(coterie: Any, folder: Path) -> None:
+    done = coterie("report", "digits", "some/where", "--json")
+    assert done.code == BAD_INPUT and "some/where" in done.err

@@ -76,7 +76,7 @@ GIVEN: list[tuple[dict[str, Any], str]] = [
     ({"engine": None}, "no engine 'None'"),
     ({"folder": 5}, "folder must be a path"),
     ({"folder": "run\0"}, "folder must be a path"),
-    ({"on_event": None}, "on_event must be a function"),
+    ({"on_event": "no"}, "on_event must be a function"),
     ({"watch": 3}, "watch must be a function"),
 ]
 

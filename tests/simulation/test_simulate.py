@@ -1,11 +1,14 @@
 """The laws of a simulation, on a small experiment."""
 
+import io
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import onnx
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from simulation_kit import CLIENTS, SCHEMA, Arrays, Spoils, experiment, rows, same
@@ -380,3 +383,23 @@ def test_a_convolution_with_batch_norm_learns() -> None:
     test = pictures(40, 9)
     said = [int(np.argmax(session.run(None, {"batch/x": test["x"][i : i + 1]})[0])) for i in range(40)]
     assert np.mean(said == test["y"]) > 0.85
+
+
+def test_without_a_listener_a_terminal_keeps_a_line_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        stream = io.StringIO()
+        stream.isatty = lambda terminal=terminal: terminal
+        monkeypatch.setattr("sys.stderr", stream)
+        simulate(experiment(), CLIENTS)
+        lines = stream.getvalue().split("\r\033[K")
+        assert [line.split()[:2] for line in lines[1:5]] == ([["Round", str(each)] for each in (1, 2, 3, 4)] * terminal)
+        assert ("loss" in lines[-2] and lines[-1].startswith("Ended: completed")) if terminal else lines == [""]
+
+
+def test_the_finished_model_names_its_label_and_classes() -> None:
+    classes = ("low", "middle", "hoch ä")
+    schema = replace(SCHEMA, label=Label(name="state", classes=classes))
+    clients = [{"x": data["x"], "state": np.array(classes)[np.arange(len(data["x"])) % 3]} for data in CLIENTS]
+    file = onnx.load_from_string(simulate_full(experiment(schema=schema), clients).infer())
+    told = {entry.key: entry.value for entry in file.metadata_props}
+    assert told["label"] == "state" and tuple(json.loads(told["classes"])) == classes
