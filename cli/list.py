@@ -28,7 +28,7 @@ COLUMNS: dict[What, tuple[tuple[str, ...], str]] = {
         "No population yet. The first `coterie submit` makes one.",
     ),
     What.DEVICES: (
-        ("id", "name", "population", "state", "accepted", "last_seen_at"),
+        ("id", "name", "population", "state", "accepted", "failed", "failure", "last_seen_at"),
         "No device yet. `coterie submit` prints the command with which one joins.",
     ),
 }

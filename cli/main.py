@@ -14,6 +14,7 @@ from coterie.cli import (
     demo,
     devices,
     doctor,
+    events,
     export,
     identities,
     models,
@@ -25,6 +26,7 @@ from coterie.cli import (
     simulate,
     stop,
     submit,
+    tokens,
     watch,
 )
 from coterie.cli import list as list_
@@ -42,6 +44,7 @@ COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("client", client.client, "Join and train on local data."),
     ("list", list_.list_, "List experiments, populations or devices."),
     ("watch", watch.watch, "Show an experiment's rounds as they end."),
+    ("events", events.events, "Print what happened on a coordinator."),
     ("query", query.query, "Ask devices about their rows, without training."),
     ("report", report_.report, "Draw the curves of a run."),
     ("policy", policy.policy, "Show or set the floor under a population's experiments."),
@@ -80,6 +83,7 @@ for _name, _command, _purpose in COMMANDS:
     app.command(_name, short_help=_purpose)(_command)
 app.add_typer(models.app, name="models")
 app.add_typer(devices.app, name="devices")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budget.app, name="budget")
 app.add_typer(identities.app, name="identities")

@@ -349,6 +349,7 @@ class ModelView(Response):
 class DeviceView(Response):
     """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak. threads,
     memory_bytes, yardstick_us: what it said of itself when it enrolled, see `coterie.protocol.device.Capabilities`.
+    failed: tasks that ended without an accepted update; failure: why the last of them did.
     """
 
     id: DeviceId
@@ -361,6 +362,8 @@ class DeviceView(Response):
     enrolled_at: datetime
     last_seen_at: datetime | None = None
     accepted: Whole = 0
+    failed: Whole = 0
+    failure: Token | None = None
     threads: Positive | None = None
     memory_bytes: Size | None = None
     yardstick_us: Positive | None = None

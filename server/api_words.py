@@ -145,6 +145,8 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "DeviceView": {
         "accepted": "How many of its updates were accepted.",
         "enrolled_at": "When it joined.",
+        "failed": "How many of its tasks ended without an accepted update: refused, given back or run out.",
+        "failure": "The code by which the last of them ended; null while none has.",
         "kind": "Whether it is a device or an edge aggregator.",
         "state": "Whether it is enrolled or was revoked.",
     },

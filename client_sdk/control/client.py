@@ -33,6 +33,7 @@ from coterie.protocol.control import (
     RoundView,
     TokenCreate,
     TokenCreated,
+    TokenView,
 )
 from coterie.protocol.refinement import departure
 from coterie.protocol.schema import DataSchema
@@ -135,6 +136,19 @@ class ControlClient:
         request = TokenCreate(kind="enrol", name=name, population=population, uses=uses, expires_s=ttl_s)
         return read_message(TokenCreated, await self._post("/v1/tokens", request))
 
+    async def admin_token(self, *, ttl_s: int | None = None, name: str = "administrator") -> TokenCreated:
+        """A token with which everything of this interface may be called. ttl_s: seconds until it runs out."""
+        request = TokenCreate(kind="admin", name=name, expires_s=ttl_s)
+        return read_message(TokenCreated, await self._post("/v1/tokens", request))
+
+    async def tokens(self) -> list[TokenView]:
+        """Every token without its secret, the oldest first."""
+        return await self._items(TokenView, "/v1/tokens")
+
+    async def revoke_token(self, token: str) -> None:
+        """Make a token useless for ever, by its id. Raises RemoteError (``token_unknown``, ``token_in_use``)."""
+        await self.link.request("DELETE", f"/v1/tokens/{quote(token, safe='')}")
+
     async def edge_token(
         self,
         population: str,
@@ -215,8 +229,17 @@ class ControlClient:
         records = [_record(row) for row in await self.rounds(view.id) if row.state in ("committed", "abandoned")]
         return History(tuple(records), view.reason, view.best)
 
-    async def events(self, experiment: str, *, after: str | None = None) -> AsyncIterator[Event]:
-        """An experiment's events from its first, or from the one after ``after``, until it has finished.
+    async def past_events(self, experiment: str | None = None, *, after: int = 0) -> AsyncIterator[Event]:
+        """The events that there are, the oldest first: all, or an experiment's."""
+        only = "" if experiment is None else f"&experiment={experiment}"
+        target = f"/v1/events?live=false&after={after}{only}"
+        async with self.link.stream("GET", target, headers={"Accept": "text/event-stream"}) as response:
+            async for message in messages(pieces(response)):
+                yield read_message(Event, message.data.encode())
+
+    async def events(self, experiment: str | None, *, after: str | None = None) -> AsyncIterator[Event]:
+        """An experiment's events from its first, or from the one after ``after``, until it has finished; of None those
+        of the coordinator, without an end.
 
         A broken connection is taken up again where it broke, so no event is missed and none comes twice.
         """
@@ -229,11 +252,11 @@ class ControlClient:
                         # Silence: perhaps the last event was ``after``. Over before the silence began means no more.
                         if over:
                             return
-                        over = await self._is_over(experiment)
+                        over = experiment is not None and await self._is_over(experiment)
                         continue
                     last, over = str(event.id), False
                     yield event
-                    if event.type == FINAL_EVENT:
+                    if experiment is not None and event.type == FINAL_EVENT:
                         return
             except RemoteError as error:
                 if not is_transient(error):
@@ -243,10 +266,10 @@ class ControlClient:
                     raise
             await asyncio.sleep(0.25 * 2**failures)
 
-    async def _follow(self, experiment: str, last: str | None) -> AsyncGenerator[Event | None]:
+    async def _follow(self, experiment: str | None, last: str | None) -> AsyncGenerator[Event | None]:
         """One connection's events; None after each `SILENCE_S` without any, and when it ends."""
         headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
-        target = f"/v1/events?experiment={experiment}"
+        target = "/v1/events" if experiment is None else f"/v1/events?experiment={experiment}"
         arrived: asyncio.Queue[Event | CoterieError | None] = asyncio.Queue(MOST_AHEAD)
 
         async def receive() -> None:

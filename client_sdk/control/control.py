@@ -13,7 +13,7 @@ from coterie.client_sdk.control.download import Form, download, forms
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.portal import Portal
-from coterie.errors import Unreachable
+from coterie.errors import InputError, Unreachable
 from coterie.protocol.control import (
     BudgetView,
     DeviceView,
@@ -24,6 +24,7 @@ from coterie.protocol.control import (
     PolicyChange,
     PopulationView,
     TokenCreated,
+    TokenView,
 )
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import SigningKey
@@ -77,6 +78,38 @@ class Control:
     ) -> TokenCreated:
         """A token with which devices join; its field ``token`` is shown this once."""
         return self.portal.call(self.client.enrolment_token(population, uses=uses, ttl_s=ttl_s, name=name))
+
+    def make_token(
+        self, population: str | None, *, name: str, uses: int | None = None, ttl_s: int | None = None
+    ) -> TokenCreated:
+        """A token with which devices join a population; of None an administrator's. ``uses`` is for the first alone.
+
+        Raises RemoteError (``token_uses``, ``population_unknown``).
+        """
+        if population is not None:
+            return self.enrolment_token(population, uses=uses, ttl_s=ttl_s, name=name)
+        if uses is not None:
+            raise InputError("Only tokens with which devices join have a number of uses.", code="token_uses")
+        return self.portal.call(self.client.admin_token(ttl_s=ttl_s, name=name))
+
+    def tokens(self) -> list[TokenView]:
+        """Every token without its secret, the oldest first."""
+        return self.portal.call(self.client.tokens())
+
+    def revoke_token(self, token: str) -> None:
+        """Make a token useless for ever, by its id."""
+        self.portal.call(self.client.revoke_token(token))
+
+    def events(
+        self, experiment: str | None = None, *, after: int | None = None, follow: bool = False
+    ) -> Iterator[Event]:
+        """The coordinator's events, or those of one experiment (by its id), the oldest first.
+
+        after: leave out those up to this number. follow: go on with those to come.
+        """
+        if follow:
+            return self.portal.iterate(self.client.events(experiment, after=None if after is None else str(after)))
+        return self.portal.iterate(self.client.past_events(experiment, after=after or 0))
 
     def submit(
         self,

@@ -17,7 +17,7 @@ from coterie.server.store.tables import DeviceRow
 router = gated_router("devices")
 
 
-def _view(here: Coordinator, row: DeviceRow, accepted: int) -> DeviceView:
+def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int, str] | None) -> DeviceView:
     details = json.loads(row.details)
     # Rows of earlier versions say less.
     said = details.get("capabilities", {})
@@ -32,6 +32,8 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int) -> DeviceView:
         enrolled_at=instant(row.created_at),
         last_seen_at=instant(here.fleet.last(row.id) or row.seen_at),
         accepted=accepted,
+        failed=0 if failures is None else failures[0],
+        failure=None if failures is None else failures[1],
         threads=said.get("threads"),
         memory_bytes=said.get("memory_bytes"),
         yardstick_us=said.get("yardstick_us"),
@@ -49,7 +51,9 @@ async def index(
     async with here.database.read() as session:
         rows = await devices.page(session, population, after(cursor) or "", limit + 1)
         accepted = await devices.accepted(session, [row.id for row in rows])
-    return page(rows, limit, lambda row: row.id, [_view(here, row, accepted.get(row.id, 0)) for row in rows])
+        failures = await devices.failures(session, [row.id for row in rows])
+    views = [_view(here, row, accepted.get(row.id, 0), failures.get(row.id)) for row in rows]
+    return page(rows, limit, lambda row: row.id, views)
 
 
 @router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
@@ -73,5 +77,6 @@ async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin:
             await session.refresh(row)
             await here.rounds.shut_out(session, row.population)
         accepted = await devices.accepted(session, [device])
+        failures = await devices.failures(session, [device])
     here.devices.forget(device)
-    return _view(here, row, accepted.get(device, 0))
+    return _view(here, row, accepted.get(device, 0), failures.get(device))

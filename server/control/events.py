@@ -40,9 +40,9 @@ def encode(event: StoredEvent) -> bytes:
     return f"id: {event.id}\nevent: {event.type}\ndata: {json.dumps(body)}\n\n".encode()
 
 
-async def follow(here: Coordinator, last: int, experiment: str | None) -> AsyncIterator[bytes]:
-    """Every event after ``last``, then those to come, until the coordinator closes. A comment line says now and then
-    that it lives.
+async def follow(here: Coordinator, last: int, experiment: str | None, *, live: bool = True) -> AsyncIterator[bytes]:
+    """Every event after ``last``, then those to come, until the coordinator closes; without ``live`` only those that
+    there are. A comment line says now and then that it lives.
     """
     yield b"retry: 1000\n\n"
     while not here.closing.is_set():
@@ -54,6 +54,8 @@ async def follow(here: Coordinator, last: int, experiment: str | None) -> AsyncI
             last = event.id
         if len(found) == BATCH:
             continue
+        if not live:
+            return
         if await wait(ring, here.settings.heartbeat_s):
             await asyncio.sleep(TOGETHER_S)
         else:
@@ -71,10 +73,11 @@ async def stream(
     here: Here,
     experiment: Annotated[str | None, Query(max_length=64)] = None,
     after: Annotated[int | None, Query(ge=0, lt=10**18)] = None,
+    live: Annotated[bool, Query()] = True,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> EventStream:
     """Starts after ``Last-Event-ID``, else after ``after``, else at the first event; with ``experiment``, only that
-    experiment's.
+    experiment's; with ``live=false`` it ends with the newest event.
     """
     if last_event_id is not None and NUMBER.fullmatch(last_event_id) is None:
         raise InputError(
@@ -83,4 +86,5 @@ async def stream(
             code="cursor_invalid",
         )
     last = int(last_event_id) if last_event_id is not None else after or 0
-    return EventStream(follow(here, last, experiment), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventStream(follow(here, last, experiment, live=live), headers=headers)

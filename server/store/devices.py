@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import DeviceRow, TaskRow, TokenRow
+from coterie.server.store.tasks import ABORTED, EXPIRED, REFUSED
 
 BATCH = 500
 
@@ -117,6 +118,17 @@ async def accepted(session: AsyncSession, identifiers: Sequence[str]) -> dict[st
         .group_by(TaskRow.device)
     )
     return {row[0]: row[1] for row in await session.execute(query)}
+
+
+async def failures(session: AsyncSession, identifiers: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Of each device that had any: how many of its tasks ended without an accepted update, and the code of the last."""
+    lost = TaskRow.device.in_(identifiers), TaskRow.state.in_((REFUSED, ABORTED, EXPIRED))
+    counts = select(TaskRow.device, func.count(), func.max(TaskRow.id)).where(*lost).group_by(TaskRow.device)
+    found = {device: (count, last) for device, count, last in await session.execute(counts)}
+    newest = [task for _, task in found.values()]
+    codes = select(TaskRow.id, TaskRow.code, TaskRow.state).where(TaskRow.id.in_(newest))
+    said = {row.id: row.code or row.state for row in await session.execute(codes)}
+    return {device: (count, said[last]) for device, (count, last) in found.items()}
 
 
 async def publics(session: AsyncSession, identifiers: Sequence[str]) -> dict[str, str]:

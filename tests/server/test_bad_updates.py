@@ -300,6 +300,8 @@ def test_an_aborting_device_gives_its_slot_back(coordinator: Opener) -> None:
         body = b'{"phase":"training","code":"battery_low","detail":""}'
         for _ in range(2):
             assert (await device.send("POST", f"/v1/device/tasks/{task.id}/abort", body)).status_code == 204
+            (view,) = [row for row in (await operator.ok("GET", "/v1/devices"))["items"] if row["id"] == device.id]
+            assert (view["accepted"], view["failed"], view["failure"]) == (0, 1, "battery_low")
         assert (await device.upload(task, update(task))).json()["code"] == "task_finished"
         again = await device.task()
         assert again.id != task.id

@@ -1,0 +1,84 @@
+"""`coterie tokens`: what lets people and devices in, and taking it back."""
+
+from typing import Annotated
+
+import typer
+
+from coterie.cli.output import Json, Output
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
+from coterie.errors import NotFound
+
+app = typer.Typer(help="List, make and revoke tokens.")
+_COLUMNS = ("id", "kind", "name", "population", "uses left", "expires", "state")
+_MINUTE = 16
+
+
+@app.callback()
+def tokens() -> None:
+    """List, make and revoke tokens. The secret of a token is shown once, where it is made."""
+
+
+@app.command("list")
+def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False) -> None:
+    """List the tokens of a coordinator, without their secrets."""
+    from coterie.client_sdk.control.control import Control
+
+    output = Output(json)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        found = control.tokens()
+    rows: list[tuple[object, ...]] = []
+    for view in found:
+        told = view.model_dump(mode="json")
+        output.event("token", **told)
+        expires = "never" if view.expires_at is None else str(told["expires_at"])[:_MINUTE].replace("T", " ")
+        uses = "any number" if view.uses_left is None else view.uses_left
+        state = "revoked" if view.revoked else "valid"
+        rows.append((view.id, view.kind, view.name, view.population or "-", uses, expires, state))
+    output.table(_COLUMNS, rows, empty="No token.")
+
+
+@app.command("make")
+def make(
+    population: Annotated[
+        str | None, typer.Option(help="The population that devices join with it; absent for an administrator's token.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What it is for.")] = "made by hand",
+    uses: Annotated[int | None, typer.Option(min=1, help="How many devices may join; any number if absent.")] = None,
+    expires: Annotated[int | None, typer.Option(min=1, help="Seconds until it runs out; never if absent.")] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Make a token, and show its secret this once."""
+    from coterie.client_sdk.control.control import Control
+
+    output = Output(json)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        made = control.make_token(population, name=name, uses=uses, ttl_s=expires)
+    output.event("token", **made.model_dump(mode="json"))
+    whose = "An administrator's token" if population is None else f"A token to join {population}"
+    output.say(f"{whose} ({made.id}); keep it secret:")
+    output.say(f"  {made.token}")
+
+
+@app.command("revoke")
+def revoke(
+    identifier: Annotated[str, typer.Argument(metavar="TOKEN", help="A token's id, or the id's end.")],
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Make a token useless for ever. Devices that have joined with it stay; `coterie devices revoke` shuts one out."""
+    from coterie.client_sdk.control.control import Control
+
+    output = Output(json)
+    with Control(url, token=admin_token(token), ca=ca) as control:
+        found = [view for view in control.tokens() if view.id == identifier or view.id.endswith(identifier)]
+        if len(found) != 1:
+            what = f"There is no token {identifier[:64]!r}" if not found else f"{len(found)} tokens end like this"
+            raise NotFound(f"{what}.", hint="`coterie tokens list` shows their ids.", code="token_unknown")
+        control.revoke_token(found[0].id)
+    output.event("token", **{**found[0].model_dump(mode="json"), "revoked": True})
+    output.say(f"Token {found[0].id} is revoked. Devices that have joined with it stay.")
