@@ -24,6 +24,7 @@ from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAg
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
+from coterie.aggregation.whole_metrics import WHOLE_METRICS
 from coterie.compute.array import Array
 from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
@@ -36,8 +37,10 @@ from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 
-PerExample: TypeAlias = Callable[[Array, Array], Array]
-"""(prediction, label) → one float32 value per example, ``[B]``."""
+PerExample: TypeAlias = Callable[[Array, Array], Array] | Callable[[Array, Array, Array], Array]
+"""(prediction, label) → one float32 value per example, ``[B]``; one with a third parameter ``sample_weight`` gets 1 for
+each row and 0 for padding, ``[B]``.
+"""
 
 RESERVED_METRICS = (EXAMPLES, "loss")
 
@@ -78,7 +81,8 @@ class Experiment:
     model: a module ``(params, x, mode) → prediction``, or a model that `coterie.compute.onnx.load` read from a file,
     which becomes one; x is the only feature's array, or a mapping by name when there are several; float features come
     normalised, int32 features without normalisation come as they are (ids).
-    loss: (prediction, label) → ``[B]``; coterie weighs and averages it. optimizer: the clients'. metrics: more values
+    loss: (prediction, label) → ``[B]``; coterie weighs and averages it. Where it compares the rows of a batch, a third
+    parameter ``sample_weight`` tells which are padding (0). optimizer: the clients'. metrics: more values
     per example, by name. With an `ExternalModel`, loss and optimizer are None.
     reducer: what turns updates into one change of the weights, as `coterie.aggregation.reducers.reducer` reads it.
     batch_size, epochs, max_steps, holdout: see plan.manifest.Training. codecs: for the update, by preference.
@@ -87,7 +91,9 @@ class Experiment:
     uploads: names of the tensors that are trained and uploaded, or patterns (``head.*``); None for all of the model's.
     The others stay as the first version has them.
     initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the
-    coordinator measures every version. infer_batch: rows per call of the exported ``infer.onnx``.
+    coordinator measures every version. evaluation_metrics: what it measures there over all rows at once: ``auc``,
+    ``f1``, ``c_index`` (see `coterie.aggregation.whole_metrics`). evaluation_batch: rows per step of an evaluation;
+    None for the training's. infer_batch: rows per call of the exported ``infer.onnx``.
     secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
     more. What it excludes is refused by name (`coterie.aggregation.private.combinations`). privacy: what differential
     privacy the experiment must have; None for none.
@@ -114,6 +120,8 @@ class Experiment:
     seed: int = 0
     initial: Mapping[str, npt.NDArray[Any]] | None = None
     evaluation: Mapping[str, npt.NDArray[Any]] | None = None
+    evaluation_metrics: tuple[str, ...] = ()
+    evaluation_batch: int | None = None
     infer_batch: int = 1
     secure_aggregation: SecureAggregation | bool | None = None
     privacy: Privacy | None = None
@@ -128,6 +136,7 @@ class Experiment:
                 )
         object.__setattr__(self, "model", as_module(self.model))
         object.__setattr__(self, "codecs", tuple(self.codecs))
+        object.__setattr__(self, "evaluation_metrics", tuple(self.evaluation_metrics))
         selector_of(self.rounds.selection)
         if self.secure is not None:
             object.__setattr__(self, "rounds", with_room(self.rounds, self.secure))
@@ -189,6 +198,8 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "seed": (int, "a whole number"),
         "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
         "evaluation": ((Mapping, NoneType), "a mapping of names to arrays"),
+        "evaluation_metrics": ((tuple, list), "a tuple of names such as ('auc',)"),
+        "evaluation_batch": ((int, NoneType), "a whole number or None"),
         "infer_batch": (int, "a whole number"),
         "secure_aggregation": (
             (SecureAggregation, bool, NoneType),
@@ -198,7 +209,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
     },
 )
 _LARGEST = float(np.finfo(np.float32).max)
-_WHOLE = ("batch_size", "epochs", "max_steps", "seed", "infer_batch")
+_WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
 
 
 def is_shape(shape: object) -> bool:
@@ -225,6 +236,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             f"max_steps must be in 1..{MOST_STEPS} or None, not {e.max_steps}",
         ),
         (0 <= e.holdout <= MOST_HOLDOUT, f"holdout must be in 0..{MOST_HOLDOUT}, not {e.holdout}"),
+        (
+            e.evaluation_batch is None or 1 <= e.evaluation_batch <= MOST_ROWS,
+            f"evaluation_batch must be in 1..{MOST_ROWS} or None, not {e.evaluation_batch}",
+        ),
         (e.infer_batch >= 1, f"infer_batch must be at least 1, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
@@ -244,6 +259,15 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             all(str(name).isidentifier() and len(name) <= 64 for name in e.metric_names),
             "a metric's name must be a Python identifier of at most 64 characters",
         ),
+        (
+            all(name in WHOLE_METRICS for name in e.evaluation_metrics),
+            f"evaluation_metrics must be some of {', '.join(WHOLE_METRICS)}, not {e.evaluation_metrics!r}; what is a "
+            "mean over examples goes into metrics",
+        ),
+        (
+            len({*e.evaluation_metrics, *e.metric_names}) == len(e.evaluation_metrics) + len(e.metric_names),
+            "a name is listed twice in metrics and evaluation_metrics",
+        ),
         (all(callable(metric) for metric in e.metrics.values()), "a metric must be a function of (prediction, label)"),
         (
             all(math.isfinite(value) for value in e.algorithm.parameters.values()),
@@ -257,7 +281,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     e = experiment
     names = [*(feature.name for feature in e.schema.features), e.schema.label.name]
     external = isinstance(e.model, ExternalModel)
-    known = set(e.metric_names)
+    known = {*e.metric_names, *e.evaluation_metrics}
     clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
     hyper = {**(e.optimizer.hyper if e.optimizer else {}), **e.algorithm.client.hyper}
     schedule = e.rounds.hyper_schedule or {}
@@ -279,6 +303,15 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             not external or e.evaluation is None,
             "an ExternalModel has no eval graph; leave evaluation out, clients evaluate",
         ),
+        (
+            not e.evaluation_metrics or e.evaluation is not None,
+            "evaluation_metrics are taken on the coordinator's own rows; give evaluation=rows",
+        ),
+        (
+            not e.evaluation_metrics or not e.algorithm.client.probe,
+            f"evaluation_metrics need one prediction for each row, and {e.algorithm.name} keeps several models",
+        ),
+        (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
         (
             not external or e.algorithm.name in ("fedavg", "fedbuff", "cyclic"),
             "an ExternalModel's clients run FedAvg, FedBuff or Cyclic; other rules need a plan",

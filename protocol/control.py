@@ -256,8 +256,7 @@ class ExperimentCreate(Request):
     """An experiment over a population.
 
     The plan's manifest and graphs, the initial weights, frozen parts and evaluation data are blobs sent before.
-    secure: how secure aggregation runs, as `coterie.aggregation.private` writes it; None for none. privacy: the
-    differential privacy asked for, as `coterie.privacy.dp.privacy` writes it; None for none.
+    secure, privacy: as `coterie.aggregation.private` and `coterie.privacy.dp.privacy` write them; None for none.
     """
 
     name: Label
@@ -271,6 +270,7 @@ class ExperimentCreate(Request):
     hyper: Annotated[dict[Token, Number], Field(max_length=64)] = {}
     frozen: BlobRef | None = None
     evaluation: BlobRef | None = None
+    evaluation_metrics: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
     seed: Whole = 0
     secure: Annotated[dict[str, Any], Field(max_length=32)] | None = None
     privacy: Annotated[dict[str, Any], Field(max_length=32)] | None = None

@@ -29,6 +29,7 @@ EVERYWHERE: Final[Mapping[str, str]] = {
     "epsilon": "The ε of (ε, δ).",
     "evaluated": "How many devices measured the version.",
     "evaluation": "The evaluation's rows, as a blob.",
+    "evaluation_metrics": "Metrics of all evaluation rows together: `auc`, `f1`, `c_index`.",
     "event": "What was spent, reserved or refunded, as the ledger writes it.",
     "experiment": "The experiment's id.",
     "experiments": "One entry for each experiment that spent or reserved some.",

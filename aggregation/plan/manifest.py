@@ -190,6 +190,12 @@ class Manifest:
             )
         return self.graphs[name]
 
+    def batch_rows(self, name: GraphName) -> int:
+        """How many rows a graph takes in a step. An evaluation may take others than the training."""
+        first = next(iter(self.graph(name).from_source("batch")), None)
+        own = name in ("eval", "infer") and first is not None and bool(first.shape)
+        return first.shape[0] if own and first is not None else self.training.batch_size
+
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values."""
         return {
