@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from coterie.protocol.device import PlanRef
 from coterie.protocol.endorsements import Issuers
+from coterie.protocol.participants import ParticipantView
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.protocol.schema import WireSchema
 from coterie.protocol.wire import (
@@ -33,31 +34,11 @@ from coterie.protocol.wire import (
 )
 
 __all__ = [
-    "AuditEntry",
-    "Best",
-    "BudgetLimit",
-    "BudgetView",
-    "DeviceView",
-    "Event",
-    "ExperimentBudget",
-    "ExperimentCreate",
-    "ExperimentView",
-    "LedgerEntry",
-    "ModelView",
-    "Page",
-    "PolicyChange",
-    "PopulationCreate",
-    "PopulationPolicy",
-    "PopulationView",
-    "RoundPolicy",
-    "RoundView",
-    "ServerRule",
-    "SignerAdd",
-    "Target",
-    "TokenCreate",
-    "TokenCreated",
-    "TokenView",
-]
+    "AuditEntry", "Best", "BudgetLimit", "BudgetView", "DeviceView", "Event", "ExperimentBudget",
+    "ExperimentCreate", "ExperimentView", "LedgerEntry", "ModelView", "Page", "PolicyChange", "PopulationCreate",
+    "PopulationPolicy", "PopulationView", "RoundPolicy", "RoundView", "ServerRule", "SignerAdd", "Target",
+    "TokenCreate", "TokenCreated", "TokenView",
+]  # fmt: skip
 
 ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"]
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
@@ -308,7 +289,8 @@ class RoundView(Response):
     metrics: means over examples; evaluation: where they were measured; training: the means that clients saw while
     training; fairness: how each metric differs between the clients that evaluated, by the fields of
     `coterie.protocol.spread.Spread`; model: the version it committed; clipped: the share of updates that were shortened
-    to the public norm; diverged: devices that trained to NaN or infinity; epsilon, delta: spent up to this round.
+    to the public norm; diverged: devices that trained to NaN or infinity; epsilon, delta: spent up to this round;
+    participants: the devices whose updates count, where that may be told.
     """
 
     experiment: ExperimentId
@@ -331,6 +313,7 @@ class RoundView(Response):
     diverged: int = 0
     epsilon: float | None = None
     delta: float | None = None
+    participants: tuple[ParticipantView, ...] = ()
 
 
 class ModelView(Response):

@@ -197,6 +197,11 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "MessageReceipt": {"state": "`accepted`, or `already` where this very message was kept before."},
     "NoiseTerms": {"mechanism": "The noise's distribution over whole numbers."},
+    "ParticipantView": {
+        "client": "The device's id.",
+        "lag": "How many versions were made since the one that it trained on.",
+        "loss": "The mean loss that it saw while training; null where it told none, or only sums may be seen.",
+    },
     "PlanRef": {
         "id": "The plan: SHA-256 of its canonical manifest, hex.",
         "signature": "The researcher's signature over the id, base64.",

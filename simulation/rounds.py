@@ -35,20 +35,13 @@ from coterie.simulation.ring import RingCollector, RingSurvey, RunningSum
 from coterie.simulation.secrecy import private_collector, with_terms
 from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
+from coterie.simulation.traffic import Traffic
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
 from coterie.simulation.work import Assignment
 
 Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""
-
-
-@dataclass
-class Traffic:
-    """Bytes that would have crossed the wire in one round: updates up; weights, and a plan to each newcomer, down."""
-
-    up: int = 0
-    down: int = 0
 
 
 @dataclass
@@ -100,6 +93,7 @@ class Rounds:
                 bytes_down=self.traffic.down,
                 seconds=seconds,
                 diverged=self._diverged,
+                participants=self.traffic.participants(),
             )
             record = self.spending.counted(record)
             self.records.append(record)
@@ -217,6 +211,7 @@ class Rounds:
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
             if self._collector.add(trained):
                 self._pending[trained.number] = trained.state, trained.loss
+                self.traffic.took_part(self.experiment, trained)
             self._diverged += trained.diverged
             self.traffic.up += trained.size
             self.watch(round.number, "train", done, len(clients))
@@ -278,6 +273,7 @@ class Rounds:
                 done += 1
                 if collector.add(trained, lag):
                     self._pending[trained.number] = trained.state, trained.loss
+                    self.traffic.took_part(self.experiment, trained, lag.versions)
                 self._diverged += trained.diverged
                 self.traffic.up += trained.size
                 self.watch(round.number, "train", done, len(self._landed))

@@ -34,6 +34,7 @@ from coterie.protocol.control import (
     TokenCreate,
     TokenCreated,
 )
+from coterie.protocol.participants import Participant
 from coterie.protocol.refinement import departure
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.spread import Spread
@@ -330,4 +331,5 @@ def _record(row: RoundView) -> RoundRecord:
         diverged=row.diverged,
         epsilon=row.epsilon,
         delta=row.delta,
+        participants=tuple(Participant.from_json(one.model_dump()) for one in row.participants),
     )

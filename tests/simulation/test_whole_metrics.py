@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulation_kit import CLIENTS, experiment, rows
 
 from coterie import errors
 from coterie.aggregation.plan.compile import compile_plan
@@ -15,7 +16,6 @@ from coterie.compute.nn.zoo import mlp
 from coterie.privacy.dp.privacy import ExampleLevel
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.simulation import simulate_full
-from tests.simulation.simulation_kit import CLIENTS, experiment, rows
 
 TEST = rows(101, seed=99)
 
