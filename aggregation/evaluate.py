@@ -61,7 +61,7 @@ def predictions(
     graph: the plan's infer graph, or one loaded already. weights, arrays, frozen: as for `evaluate`, but no label is
     needed. Raises errors.ExperimentError (``experiment_combination``) for a method that keeps several models.
     """
-    if "probe" in manifest.graphs:
+    if manifest.chooses:
         raise errors.ExperimentError(
             f"Method {manifest.algorithm.name!r} keeps several models, so there is no one prediction for a row.",
             hint="Take the model file, whose output holds the prediction of each: Simulation.infer().",

@@ -307,10 +307,6 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             not e.evaluation_metrics or e.evaluation is not None,
             "evaluation_metrics are taken on the coordinator's own rows; give evaluation=rows",
         ),
-        (
-            not e.evaluation_metrics or not e.algorithm.client.probe,
-            f"evaluation_metrics need one prediction for each row, and {e.algorithm.name} keeps several models",
-        ),
         (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
         (
             not external or e.algorithm.name in ("fedavg", "fedbuff", "cyclic"),

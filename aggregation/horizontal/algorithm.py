@@ -50,11 +50,12 @@ class Shapes:
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """What there is in the pass over the training rows before training. version: the round's model version.
-    loss(params): the loss of each example of the batch, ``[B]``, without dropout.
+    loss(params): the loss of each example of the batch, ``[B]``, without dropout. label: of each row, ``[B]``.
     """
 
     version: Arrays
     loss: Loss
+    label: Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,9 @@ class Begin:
 class Objective:
     """What there is while the loss of a batch is formed. params: the weights, of which the gradient is taken.
     represent(params): what the model makes of the batch before its last layer, ``[B, …]``, without dropout.
-    constants: what ``begin`` returned.
+    constants: what ``begin`` returned. prediction: of the weights that are trained, ``[B, …]``; label: of each row,
+    ``[B]``; weight: 1 for a row and 0 for padding, ``[B]``. predict(params): what the model says at other weights,
+    without dropout. loss(prediction): the experiment's loss of another prediction, ``[B]``.
     """
 
     params: Arrays
@@ -82,16 +85,25 @@ class Objective:
     constants: Arrays
     hyper: Arrays
     represent: Represent
+    prediction: Array
+    label: Array
+    weight: Array
+    predict: Represent
+    loss: Callable[[Array], Array]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What there is within a step. constants: what ``begin`` returned."""
+    """What there is within a step. constants: what ``begin`` returned. gradient_at(params): the gradient of the same
+    batch at other weights, with the same dropout; under `ExampleLevel` privacy there is none, since it would leave
+    without clip and noise.
+    """
 
     params: Arrays
     base: Arrays
     constants: Arrays
     hyper: Arrays
+    gradient_at: Callable[[Arrays], Arrays]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,13 +126,14 @@ class ModelCalls:
             added = {name: active * total for name, total in totals.items()}
         return {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + value for name, value in added.items()}
 
-    def _label(self, inputs: GraphInputs) -> Array:
+    def label(self, inputs: GraphInputs) -> Array:
+        """The label of each row, ``[B]``."""
         return inputs[f"batch/{self.experiment.schema.label.name}"]
 
-    def _weight(self, inputs: GraphInputs, label: Array) -> Array:
-        """The weights of these rows, ``[B]``; where a row is traced by itself, it is no padding."""
-        given = inputs[f"batch/{SAMPLE_WEIGHT}"]
-        return given if given.shape == label.shape[:1] else xp.ones(label.shape[:1], dtype="float32")
+    def weight(self, inputs: GraphInputs) -> Array:
+        """The weights of the rows, ``[B]``; where a row is traced by itself, it is no padding."""
+        given, rows = inputs[f"batch/{SAMPLE_WEIGHT}"], self.label(inputs).shape[:1]
+        return given if given.shape == rows else xp.ones(rows, dtype="float32")
 
     def _call(
         self, module: Module, what: str, inputs: GraphInputs, weights: Arrays, mode: modes.Mode
@@ -156,8 +157,8 @@ class ModelCalls:
 
     def _per_example(self, name: str, function: PerExample, prediction: Array, inputs: GraphInputs) -> Array:
         """One float32 value per example, or a refusal that names what came instead."""
-        label = self._label(inputs)
-        weight = (self._weight(inputs, label),) if _weighs(function) else ()
+        label = self.label(inputs)
+        weight = (self.weight(inputs),) if _weighs(function) else ()
         kind = "loss" if name == "loss" else "metric"
         given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
         what = f"The {kind} {name!r}"

@@ -133,6 +133,12 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
 
 def _require_predictions(experiment: Experiment, manifest: Manifest) -> None:
     shape = manifest.graph("infer").outputs[0].shape
+    if experiment.evaluation_metrics and manifest.chooses:
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r}: evaluation_metrics need one prediction for each row, and "
+            f"{experiment.algorithm.name} keeps several models.",
+            code="experiment_combination",
+        )
     try:
         check_prediction(experiment.evaluation_metrics, shape)
     except errors.InputError as error:

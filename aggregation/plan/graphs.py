@@ -37,7 +37,17 @@ from coterie.protocol.sections import SectionSpec
 class Context(Protocol):
     """What a method's objective may read, but for the parameters that it is differentiated by."""
 
-    def __call__(self, *, params: Arrays, represent: Callable[[Arrays], Array]) -> Objective: ...
+    def __call__(
+        self,
+        *,
+        params: Arrays,
+        represent: Callable[[Arrays], Array],
+        prediction: Array,
+        label: Array,
+        weight: Array,
+        predict: Callable[[Arrays], Array],
+        loss: Callable[[Array], Array],
+    ) -> Objective: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +165,7 @@ class GraphBuilder:
         def loss(params: Arrays) -> Array:
             return self.calls.losses(inputs, self.calls.predict(inputs, self._model(params), modes.EVAL)[0])
 
-        context = Probe(version=self._version(inputs), loss=loss)
+        context = Probe(version=self._version(inputs), loss=loss, label=self.calls.label(inputs))
         values = {name: xp.sum(value(context) * weight) for name, value in self.client.probe.items()}
         values["examples"] = xp.sum(weight)
         return {f"{NEXT}probe/{name}": inputs[f"probe/{name}"] + value for name, value in values.items()}
@@ -189,7 +199,18 @@ class GraphBuilder:
             # How many rows a batch holds is private, and so is what they are like.
             sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + 0.0 for name in self.experiment.metric_names}
             count = xp.full((1,), float(self.training.private.expected))
-        step = Step(params=params, base=base, constants=constants, hyper=hyper)
+
+        def gradient_at(given: Arrays) -> Arrays:
+            if self.training.private is not None:
+                raise errors.ExperimentError(
+                    f"Algorithm {self.experiment.algorithm.name!r} takes a gradient at other weights, which "
+                    "ExampleLevel privacy neither clips nor noises.",
+                    hint="Choose another method, or another kind of privacy.",
+                    code="experiment_combination",
+                )
+            return self._gradient(inputs, weights, {name: given[name] for name in params}, context)[0]
+
+        step = Step(params=params, base=base, constants=constants, hyper=hyper, gradient_at=gradient_at)
         gradient = self.client.gradient(gradient, step)
         moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=count)
         # A step that is not active adds 0 times the change of a buffer, so it leaves the buffer as it is.
@@ -248,7 +269,19 @@ class GraphBuilder:
         terms: list[Array] = []
         prediction, after = self.calls.predict(inputs, weights, replace(mode, penalise=terms.append))
         losses = self.calls.losses(inputs, prediction)
-        own = context(params=trained, represent=represent)
+
+        def predict(given: Arrays) -> Array:
+            return self.calls.predict(inputs, {**weights, **given}, modes.EVAL)[0]
+
+        own = context(
+            params=trained,
+            represent=represent,
+            prediction=prediction,
+            label=self.calls.label(inputs),
+            weight=self.calls.weight(inputs),
+            predict=predict,
+            loss=partial(self.calls.losses, inputs),
+        )
         return losses, prediction, after, self.client.objective(sum(terms, losses), own)
 
     def _drawn_shapes(self, weights: Arrays) -> list[tuple[int, ...]]:
@@ -342,7 +375,12 @@ class GraphBuilder:
 
     def _training_mode(self, inputs: GraphInputs, weight: Array) -> modes.Mode:
         count = iter(range(1 << 16))
-        return modes.train(lambda shape: inputs.request(f"random/{next(count)}", TensorSpec(shape)), weight)
+
+        def uniform(shape: tuple[int, ...]) -> Array:
+            name = f"random/{next(count)}"
+            return inputs[name] if name in inputs else inputs.request(name, TensorSpec(shape))
+
+        return modes.train(uniform, weight)
 
     def _section(self, spec: SectionSpec, sections: Mapping[str, Array | Arrays]) -> Array:
         """A section as one flat vector."""

@@ -164,7 +164,7 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
             "unknown_metric",
         ),
         (
-            not whole or (request.evaluation is not None and "probe" not in manifest.graphs),
+            not whole or (request.evaluation is not None and manifest.trainer == "plan" and not manifest.chooses),
             "Metrics of all rows together need evaluation rows and a method that keeps one model.",
             "evaluation_unsupported",
         ),

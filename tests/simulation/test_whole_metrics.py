@@ -7,6 +7,7 @@ import pytest
 from simulation_kit import CLIENTS, experiment, rows
 
 from coterie import errors
+from coterie.aggregation.horizontal import IFCA
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.whole_metrics import auc, c_index, f1
 from coterie.compute import numpy as xp
@@ -111,6 +112,11 @@ def test_a_loss_that_compares_rows_sees_which_are_padding() -> None:
         ({"evaluation_metrics": ("roc",), "evaluation": TEST}, "experiment_invalid", "auc, f1, c_index"),
         ({"evaluation_metrics": "auc", "evaluation": TEST}, "experiment_invalid", "tuple of names"),
         ({"evaluation_metrics": ("auc", "auc"), "evaluation": TEST}, "experiment_invalid", "listed twice"),
+        (
+            {"evaluation_metrics": ("auc",), "evaluation": TEST, "algorithm": IFCA(2)},
+            "experiment_combination",
+            "several",
+        ),
         ({"evaluation_batch": 0}, "experiment_invalid", "evaluation_batch must be in 1"),
         ({"evaluation_metrics": ("c_index",), "evaluation": TEST}, "metric_mismatch", "one number, the risk"),
     ],
