@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.horizontal import Algorithm, FedAvg
+from coterie.aggregation.horizontal.algorithm import changes_clients
 from coterie.aggregation.plan.manifest import (
     MOST_EPOCHS,
     MOST_HOLDOUT,
@@ -50,9 +51,9 @@ class ExternalModel:
     """A model that clients train with code of their own (PyTorch, scikit-learn, …): only its parameters are known
     here.
 
-    parameters: shapes by name; the order is that of the layout. They begin at zeros, or as ``Experiment(initial=)``
-    says, which is needed where there is more than one matrix. metrics: what the clients' evaluation reports beside
-    the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
+    parameters: shapes by name, () for a scalar; the order is that of the layout. They begin at zeros, or as
+    ``Experiment(initial=)`` says, which is needed where there is more than one matrix. metrics: what the clients'
+    evaluation reports beside the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
     """
 
     parameters: Mapping[str, Sequence[int]]
@@ -66,10 +67,10 @@ class ExternalModel:
                 code="experiment_invalid",
             )
         for name, shape in self.parameters.items():
-            if not is_shape(shape):
+            if not is_shape(shape) and shape not in ((), []):
                 raise errors.ExperimentError(
                     f"Parameter {name!r} of the ExternalModel has the shape {shape!r}; it must be one or more whole "
-                    "numbers of at least 1.",
+                    "numbers of at least 1, or () for a scalar.",
                     code="experiment_invalid",
                 )
 
@@ -289,6 +290,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     # What an optimizer refuses when it is made, a schedule must not bring in later.
     negative = sorted(name for name in set(schedule) & set(hyper) if min(schedule[name]) < 0 <= hyper[name])
     strange = e.schema.label.lacks(e.rounds.labels)
+    why = changes_clients(e.algorithm)
     measured = e.evaluation is not None or e.rounds.evaluate_every > 0
     return (
         (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
@@ -309,8 +311,10 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         ),
         (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
         (
-            not external or e.algorithm.name in ("fedavg", "fedbuff", "cyclic"),
-            "an ExternalModel's clients run FedAvg, FedBuff or Cyclic; other rules need a plan",
+            not external or not why,
+            f"an ExternalModel's clients run code of their own, and {e.algorithm.name} {why}, which coterie can write "
+            "only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write the "
+            "model as an nn.Module, or import its ONNX file",
         ),
         (
             not external or not isinstance(e.privacy, ExampleLevel),
@@ -376,7 +380,9 @@ def initial_tensors(
             )
         with np.errstate(over="ignore"):
             # Adding 0 turns −0 into +0, which keeps the padding laws exact.
-            tensors[name] = np.ascontiguousarray(array, np.float32) + np.float32(0)
+            tensors[name] = np.add(
+                np.array(array, np.float32, order="C"), np.float32(0), out=np.empty(shape, np.float32)
+            )
         if not np.isfinite(tensors[name]).all():
             raise errors.ExperimentError(
                 f"Initial tensor {name!r} must be finite in float32; it holds {array[~np.isfinite(tensors[name])][0]}.",

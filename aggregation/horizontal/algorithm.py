@@ -303,6 +303,28 @@ class Algorithm:
         return bool(self.client.client_state(_SOME_MODEL))
 
 
+def changes_clients(method: Algorithm) -> str:
+    """What of a client's training a method changes, which a trainer of one's own does not do by itself: at most two
+    reasons as words after its name; empty for a method that works on updates alone.
+    """
+    client, usual = method.client, ClientPart()
+    hooks = (
+        (client.gradient is not usual.gradient, "corrects the gradient of every step"),
+        (client.objective is not usual.objective, "adds to the loss of every step"),
+        (client.optimizer is not usual.optimizer, "takes the place of the optimizer"),
+        (bool(client.probe), "measures a client's rows before it trains"),
+        (method.stateful, "keeps tensors on the client from round to round"),
+        (client.begin is not usual.begin or client.start is not usual.start, "makes what training starts from"),
+        (client.version is not usual.version, "sends more than the model"),
+        (
+            client.finish is not usual.finish or client.sections is not usual.sections,
+            "uploads something else than the change of the weights",
+        ),
+        (bool(client.hyper), "adds numbers to the step"),
+    )
+    return " and ".join([told for holds, told in hooks if holds][:2])
+
+
 _SOME_MODEL = Shapes(tensors={"weight": (1,)}, trained={"weight": (1,)})
 
 
