@@ -34,6 +34,7 @@ from coterie.compute.optim.optimizer import Optimizer
 from coterie.privacy.dp.participation import check_policy
 from coterie.privacy.dp.privacy import ExampleLevel, Privacy
 from coterie.protocol.codecs.table import unfit
+from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
@@ -120,7 +121,7 @@ class Experiment:
     uploads: tuple[str, ...] | None = None
     seed: int = 0
     initial: Mapping[str, npt.NDArray[Any]] | None = None
-    evaluation: Mapping[str, npt.NDArray[Any]] | None = None
+    evaluation: Mapping[str, npt.NDArray[Any]] | Frame | None = None
     evaluation_metrics: tuple[str, ...] = ()
     evaluation_batch: int | None = None
     infer_batch: int = 1
@@ -128,6 +129,7 @@ class Experiment:
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
         for name, (kinds, wanted) in _KINDS.items():
             value = getattr(self, name)
             if not isinstance(value, kinds) or (isinstance(value, bool) and name in _WHOLE):
@@ -174,7 +176,8 @@ class Experiment:
 
     def evaluation_rows(self) -> dict[str, npt.NDArray[Any]] | None:
         """The evaluation rows, checked against the schema. Raises errors.DataError."""
-        return None if self.evaluation is None else self.schema.check(self.evaluation, "evaluation")
+        rows = as_columns(self.evaluation, "evaluation")
+        return None if rows is None else self.schema.check(rows, "evaluation")
 
 
 # What each field must be, since a type checker is not there to say it. The model is judged when it is compiled.
@@ -198,7 +201,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "uploads": ((tuple, list, NoneType), "a tuple of tensor names or patterns, or None"),
         "seed": (int, "a whole number"),
         "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
-        "evaluation": ((Mapping, NoneType), "a mapping of names to arrays"),
+        "evaluation": ((Mapping, NoneType), "a mapping of names to arrays, or a DataFrame"),
         "evaluation_metrics": ((tuple, list), "a tuple of names such as ('auc',)"),
         "evaluation_batch": ((int, NoneType), "a whole number or None"),
         "infer_batch": (int, "a whole number"),

@@ -193,18 +193,32 @@ class History:
 
         Where sums were secret or noised, ``clipped``, ``epsilon`` and ``delta`` follow the round's own columns.
         """
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(self._table())
+        return text.getvalue()
+
+    def to_dataframe(self) -> Any:
+        """The same table as a pandas DataFrame with a row per round, by its number.
+
+        Raises ConfigurationError (``extra_missing``) where pandas is not installed.
+        """
+        from coterie.aggregation.report.frame import dataframe
+
+        columns, *rows = self._table()
+        return dataframe([str(name) for name in columns], rows, index="round")
+
+    def _table(self) -> list[tuple[object, ...]]:
+        """The names of the columns, then a row per round."""
         names = sorted({name for record in self.rounds for name in record.metrics})
         spread = sorted({name for record in self.rounds for name in record.fairness})
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         own = (*_COLUMNS, *(n for n in _PRIVATE if any(getattr(one, n) is not None for one in self.rounds)))
-        writer.writerow((*own, *names, *(f"{name}_worst_decile" for name in spread)))
+        table: list[tuple[object, ...]] = [(*own, *names, *(f"{name}_worst_decile" for name in spread))]
         for record in self.rounds:
             worst = {name: found.worst_decile for name, found in record.fairness.items()}
             cells = (getattr(record, name) for name in own)
             means = (record.metrics.get(name) for name in names)
-            writer.writerow((*cells, *means, *(worst.get(name) for name in spread)))
-        return text.getvalue()
+            table.append((*cells, *means, *(worst.get(name) for name in spread)))
+        return table
 
 
 def _worst(record: RoundRecord) -> Mapping[str, float]:

@@ -26,6 +26,7 @@ from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.files import make_folder, write_durably
+from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.schema import DataSchema, Label
 from coterie.simulation.checkpoint import CheckpointFolder, identity
 from coterie.simulation.engines.engine import Setting, open_engine
@@ -64,7 +65,7 @@ class Simulation:
         }
         return embed_weights(self.plan.graphs["infer"], inside)
 
-    def predict(self, rows: Mapping[str, NDArray[Any]], *, best: bool = True) -> NDArray[Any]:
+    def predict(self, rows: Mapping[str, NDArray[Any]] | Frame, *, best: bool = True) -> NDArray[Any]:
         """What the model says of each row, ``[rows, …]``.
 
         rows: as the experiment takes them, with or without the label; classes that its schema leaves out are kept.
@@ -73,7 +74,7 @@ class Simulation:
         manifest = self.plan.manifest
         manifest.graph("infer")
         weights = self.best if best else self.weights
-        checked = features_of(manifest.schema, rows)
+        checked = features_of(manifest.schema, as_columns(rows, "rows"))
         return predictions(self.plan.graphs["infer"], manifest, weights, checked, frozen=self.frozen)
 
     def save_infer(self, path: str | Path, *, best: bool = True) -> Path:
