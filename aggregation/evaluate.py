@@ -9,6 +9,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.plan.graph import GraphManifest, GraphName
 from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.whole_metrics import whole_metrics
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
@@ -46,6 +47,47 @@ def evaluate(
     return MetricSums({name: found[f"metric/{name}"] for name in manifest.metrics})
 
 
+def predictions(
+    graph: bytes | Executable,
+    manifest: Manifest,
+    weights: Arrays,
+    arrays: Arrays,
+    *,
+    frozen: Arrays | None = None,
+    threads: int = 1,
+) -> npt.NDArray[Any]:
+    """What a model version says of each row, ``[rows, …]``, in the order of the rows.
+
+    graph: the plan's infer graph, or one loaded already. weights, arrays, frozen: as for `evaluate`, but no label is
+    needed. Raises errors.ExperimentError (``experiment_combination``) for a method that keeps several models.
+    """
+    if manifest.chooses:
+        raise errors.ExperimentError(
+            f"Method {manifest.algorithm.name!r} keeps several models, so there is no one prediction for a row.",
+            hint="Take the model file, whose output holds the prediction of each: Simulation.infer().",
+            code="experiment_combination",
+        )
+    executable, described = _loaded(graph, threads), manifest.graph("infer")
+    constants = _constants(described, {"model": weights, "frozen": frozen or {}})
+    feeds = {tensor.key: tensor.name for tensor in described.from_source("batch")}
+    features = {feature.name: arrays[feature.name] for feature in manifest.schema.features}
+    found = [
+        executable.run({**constants, **{name: batch[key] for key, name in feeds.items()}})["output"]
+        for batch in Batches(features, batch_size=manifest.batch_rows("infer"), shuffle=False)
+    ]
+    return np.concatenate(found)[: len(next(iter(features.values())))]
+
+
+def with_whole(
+    sums: MetricSums, names: tuple[str, ...], predict: Callable[[], npt.NDArray[Any]], label: npt.NDArray[Any]
+) -> MetricSums:
+    """The sums, with metrics of the whole set beside them, each times the examples, so that its mean is its value."""
+    if not names or not sums.examples:
+        return sums
+    found = whole_metrics(names, predict(), label)
+    return sums.add({name: value * sums.examples for name, value in found.items()})
+
+
 def run_probe(
     executable: Executable,
     manifest: Manifest,
@@ -78,7 +120,7 @@ def _pass(
     loop = StepLoop(executable, carry=description.carry, constants=_constants(description, sources), state=zeros)
     feeds = {tensor.key: tensor.name for tensor in description.from_source("batch")}
     total = dict.fromkeys(zeros, 0.0)
-    for batch in Batches(arrays, batch_size=manifest.training.batch_size, shuffle=False):
+    for batch in Batches(arrays, batch_size=manifest.batch_rows(name), shuffle=False):
         loop.load(zeros)
         loop.step({name: batch[key] for key, name in feeds.items()})
         state = loop.state()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.horizontal import Algorithm, FedAvg
+from coterie.aggregation.horizontal.algorithm import changes_clients
 from coterie.aggregation.plan.manifest import (
     MOST_EPOCHS,
     MOST_HOLDOUT,
@@ -24,6 +25,7 @@ from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAg
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
+from coterie.aggregation.whole_metrics import WHOLE_METRICS
 from coterie.compute.array import Array
 from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
@@ -32,12 +34,15 @@ from coterie.compute.optim.optimizer import Optimizer
 from coterie.privacy.dp.participation import check_policy
 from coterie.privacy.dp.privacy import ExampleLevel, Privacy
 from coterie.protocol.codecs.table import unfit
+from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 
-PerExample: TypeAlias = Callable[[Array, Array], Array]
-"""(prediction, label) → one float32 value per example, ``[B]``."""
+PerExample: TypeAlias = Callable[[Array, Array], Array] | Callable[[Array, Array, Array], Array]
+"""(prediction, label) → one float32 value per example, ``[B]``; one with a third parameter ``sample_weight`` gets 1 for
+each row and 0 for padding, ``[B]``.
+"""
 
 RESERVED_METRICS = (EXAMPLES, "loss")
 
@@ -47,9 +52,9 @@ class ExternalModel:
     """A model that clients train with code of their own (PyTorch, scikit-learn, …): only its parameters are known
     here.
 
-    parameters: shapes by name; the order is that of the layout. They begin at zeros, or as ``Experiment(initial=)``
-    says, which is needed where there is more than one matrix. metrics: what the clients' evaluation reports beside
-    the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
+    parameters: shapes by name, () for a scalar; the order is that of the layout. They begin at zeros, or as
+    ``Experiment(initial=)`` says, which is needed where there is more than one matrix. metrics: what the clients'
+    evaluation reports beside the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
     """
 
     parameters: Mapping[str, Sequence[int]]
@@ -63,10 +68,10 @@ class ExternalModel:
                 code="experiment_invalid",
             )
         for name, shape in self.parameters.items():
-            if not is_shape(shape):
+            if not is_shape(shape) and shape not in ((), []):
                 raise errors.ExperimentError(
                     f"Parameter {name!r} of the ExternalModel has the shape {shape!r}; it must be one or more whole "
-                    "numbers of at least 1.",
+                    "numbers of at least 1, or () for a scalar.",
                     code="experiment_invalid",
                 )
 
@@ -78,7 +83,8 @@ class Experiment:
     model: a module ``(params, x, mode) → prediction``, or a model that `coterie.compute.onnx.load` read from a file,
     which becomes one; x is the only feature's array, or a mapping by name when there are several; float features come
     normalised, int32 features without normalisation come as they are (ids).
-    loss: (prediction, label) → ``[B]``; coterie weighs and averages it. optimizer: the clients'. metrics: more values
+    loss: (prediction, label) → ``[B]``; coterie weighs and averages it. Where it compares the rows of a batch, a third
+    parameter ``sample_weight`` tells which are padding (0). optimizer: the clients'. metrics: more values
     per example, by name. With an `ExternalModel`, loss and optimizer are None.
     reducer: what turns updates into one change of the weights, as `coterie.aggregation.reducers.reducer` reads it.
     batch_size, epochs, max_steps, holdout: see plan.manifest.Training. codecs: for the update, by preference.
@@ -87,7 +93,9 @@ class Experiment:
     uploads: names of the tensors that are trained and uploaded, or patterns (``head.*``); None for all of the model's.
     The others stay as the first version has them.
     initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the
-    coordinator measures every version. infer_batch: rows per call of the exported ``infer.onnx``.
+    coordinator measures every version. evaluation_metrics: what it measures there over all rows at once: ``auc``,
+    ``f1``, ``c_index`` (see `coterie.aggregation.whole_metrics`). evaluation_batch: rows per step of an evaluation;
+    None for the training's. infer_batch: rows per call of the exported ``infer.onnx``.
     secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
     more. What it excludes is refused by name (`coterie.aggregation.private.combinations`). privacy: what differential
     privacy the experiment must have; None for none.
@@ -113,12 +121,15 @@ class Experiment:
     uploads: tuple[str, ...] | None = None
     seed: int = 0
     initial: Mapping[str, npt.NDArray[Any]] | None = None
-    evaluation: Mapping[str, npt.NDArray[Any]] | None = None
+    evaluation: Mapping[str, npt.NDArray[Any]] | Frame | None = None
+    evaluation_metrics: tuple[str, ...] = ()
+    evaluation_batch: int | None = None
     infer_batch: int = 1
     secure_aggregation: SecureAggregation | bool | None = None
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
         for name, (kinds, wanted) in _KINDS.items():
             value = getattr(self, name)
             if not isinstance(value, kinds) or (isinstance(value, bool) and name in _WHOLE):
@@ -128,6 +139,7 @@ class Experiment:
                 )
         object.__setattr__(self, "model", as_module(self.model))
         object.__setattr__(self, "codecs", tuple(self.codecs))
+        object.__setattr__(self, "evaluation_metrics", tuple(self.evaluation_metrics))
         selector_of(self.rounds.selection)
         if self.secure is not None:
             object.__setattr__(self, "rounds", with_room(self.rounds, self.secure))
@@ -164,7 +176,8 @@ class Experiment:
 
     def evaluation_rows(self) -> dict[str, npt.NDArray[Any]] | None:
         """The evaluation rows, checked against the schema. Raises errors.DataError."""
-        return None if self.evaluation is None else self.schema.check(self.evaluation, "evaluation")
+        rows = as_columns(self.evaluation, "evaluation")
+        return None if rows is None else self.schema.check(rows, "evaluation")
 
 
 # What each field must be, since a type checker is not there to say it. The model is judged when it is compiled.
@@ -188,7 +201,9 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "uploads": ((tuple, list, NoneType), "a tuple of tensor names or patterns, or None"),
         "seed": (int, "a whole number"),
         "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
-        "evaluation": ((Mapping, NoneType), "a mapping of names to arrays"),
+        "evaluation": ((Mapping, NoneType), "a mapping of names to arrays, or a DataFrame"),
+        "evaluation_metrics": ((tuple, list), "a tuple of names such as ('auc',)"),
+        "evaluation_batch": ((int, NoneType), "a whole number or None"),
         "infer_batch": (int, "a whole number"),
         "secure_aggregation": (
             (SecureAggregation, bool, NoneType),
@@ -198,7 +213,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
     },
 )
 _LARGEST = float(np.finfo(np.float32).max)
-_WHOLE = ("batch_size", "epochs", "max_steps", "seed", "infer_batch")
+_WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
 
 
 def is_shape(shape: object) -> bool:
@@ -225,6 +240,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             f"max_steps must be in 1..{MOST_STEPS} or None, not {e.max_steps}",
         ),
         (0 <= e.holdout <= MOST_HOLDOUT, f"holdout must be in 0..{MOST_HOLDOUT}, not {e.holdout}"),
+        (
+            e.evaluation_batch is None or 1 <= e.evaluation_batch <= MOST_ROWS,
+            f"evaluation_batch must be in 1..{MOST_ROWS} or None, not {e.evaluation_batch}",
+        ),
         (e.infer_batch >= 1, f"infer_batch must be at least 1, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
@@ -244,6 +263,15 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             all(str(name).isidentifier() and len(name) <= 64 for name in e.metric_names),
             "a metric's name must be a Python identifier of at most 64 characters",
         ),
+        (
+            all(name in WHOLE_METRICS for name in e.evaluation_metrics),
+            f"evaluation_metrics must be some of {', '.join(WHOLE_METRICS)}, not {e.evaluation_metrics!r}; what is a "
+            "mean over examples goes into metrics",
+        ),
+        (
+            len({*e.evaluation_metrics, *e.metric_names}) == len(e.evaluation_metrics) + len(e.metric_names),
+            "a name is listed twice in metrics and evaluation_metrics",
+        ),
         (all(callable(metric) for metric in e.metrics.values()), "a metric must be a function of (prediction, label)"),
         (
             all(math.isfinite(value) for value in e.algorithm.parameters.values()),
@@ -257,7 +285,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     e = experiment
     names = [*(feature.name for feature in e.schema.features), e.schema.label.name]
     external = isinstance(e.model, ExternalModel)
-    known = set(e.metric_names)
+    known = {*e.metric_names, *e.evaluation_metrics}
     clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
     hyper = {**(e.optimizer.hyper if e.optimizer else {}), **e.algorithm.client.hyper}
     schedule = e.rounds.hyper_schedule or {}
@@ -265,6 +293,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     # What an optimizer refuses when it is made, a schedule must not bring in later.
     negative = sorted(name for name in set(schedule) & set(hyper) if min(schedule[name]) < 0 <= hyper[name])
     strange = e.schema.label.lacks(e.rounds.labels)
+    why = changes_clients(e.algorithm)
     measured = e.evaluation is not None or e.rounds.evaluate_every > 0
     return (
         (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
@@ -280,8 +309,15 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "an ExternalModel has no eval graph; leave evaluation out, clients evaluate",
         ),
         (
-            not external or e.algorithm.name in ("fedavg", "fedbuff", "cyclic"),
-            "an ExternalModel's clients run FedAvg, FedBuff or Cyclic; other rules need a plan",
+            not e.evaluation_metrics or e.evaluation is not None,
+            "evaluation_metrics are taken on the coordinator's own rows; give evaluation=rows",
+        ),
+        (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
+        (
+            not external or not why,
+            f"an ExternalModel's clients run code of their own, and {e.algorithm.name} {why}, which coterie can write "
+            "only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write the "
+            "model as an nn.Module, or import its ONNX file",
         ),
         (
             not external or not isinstance(e.privacy, ExampleLevel),
@@ -347,7 +383,9 @@ def initial_tensors(
             )
         with np.errstate(over="ignore"):
             # Adding 0 turns −0 into +0, which keeps the padding laws exact.
-            tensors[name] = np.ascontiguousarray(array, np.float32) + np.float32(0)
+            tensors[name] = np.add(
+                np.array(array, np.float32, order="C"), np.float32(0), out=np.empty(shape, np.float32)
+            )
         if not np.isfinite(tensors[name]).all():
             raise errors.ExperimentError(
                 f"Initial tensor {name!r} must be finite in float32; it holds {array[~np.isfinite(tensors[name])][0]}.",

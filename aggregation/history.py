@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 from coterie.aggregation.progress import measured
 from coterie.aggregation.round import Round
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.participants import Participant
 from coterie.protocol.spread import Spread, spreads
 
 Evaluation = Literal["central", "federated"]
@@ -29,7 +30,9 @@ class RoundRecord:
     model: SHA-256 of the version that it committed. clipped: under secure aggregation, the share of the updates that
     were longer than the public norm and were shortened to it; None in the open, and where noise hides it. diverged:
     clients whose training gave NaN or infinity, as far as they may say so. epsilon: what
-    all rounds up to this one have spent of privacy, at delta; None without differential privacy.
+    all rounds up to this one have spent of privacy, at delta; None without differential privacy. participants: the
+    clients whose updates count, with lag and loss; empty under differential privacy, without losses under secure
+    aggregation, and on a coordinator empty above 256 of them.
     """
 
     round: int
@@ -49,10 +52,17 @@ class RoundRecord:
     diverged: int = 0
     epsilon: float | None = None
     delta: float | None = None
+    participants: tuple[Participant, ...] = ()
 
     @staticmethod
     def of(
-        round: Round, *, bytes_up: int = 0, bytes_down: int = 0, seconds: float | None = None, diverged: int = 0
+        round: Round,
+        *,
+        bytes_up: int = 0,
+        bytes_down: int = 0,
+        seconds: float | None = None,
+        diverged: int = 0,
+        participants: tuple[Participant, ...] = (),
     ) -> "RoundRecord":
         """The record of an engine's round, with what only the host can count."""
         means = measured(round)
@@ -72,6 +82,7 @@ class RoundRecord:
             model=round.version if round.phase.value == "committed" else None,
             clipped=round.clipped_share,
             diverged=diverged,
+            participants=participants,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,6 +108,7 @@ class RoundRecord:
             "diverged": self.diverged,
             "epsilon": self.epsilon,
             "delta": self.delta,
+            "participants": [one.to_json() for one in self.participants],
         }
 
     @staticmethod
@@ -122,6 +134,7 @@ class RoundRecord:
             diverged=int(value.get("diverged") or 0),
             epsilon=_optional(value, "epsilon"),
             delta=_optional(value, "delta"),
+            participants=tuple(map(Participant.from_json, value.get("participants") or ())),
         )
 
 
@@ -180,18 +193,32 @@ class History:
 
         Where sums were secret or noised, ``clipped``, ``epsilon`` and ``delta`` follow the round's own columns.
         """
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(self._table())
+        return text.getvalue()
+
+    def to_dataframe(self) -> Any:
+        """The same table as a pandas DataFrame with a row per round, by its number.
+
+        Raises ConfigurationError (``extra_missing``) where pandas is not installed.
+        """
+        from coterie.aggregation.report.frame import dataframe
+
+        columns, *rows = self._table()
+        return dataframe([str(name) for name in columns], rows, index="round")
+
+    def _table(self) -> list[tuple[object, ...]]:
+        """The names of the columns, then a row per round."""
         names = sorted({name for record in self.rounds for name in record.metrics})
         spread = sorted({name for record in self.rounds for name in record.fairness})
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         own = (*_COLUMNS, *(n for n in _PRIVATE if any(getattr(one, n) is not None for one in self.rounds)))
-        writer.writerow((*own, *names, *(f"{name}_worst_decile" for name in spread)))
+        table: list[tuple[object, ...]] = [(*own, *names, *(f"{name}_worst_decile" for name in spread))]
         for record in self.rounds:
             worst = {name: found.worst_decile for name, found in record.fairness.items()}
             cells = (getattr(record, name) for name in own)
             means = (record.metrics.get(name) for name in names)
-            writer.writerow((*cells, *means, *(worst.get(name) for name in spread)))
-        return text.getvalue()
+            table.append((*cells, *means, *(worst.get(name) for name in spread)))
+        return table
 
 
 def _worst(record: RoundRecord) -> Mapping[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from coterie import errors
 from coterie.aggregation.analytics.count import count_rule
@@ -14,6 +14,7 @@ from coterie.aggregation.analytics.mean import mean_rule
 from coterie.aggregation.analytics.quantiles import quantiles_rule
 from coterie.aggregation.analytics.rule import Sums, method
 from coterie.aggregation.horizontal import ALGORITHMS, Algorithm
+from coterie.aggregation.own_methods import MakeMethod, check_name, own_methods
 from coterie.aggregation.preparation.ranges import calibrate_rule
 from coterie.aggregation.preparation.rule import survey_rule
 
@@ -43,21 +44,46 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = MappingProxyType(
 )
 
 
+def register(name: str, make: MakeMethod) -> MakeMethod:
+    """Let simulations in this process find a method of one's own by its name.
+
+    make: a function of numbers, each with a name, whose `Algorithm` has this name and those numbers as parameters. A
+    coordinator needs the method as an installed package's entry point (`coterie.aggregation.own_methods`), since it
+    aggregates in other processes. Raises errors.ExperimentError (``algorithm_parameter``) for a name of coterie's own,
+    or what is no function.
+    """
+    check_name(name, name in METHODS)
+    if not callable(cast(object, make)):
+        raise errors.ExperimentError(
+            f"register({name!r}, …) takes the function that makes the method, not {make!r}.",
+            hint="Write register('fedlc', FedLC), without calling it.",
+            code="algorithm_parameter",
+        )
+    own_methods().add(name, make)
+    return make
+
+
+def known_methods() -> tuple[str, ...]:
+    """The names of all methods: coterie's, registered ones and those of installed packages."""
+    return (*METHODS, *(name for name in own_methods().names() if name not in METHODS))
+
+
 def algorithm(name: str, parameters: Mapping[str, float]) -> Algorithm:
     """Rebuild a method from its name and numbers. Raises errors.ExperimentError: ``unknown_algorithm``, or
     ``algorithm_parameter`` and ``query_invalid`` for a number out of range.
     """
-    make = METHODS.get(name)
+    make = METHODS.get(name) or own_methods().find(name)
     # What a method takes beside numbers (a function of the model, say) matters to devices alone and has a default.
     known = signature(make).parameters if make else dict[str, Parameter]()
     given = set(parameters) <= set(known) and all(
         name in parameters for name, parameter in known.items() if parameter.default is parameter.empty
     )
     rule = make(**parameters) if make and given else None
-    if rule is None or set(rule.parameters) != set(parameters):
+    if rule is None or rule.name != name or set(rule.parameters) != set(parameters):
         raise errors.ExperimentError(
             f"There is no algorithm {name[:64]!r} with the parameters {', '.join(sorted(parameters)) or 'none'}.",
-            hint=f"This coordinator knows {', '.join(METHODS)}.",
+            hint=f"This coordinator knows {', '.join(known_methods())}. A method of your own: register(name, make) in "
+            "a simulation; for a coordinator, a package with an entry point of the group coterie.methods.",
             code="unknown_algorithm",
         )
     return rule

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from coterie.protocol.device import PlanRef
 from coterie.protocol.endorsements import Issuers
+from coterie.protocol.participants import ParticipantView
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.protocol.schema import WireSchema
 from coterie.protocol.wire import (
@@ -33,31 +34,11 @@ from coterie.protocol.wire import (
 )
 
 __all__ = [
-    "AuditEntry",
-    "Best",
-    "BudgetLimit",
-    "BudgetView",
-    "DeviceView",
-    "Event",
-    "ExperimentBudget",
-    "ExperimentCreate",
-    "ExperimentView",
-    "LedgerEntry",
-    "ModelView",
-    "Page",
-    "PolicyChange",
-    "PopulationCreate",
-    "PopulationPolicy",
-    "PopulationView",
-    "RoundPolicy",
-    "RoundView",
-    "ServerRule",
-    "SignerAdd",
-    "Target",
-    "TokenCreate",
-    "TokenCreated",
-    "TokenView",
-]
+    "AuditEntry", "Best", "BudgetLimit", "BudgetView", "DeviceView", "Event", "ExperimentBudget",
+    "ExperimentCreate", "ExperimentView", "LedgerEntry", "ModelView", "Page", "PolicyChange", "PopulationCreate",
+    "PopulationPolicy", "PopulationView", "RoundPolicy", "RoundView", "ServerRule", "SignerAdd", "Target",
+    "TokenCreate", "TokenCreated", "TokenView",
+]  # fmt: skip
 
 ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"]
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
@@ -256,8 +237,7 @@ class ExperimentCreate(Request):
     """An experiment over a population.
 
     The plan's manifest and graphs, the initial weights, frozen parts and evaluation data are blobs sent before.
-    secure: how secure aggregation runs, as `coterie.aggregation.private` writes it; None for none. privacy: the
-    differential privacy asked for, as `coterie.privacy.dp.privacy` writes it; None for none.
+    secure, privacy: as `coterie.aggregation.private` and `coterie.privacy.dp.privacy` write them; None for none.
     """
 
     name: Label
@@ -271,6 +251,7 @@ class ExperimentCreate(Request):
     hyper: Annotated[dict[Token, Number], Field(max_length=64)] = {}
     frozen: BlobRef | None = None
     evaluation: BlobRef | None = None
+    evaluation_metrics: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
     seed: Whole = 0
     secure: Annotated[dict[str, Any], Field(max_length=32)] | None = None
     privacy: Annotated[dict[str, Any], Field(max_length=32)] | None = None
@@ -308,7 +289,8 @@ class RoundView(Response):
     metrics: means over examples; evaluation: where they were measured; training: the means that clients saw while
     training; fairness: how each metric differs between the clients that evaluated, by the fields of
     `coterie.protocol.spread.Spread`; model: the version it committed; clipped: the share of updates that were shortened
-    to the public norm; diverged: devices that trained to NaN or infinity; epsilon, delta: spent up to this round.
+    to the public norm; diverged: devices that trained to NaN or infinity; epsilon, delta: spent up to this round;
+    participants: the devices whose updates count, where that may be told.
     """
 
     experiment: ExperimentId
@@ -331,6 +313,7 @@ class RoundView(Response):
     diverged: int = 0
     epsilon: float | None = None
     delta: float | None = None
+    participants: tuple[ParticipantView, ...] = ()
 
 
 class ModelView(Response):

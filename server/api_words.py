@@ -29,6 +29,7 @@ EVERYWHERE: Final[Mapping[str, str]] = {
     "epsilon": "The ε of (ε, δ).",
     "evaluated": "How many devices measured the version.",
     "evaluation": "The evaluation's rows, as a blob.",
+    "evaluation_metrics": "Metrics of all evaluation rows together: `auc`, `f1`, `c_index`.",
     "event": "What was spent, reserved or refunded, as the ledger writes it.",
     "experiment": "The experiment's id.",
     "experiments": "One entry for each experiment that spent or reserved some.",
@@ -198,6 +199,11 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "MessageReceipt": {"state": "`accepted`, or `already` where this very message was kept before."},
     "NoiseTerms": {"mechanism": "The noise's distribution over whole numbers."},
+    "ParticipantView": {
+        "client": "The device's id.",
+        "lag": "How many versions were made since the one that it trained on.",
+        "loss": "The mean loss that it saw while training; null where it told none, or only sums may be seen.",
+    },
     "PlanRef": {
         "id": "The plan: SHA-256 of its canonical manifest, hex.",
         "signature": "The researcher's signature over the id, base64.",
@@ -308,6 +314,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
 PARAMETERS: Final[Mapping[str, str]] = {
     "Idempotency-Key": "The same key with the same body gets the same answer for a day, and is done once.",
     "after": "Only what came after this.",
+    "live": "Whether the stream goes on with the events to come; false ends it with the newest.",
     "awaited": "The message that is waited for.",
     "device": "The device's id.",
     "experiment": "The experiment's id.",

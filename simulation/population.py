@@ -15,6 +15,7 @@ from coterie.client_sdk.device.data import DataSource, check_source, load_data
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import ConfigurationError, ExperimentError
+from coterie.protocol.frames import is_frame
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.simulation.partition.value import rows_of
@@ -133,7 +134,7 @@ class Population:
         self, schema: DataSchema, sources: Sequence[DataSource], holdout: float, *, cached: int = CACHED
     ) -> None:
         given = cast(object, sources)
-        if isinstance(given, str | Path | Mapping | np.ndarray) or not (
+        if isinstance(given, str | Path | Mapping | np.ndarray) or is_frame(given) or not (
             hasattr(given, "__len__") and hasattr(given, "__getitem__")
         ):
             raise ExperimentError(

@@ -20,11 +20,12 @@ from coterie.aggregation.progress import Progress, StartRound, after_round, conf
 from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
-from coterie.errors import InputError, InternalError, UpdateRefused
+from coterie.errors import InternalError, UpdateRefused
 from coterie.privacy.dp.participation import may_take_part
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.update import read_update
+from coterie.simulation.central import evaluated
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
@@ -34,20 +35,13 @@ from coterie.simulation.ring import RingCollector, RingSurvey, RunningSum
 from coterie.simulation.secrecy import private_collector, with_terms
 from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
+from coterie.simulation.traffic import Traffic
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
-from coterie.simulation.work import DIVERGED, Assignment
+from coterie.simulation.work import Assignment
 
 Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""
-
-
-@dataclass
-class Traffic:
-    """Bytes that would have crossed the wire in one round: updates up; weights, and a plan to each newcomer, down."""
-
-    up: int = 0
-    down: int = 0
 
 
 @dataclass
@@ -99,6 +93,7 @@ class Rounds:
                 bytes_down=self.traffic.down,
                 seconds=seconds,
                 diverged=self._diverged,
+                participants=self.traffic.participants(),
             )
             record = self.spending.counted(record)
             self.records.append(record)
@@ -216,6 +211,7 @@ class Rounds:
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
             if self._collector.add(trained):
                 self._pending[trained.number] = trained.state, trained.loss
+                self.traffic.took_part(self.experiment, trained)
             self._diverged += trained.diverged
             self.traffic.up += trained.size
             self.watch(round.number, "train", done, len(clients))
@@ -277,6 +273,7 @@ class Rounds:
                 done += 1
                 if collector.add(trained, lag):
                     self._pending[trained.number] = trained.state, trained.loss
+                    self.traffic.took_part(self.experiment, trained, lag.versions)
                 self._diverged += trained.diverged
                 self.traffic.up += trained.size
                 self.watch(round.number, "train", done, len(self._landed))
@@ -344,12 +341,7 @@ class Rounds:
             rows=self.rows,
             options=TrainOptions(threads=self.threads),
         )
-        try:
-            return engine.Evaluated(self.trainer.evaluate(work).sums)
-        except InputError as error:
-            if error.reason != DIVERGED:
-                raise
-            return engine.Evaluated(None, error.message)
+        return evaluated(self.trainer, work, self.experiment.evaluation_metrics)
 
     def _settle(self, round: engine.Round) -> None:
         """Client and server state become what a committed round made of them; an abandoned round changes neither."""

@@ -7,13 +7,14 @@ devices; what is missing is the network, the clock and faults: every client that
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.evaluate import predictions
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
@@ -23,7 +24,10 @@ from coterie.aggregation.report.files import write_run
 from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ConfigurationError, ExperimentError
+from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.files import make_folder, write_durably
+from coterie.protocol.frames import Frame, as_columns
+from coterie.protocol.schema import DataSchema, Label
 from coterie.protocol.tensors import encode_tensors
 from coterie.simulation.checkpoint import CheckpointFolder, identity
 from coterie.simulation.engines.engine import Setting, open_engine
@@ -63,6 +67,18 @@ class Simulation:
         }
         return embed_weights(self.plan.graphs["infer"], inside, self.plan.manifest.schema.metadata())
 
+    def predict(self, rows: Mapping[str, NDArray[Any]] | Frame, *, best: bool = True) -> NDArray[Any]:
+        """What the model says of each row, ``[rows, …]``.
+
+        rows: as the experiment takes them, with or without the label; classes that its schema leaves out are kept.
+        Raises DataError naming the column, PlanRefused (``plan_graph_absent``) for an external plan.
+        """
+        manifest = self.plan.manifest
+        manifest.graph("infer")
+        weights = self.best if best else self.weights
+        checked = features_of(manifest.schema, as_columns(rows, "rows"))
+        return predictions(self.plan.graphs["infer"], manifest, weights, checked, frozen=self.frozen)
+
     def save_infer(self, path: str | Path, *, best: bool = True) -> Path:
         """Write `infer` to a file, whole or not at all, and return its path."""
         return _written(Path(path), self.infer(best=best))
@@ -76,6 +92,16 @@ def _written(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, data)
     return path
+
+
+def features_of(schema: DataSchema, rows: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+    """The features of rows, checked; a label is neither needed nor read. Raises DataError."""
+    if isinstance(rows, CheckedRows) and rows.schema == schema.digest:
+        return schema.check(rows, "rows")
+    read = {column for feature in schema.features for column in (feature.name, *feature.columns)}
+    labels = {schema.label.name, schema.label.column} - read
+    unlabelled = replace(schema, label=Label(name=schema.label.name, constant=0))
+    return unlabelled.check({name: array for name, array in rows.items() if name not in labels}, "rows")
 
 
 def simulate(

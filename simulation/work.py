@@ -373,6 +373,7 @@ def local_task(assignment: Assignment, kind: Literal["train", "evaluate"], numbe
         seed=int(sha256_hex(text.encode())[:16], 16) >> 11,
         hyper=assignment.hyper,
         weight_cap=assignment.weight_cap,
+        client=str(number),
     )
 
 

@@ -50,11 +50,12 @@ class Shapes:
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """What there is in the pass over the training rows before training. version: the round's model version.
-    loss(params): the loss of each example of the batch, ``[B]``, without dropout.
+    loss(params): the loss of each example of the batch, ``[B]``, without dropout. label: of each row, ``[B]``.
     """
 
     version: Arrays
     loss: Loss
+    label: Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,9 @@ class Begin:
 class Objective:
     """What there is while the loss of a batch is formed. params: the weights, of which the gradient is taken.
     represent(params): what the model makes of the batch before its last layer, ``[B, …]``, without dropout.
-    constants: what ``begin`` returned.
+    constants: what ``begin`` returned. prediction: of the weights that are trained, ``[B, …]``; label: of each row,
+    ``[B]``; weight: 1 for a row and 0 for padding, ``[B]``. predict(params): what the model says at other weights,
+    without dropout. loss(prediction): the experiment's loss of another prediction, ``[B]``.
     """
 
     params: Arrays
@@ -82,16 +85,25 @@ class Objective:
     constants: Arrays
     hyper: Arrays
     represent: Represent
+    prediction: Array
+    label: Array
+    weight: Array
+    predict: Represent
+    loss: Callable[[Array], Array]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What there is within a step. constants: what ``begin`` returned."""
+    """What there is within a step. constants: what ``begin`` returned. gradient_at(params): the gradient of the same
+    batch at other weights, with the same dropout; under `ExampleLevel` privacy there is none, since it would leave
+    without clip and noise.
+    """
 
     params: Arrays
     base: Arrays
     constants: Arrays
     hyper: Arrays
+    gradient_at: Callable[[Arrays], Arrays]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +301,28 @@ class Algorithm:
     def stateful(self) -> bool:
         """Whether devices keep state between rounds, so that a population must let them."""
         return bool(self.client.client_state(_SOME_MODEL))
+
+
+def changes_clients(method: Algorithm) -> str:
+    """What of a client's training a method changes, which a trainer of one's own does not do by itself: at most two
+    reasons as words after its name; empty for a method that works on updates alone.
+    """
+    client, usual = method.client, ClientPart()
+    hooks = (
+        (client.gradient is not usual.gradient, "corrects the gradient of every step"),
+        (client.objective is not usual.objective, "adds to the loss of every step"),
+        (client.optimizer is not usual.optimizer, "takes the place of the optimizer"),
+        (bool(client.probe), "measures a client's rows before it trains"),
+        (method.stateful, "keeps tensors on the client from round to round"),
+        (client.begin is not usual.begin or client.start is not usual.start, "makes what training starts from"),
+        (client.version is not usual.version, "sends more than the model"),
+        (
+            client.finish is not usual.finish or client.sections is not usual.sections,
+            "uploads something else than the change of the weights",
+        ),
+        (bool(client.hyper), "adds numbers to the step"),
+    )
+    return " and ".join([told for holds, told in hooks if holds][:2])
 
 
 _SOME_MODEL = Shapes(tensors={"weight": (1,)}, trained={"weight": (1,)})

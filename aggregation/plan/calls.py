@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from inspect import Parameter, signature
 from math import floor
 from typing import Any
 
@@ -108,15 +109,14 @@ class ModelCalls:
                 hint=f"Let the last layer have {highest + 1} outputs, or correct the label's classes or range.",
                 code="loss_mismatch",
             )
-        return self._per_example("loss", self.loss, prediction, self._label(inputs))
+        return self._per_example("loss", self.loss, prediction, inputs)
 
     def sums(
         self, inputs: GraphInputs, losses: Array, prediction: Array, weight: Array, active: Array | None
     ) -> Outputs:
         """The metric sums after this batch."""
-        label = self._label(inputs)
         values = {"loss": losses} | {
-            name: self._per_example(name, function, prediction, label)
+            name: self._per_example(name, function, prediction, inputs)
             for name, function in self.experiment.metrics.items()
         }
         totals = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
@@ -126,8 +126,14 @@ class ModelCalls:
             added = {name: active * total for name, total in totals.items()}
         return {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + value for name, value in added.items()}
 
-    def _label(self, inputs: GraphInputs) -> Array:
+    def label(self, inputs: GraphInputs) -> Array:
+        """The label of each row, ``[B]``."""
         return inputs[f"batch/{self.experiment.schema.label.name}"]
+
+    def weight(self, inputs: GraphInputs) -> Array:
+        """The weights of the rows, ``[B]``; where a row is traced by itself, it is no padding."""
+        given, rows = inputs[f"batch/{SAMPLE_WEIGHT}"], self.label(inputs).shape[:1]
+        return given if given.shape == rows else xp.ones(rows, dtype="float32")
 
     def _call(
         self, module: Module, what: str, inputs: GraphInputs, weights: Arrays, mode: modes.Mode
@@ -149,12 +155,14 @@ class ModelCalls:
         )
         return researcher.array(what, prediction, code="model_mismatch"), buffers
 
-    def _per_example(self, name: str, function: PerExample, prediction: Array, label: Array) -> Array:
+    def _per_example(self, name: str, function: PerExample, prediction: Array, inputs: GraphInputs) -> Array:
         """One float32 value per example, or a refusal that names what came instead."""
+        label = self.label(inputs)
+        weight = (self.weight(inputs),) if _weighs(function) else ()
         kind = "loss" if name == "loss" else "metric"
         given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
         what = f"The {kind} {name!r}"
-        result = researcher.ask(what, function, prediction, label, given=given, code=f"{kind}_mismatch")
+        result = researcher.ask(what, function, prediction, label, *weight, given=given, code=f"{kind}_mismatch")
         values = researcher.array(what, result, code=f"{kind}_shape")
         if values.shape != label.shape[:1]:
             raise errors.ExperimentError(
@@ -170,6 +178,16 @@ class ModelCalls:
                 code=f"{kind}_dtype",
             )
         return values
+
+
+def _weighs(function: PerExample) -> bool:
+    """Whether a loss or a metric asks for the weights of the rows, as its third parameter."""
+    try:
+        third = [*signature(function).parameters.values()][2:3]
+    except (TypeError, ValueError):
+        return False
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return any(parameter.name == SAMPLE_WEIGHT and parameter.kind in positional for parameter in third)
 
 
 def _normalised(x: Array, feature: Any) -> Array:

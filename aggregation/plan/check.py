@@ -36,7 +36,15 @@ from coterie.aggregation.plan.graph import (
     Source,
     role_of,
 )
-from coterie.aggregation.plan.manifest import DELTA, MANIFEST_BYTES, METRIC_RANGE, METRICS, SAMPLE_WEIGHT, Manifest
+from coterie.aggregation.plan.manifest import (
+    DELTA,
+    MANIFEST_BYTES,
+    METRIC_RANGE,
+    METRICS,
+    MOST_ROWS,
+    SAMPLE_WEIGHT,
+    Manifest,
+)
 from coterie.compute.onnx.checker import GraphLimits, check_graph
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.protocol.canonical import sha256_hex
@@ -278,6 +286,8 @@ def _check_flow(manifest: Manifest) -> None:
         found = [(t.role, t.dtype, t.shape) for t in manifest.graph("probe").outputs]
         if any(output != ("probe", "float32", (1,)) for output in found):
             raise _refused("wiring", "The outputs of probe are not single sums of the role 'probe'.")
+    if not 1 <= manifest.batch_rows("eval") <= MOST_ROWS:
+        raise _refused("wiring", f"A step of eval must take 1 to {MOST_ROWS} rows.")
     sums = {f"metric/{name}" for name in manifest.metrics}
     for name in ("train", "eval"):
         graph = manifest.graph(name)
@@ -329,7 +339,7 @@ def _among(tensors: Collection[Tensor], key: str) -> tuple[str, Shape] | None:
 
 
 def _batch(manifest: Manifest, name: GraphName, tensor: GraphInput) -> tuple[str, Shape] | None:
-    rows = tensor.shape[0] if name == "infer" and tensor.shape else manifest.training.batch_size
+    rows = manifest.batch_rows(name)
     if tensor.key == SAMPLE_WEIGHT:
         return "float32", (rows,)
     if tensor.key == manifest.schema.label.name:

@@ -33,6 +33,7 @@ from coterie.aggregation.plan.graph import (
 from coterie.aggregation.plan.graphs import GraphBuilder
 from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named
 from coterie.aggregation.plan.training import training_of
+from coterie.aggregation.whole_metrics import check_prediction
 from coterie.compute.ir import Graph
 from coterie.compute.nn.foreign import require_logits
 from coterie.compute.onnx.checker import check_graph
@@ -126,7 +127,24 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
         graphs={name: _describe(name, graph, files[name], builder.zeroed) for name, graph in graphs.items()},
     )
     _check(manifest)
+    _require_predictions(experiment, manifest)
     return CompiledPlan(Plan(manifest, files), initial, frozen)
+
+
+def _require_predictions(experiment: Experiment, manifest: Manifest) -> None:
+    shape = manifest.graph("infer").outputs[0].shape
+    if experiment.evaluation_metrics and manifest.chooses:
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r}: evaluation_metrics need one prediction for each row, and "
+            f"{experiment.algorithm.name} keeps several models.",
+            code="experiment_combination",
+        )
+    try:
+        check_prediction(experiment.evaluation_metrics, shape)
+    except errors.InputError as error:
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r}: {error.message}", hint=error.hint, code="metric_mismatch"
+        ) from error
 
 
 def _require_exact_statistics(experiment: Experiment, buffers: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from coterie.aggregation.plan.graph import NEXT, NOISE, GraphName
 from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT, Training
 from coterie.aggregation.plan.one_row import OneRow
 from coterie.aggregation.plan.private_steps import PrivateSteps
+from coterie.aggregation.plan.starting import begin_context, constant_shapes, is_zero, probed_names, traced_state
 from coterie.aggregation.plan.subset import chosen, names_of, narrowed
 from coterie.aggregation.plan.training import training_of
 from coterie.aggregation.plan.unread import traced
@@ -28,7 +29,6 @@ from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.packing import packed
-from coterie.compute.passes import optimise
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
@@ -37,7 +37,17 @@ from coterie.protocol.sections import SectionSpec
 class Context(Protocol):
     """What a method's objective may read, but for the parameters that it is differentiated by."""
 
-    def __call__(self, *, params: Arrays, represent: Callable[[Arrays], Array]) -> Objective: ...
+    def __call__(
+        self,
+        *,
+        params: Arrays,
+        represent: Callable[[Arrays], Array],
+        prediction: Array,
+        label: Array,
+        weight: Array,
+        predict: Callable[[Arrays], Array],
+        loss: Callable[[Array], Array],
+    ) -> Objective: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +100,7 @@ class GraphBuilder:
             trained={name: specs[name].shape for name in chosen(experiment, named["shared"])},
         )
         optimizer = packed(client.optimizer(rule))
-        state = _traced_state(optimizer, shapes.trained)
+        state = traced_state(optimizer, shapes.trained)
         layout = Layout.of(client.version(shapes))
         hyper = {name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()}
         training = training_of(experiment)
@@ -115,21 +125,22 @@ class GraphBuilder:
             frozen=named["frozen"],
             hyper=hyper,
             optimizer_state={name: value.type.shape for name, value in state.outputs.items()},
-            zeroed=frozenset(f"optimizer/{name}" for name in state.outputs if _is_zero(state, name)),
-            constants=_constant_shapes(client, shapes, layout, hyper),
+            zeroed=frozenset(f"optimizer/{name}" for name in state.outputs if is_zero(state, name)),
+            constants=constant_shapes(client, shapes, layout, hyper),
         )
 
     def build(self) -> dict[GraphName, Graph]:
         """All of them, optimised. A method without a probe has no probe graph."""
         calls, infer = self.calls, self.experiment.infer_batch
         rows = calls.rows(self.training.batch_size)
+        measured = calls.rows(self.experiment.evaluation_batch or self.training.batch_size)
         weights = {self._place(name): TensorSpec(shape) for name, shape in self.shapes.tensors.items()}
         # What of a version the graphs other than train and finish read in any case; the rest they ask for.
         version = {self._place(name): TensorSpec(self.layout.shapes[name]) for name in self._own}
         state = weights | {f"optimizer/{name}": TensorSpec(shape) for name, shape in self.optimizer_state.items()}
         constants = {f"round_input/begin/{name}": TensorSpec(shape) for name, shape in self.constants.items()}
         sums = {f"metric/{name}": TensorSpec((1,)) for name in self.experiment.metric_names}
-        probed = {f"probe/{name}": TensorSpec((1,)) for name in _probed(self.client)}
+        probed = {f"probe/{name}": TensorSpec((1,)) for name in probed_names(self.client)}
         counters = {f"counter/{name}": TensorSpec((1,)) for name in ("steps", "weight")}
         active = {"hyper/active": TensorSpec((1,))}
         traces: dict[GraphName, tuple[Callable[[GraphInputs], Outputs], dict[str, TensorSpec]]] = {
@@ -137,7 +148,7 @@ class GraphBuilder:
             "begin": (self._begin, version),
             "train": (self._train, state | constants | sums | rows | active),
             "finish": (self._finish, weights | constants | sums | counters),
-            "eval": (self._evaluate, version | sums | rows),
+            "eval": (self._evaluate, version | sums | measured),
             "infer": (self._infer, version | calls.features(infer)),
         }
         if not self.client.probe:
@@ -152,13 +163,13 @@ class GraphBuilder:
         def loss(params: Arrays) -> Array:
             return self.calls.losses(inputs, self.calls.predict(inputs, self._model(params), modes.EVAL)[0])
 
-        context = Probe(version=self._version(inputs), loss=loss)
+        context = Probe(version=self._version(inputs), loss=loss, label=self.calls.label(inputs))
         values = {name: xp.sum(value(context) * weight) for name, value in self.client.probe.items()}
         values["examples"] = xp.sum(weight)
         return {f"{NEXT}probe/{name}": inputs[f"probe/{name}"] + value for name, value in values.items()}
 
     def _begin(self, inputs: GraphInputs) -> Outputs:
-        context = self._begin_context(inputs)
+        context = self._start_context(inputs)
         params = self._model(self.client.start(context))
         # Adding 0 turns −0 into +0; only then does active = 0 return the state bit for bit.
         outputs = {f"{NEXT}{self._place(name)}": value + 0.0 for name, value in params.items()}
@@ -186,7 +197,18 @@ class GraphBuilder:
             # How many rows a batch holds is private, and so is what they are like.
             sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + 0.0 for name in self.experiment.metric_names}
             count = xp.full((1,), float(self.training.private.expected))
-        step = Step(params=params, base=base, constants=constants, hyper=hyper)
+
+        def gradient_at(given: Arrays) -> Arrays:
+            if self.training.private is not None:
+                raise errors.ExperimentError(
+                    f"Algorithm {self.experiment.algorithm.name!r} takes a gradient at other weights, which "
+                    "ExampleLevel privacy neither clips nor noises.",
+                    hint="Choose another method, or another kind of privacy.",
+                    code="experiment_combination",
+                )
+            return self._gradient(inputs, weights, {name: given[name] for name in params}, context)[0]
+
+        step = Step(params=params, base=base, constants=constants, hyper=hyper, gradient_at=gradient_at)
         gradient = self.client.gradient(gradient, step)
         moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=count)
         # A step that is not active adds 0 times the change of a buffer, so it leaves the buffer as it is.
@@ -245,7 +267,19 @@ class GraphBuilder:
         terms: list[Array] = []
         prediction, after = self.calls.predict(inputs, weights, replace(mode, penalise=terms.append))
         losses = self.calls.losses(inputs, prediction)
-        own = context(params=trained, represent=represent)
+
+        def predict(given: Arrays) -> Array:
+            return self.calls.predict(inputs, {**weights, **given}, modes.EVAL)[0]
+
+        own = context(
+            params=trained,
+            represent=represent,
+            prediction=prediction,
+            label=self.calls.label(inputs),
+            weight=self.calls.weight(inputs),
+            predict=predict,
+            loss=partial(self.calls.losses, inputs),
+        )
         return losses, prediction, after, self.client.objective(sum(terms, losses), own)
 
     def _drawn_shapes(self, weights: Arrays) -> list[tuple[int, ...]]:
@@ -273,7 +307,7 @@ class GraphBuilder:
                 optimizer=Requested(inputs, "optimizer", self.optimizer_state),
                 constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
                 client_state=Requested(inputs, "client_state", self.client.client_state(self.shapes)),
-                probe=Requested(inputs, "probe", dict.fromkeys(_probed(self.client), (1,))),
+                probe=Requested(inputs, "probe", dict.fromkeys(probed_names(self.client), (1,))),
                 hyper=self._hyper(inputs),
                 steps=inputs["counter/steps"],
                 weight=inputs["counter/weight"],
@@ -290,7 +324,7 @@ class GraphBuilder:
         return outputs | {f"{NEXT}client_state/{name}": value for name, value in finished.client_state.items()}
 
     def _evaluate(self, inputs: GraphInputs) -> Outputs:
-        probe = Requested(inputs, "probe", dict.fromkeys(_probed(self.client), (1,)))
+        probe = Requested(inputs, "probe", dict.fromkeys(probed_names(self.client), (1,)))
         weights = self._model(self.client.evaluated(self._version(inputs), probe))
         prediction, _ = self.calls.predict(inputs, weights, modes.EVAL)
         losses = self.calls.losses(inputs, prediction)
@@ -331,15 +365,20 @@ class GraphBuilder:
             )
         return {name: arrays[name] for name in self.shapes.tensors}
 
-    def _begin_context(self, inputs: GraphInputs) -> Begin:
-        return _begin_context(inputs, self.client, self.shapes, self._version(inputs), self._hyper(inputs))
+    def _start_context(self, inputs: GraphInputs) -> Begin:
+        return begin_context(inputs, self.client, self.shapes, self._version(inputs), self._hyper(inputs))
 
     def _hyper(self, inputs: GraphInputs) -> Arrays:
         return Requested(inputs, "hyper", dict.fromkeys(self.hyper, (1,)))
 
     def _training_mode(self, inputs: GraphInputs, weight: Array) -> modes.Mode:
         count = iter(range(1 << 16))
-        return modes.train(lambda shape: inputs.request(f"random/{next(count)}", TensorSpec(shape)), weight)
+
+        def uniform(shape: tuple[int, ...]) -> Array:
+            name = f"random/{next(count)}"
+            return inputs[name] if name in inputs else inputs.request(name, TensorSpec(shape))
+
+        return modes.train(uniform, weight)
 
     def _section(self, spec: SectionSpec, sections: Mapping[str, Array | Arrays]) -> Array:
         """A section as one flat vector."""
@@ -356,45 +395,3 @@ class GraphBuilder:
                 code="algorithm_sections",
             )
         return value
-
-
-def _probed(client: ClientPart) -> tuple[str, ...]:
-    """Names of the probe's sums."""
-    return (*client.probe, "examples") if client.probe else ()
-
-
-def _begin_context(inputs: GraphInputs, client: ClientPart, shapes: Shapes, version: Arrays, hyper: Arrays) -> Begin:
-    return Begin(
-        base=version,
-        trained=tuple(shapes.trained),
-        client_state=Requested(inputs, "client_state", client.client_state(shapes)),
-        probe=Requested(inputs, "probe", dict.fromkeys(_probed(client), (1,))),
-        hyper=hyper,
-    )
-
-
-def _traced_state(optimizer: Optimizer, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
-    specs = {name: TensorSpec(shape) for name, shape in shapes.items()}
-    return optimise(trace_named(lambda inputs: optimizer.init(dict(inputs)), specs))
-
-
-def _is_zero(graph: Graph, name: str) -> bool:
-    """Whether an output is known to be zeros: a constant, or one spread over a shape."""
-    node = graph.producers().get(graph.outputs[name])
-    if node is not None and node.primitive == "broadcast_to":
-        node = graph.producers().get(node.inputs[0])
-    return node is not None and node.primitive == "constant" and not node.attributes["value"].any()
-
-
-def _constant_shapes(
-    client: ClientPart, shapes: Shapes, layout: Layout, hyper: Mapping[str, float]
-) -> Mapping[str, tuple[int, ...]]:
-    """Shapes of what the method's ``begin`` returns."""
-
-    def begin(inputs: GraphInputs) -> Outputs:
-        version = Requested(inputs, "base", layout.shapes)
-        numbers = Requested(inputs, "hyper", dict.fromkeys(hyper, (1,)))
-        return dict(client.begin(_begin_context(inputs, client, shapes, version, numbers)))
-
-    graph = trace_named(begin, {})
-    return {name: value.type.shape for name, value in graph.outputs.items()}

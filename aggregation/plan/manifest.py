@@ -190,6 +190,20 @@ class Manifest:
             )
         return self.graphs[name]
 
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether a version holds several models, of which an evaluation takes one by its rows, so that no row has one
+        prediction.
+        """
+        rows, output = self.batch_rows("infer"), self.graph("infer").outputs[0].shape
+        return bool(self.graph("eval").from_source("probe")) or output[:1] != (rows,)
+
+    def batch_rows(self, name: GraphName) -> int:
+        """How many rows a graph takes in a step. An evaluation may take others than the training."""
+        first = next(iter(self.graph(name).from_source("batch")), None)
+        own = name in ("eval", "infer") and first is not None and bool(first.shape)
+        return first.shape[0] if own and first is not None else self.training.batch_size
+
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values."""
         return {

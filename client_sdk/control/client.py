@@ -35,6 +35,7 @@ from coterie.protocol.control import (
     TokenCreated,
     TokenView,
 )
+from coterie.protocol.participants import Participant
 from coterie.protocol.refinement import departure
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.spread import Spread
@@ -353,4 +354,5 @@ def _record(row: RoundView) -> RoundRecord:
         diverged=row.diverged,
         epsilon=row.epsilon,
         delta=row.delta,
+        participants=tuple(Participant.from_json(one.model_dump()) for one in row.participants),
     )

@@ -83,6 +83,7 @@ async def _blobs(
         codecs=experiment.codecs,
         frozen=frozen,
         evaluation=evaluation,
+        evaluation_metrics=experiment.evaluation_metrics,
         seed=experiment.seed,
         secure=None if experiment.secure is None else experiment.secure.to_json(),
         privacy=None if experiment.privacy is None else experiment.privacy.to_json(),

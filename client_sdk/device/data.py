@@ -21,11 +21,12 @@ from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
 from coterie.errors import DataError
 from coterie.protocol.checked_rows import CheckedRows
+from coterie.protocol.frames import Frame, as_columns, columns_of, is_frame
 from coterie.protocol.rows import check_left
 from coterie.protocol.schema import DataSchema
 
 Arrays = Mapping[str, NDArray[Any]]
-DataSource = str | Path | Arrays | Pipeline | Callable[[DataSchema], Arrays]
+DataSource = str | Path | Arrays | Frame | Pipeline | Callable[[DataSchema], Arrays | Frame]
 
 
 def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
@@ -41,8 +42,8 @@ def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
       their names;
     - ``"module:function"``, called with the schema if it takes an argument, found as ``import`` finds it or in the
       working folder;
-    - the function itself; a mapping of arrays; or a source or a data set of ``coterie.compute.data``, whose first pass
-      is taken.
+    - the function itself; a mapping of arrays; a pandas DataFrame, whose index is left out; or a source or a data set
+      of ``coterie.compute.data``, whose first pass is taken.
 
     Raises DataError.
     """
@@ -54,6 +55,8 @@ def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
 def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
+    if is_frame(source):
+        return schema.fitting(columns_of(source, _shown(source)), _shown(source))
     if isinstance(source, Mapping):
         return schema.fitting(cast(Arrays, source), "the arrays given")
     if isinstance(source, Pipeline):
@@ -62,7 +65,7 @@ def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
         return schema.fitting(_called(source, schema), _shown(source))
     if isinstance(source, str) and _is_entry_point(source):
         return schema.fitting(_called(_imported(source), schema), _shown(source))
-    path = Path(source)
+    path = Path(cast("str | Path", source))
     if path.is_dir():
         return _folder(path, schema)
     return schema.fitting(_file(path, schema), path.name)
@@ -76,12 +79,14 @@ def blank_rows(schema: DataSchema, count: int) -> dict[str, NDArray[Any]]:
 
 def _shown(source: object) -> str:
     """What messages call the source."""
+    if is_frame(source):
+        return "the table given"
     if isinstance(source, Mapping):
         return "the arrays given"
     if isinstance(source, Pipeline):
         return "the pipeline given"
     if callable(source):
-        return _named(cast(Callable[..., Arrays], source))
+        return _named(cast(Callable[..., Arrays | Frame], source))
     return str(source) if _is_entry_point(str(source)) else Path(str(source)).name
 
 
@@ -90,7 +95,7 @@ def check_source(source: object, what: str) -> None:
 
     what: whose it is, for the message.
     """
-    if not (isinstance(source, str | os.PathLike | Mapping | Pipeline) or callable(source)):
+    if not (isinstance(source, str | os.PathLike | Mapping | Pipeline) or is_frame(source) or callable(source)):
         raise DataError(
             f"{what} must be arrays by feature and label name, a file or a function, not a {type(source).__name__}.",
             hint='Give a mapping such as {"x": x, "y": y}, a file or folder, "module:function", a function, or a '
@@ -104,7 +109,7 @@ def _is_entry_point(source: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in module.split(".")) and function.isidentifier()
 
 
-def _imported(source: str) -> Callable[[DataSchema], Arrays]:
+def _imported(source: str) -> Callable[[DataSchema], Arrays | Frame]:
     module, _, function = source.partition(":")
     # A script's own folder is on the path, that of an installed command is not; its user expects the working folder
     # there.
@@ -123,16 +128,16 @@ def _imported(source: str) -> Callable[[DataSchema], Arrays]:
         sys.path.remove(os.getcwd())
     if not callable(found):
         raise DataError(f"{source}: the module has no function {function!r}.", code="data_missing")
-    return cast(Callable[[DataSchema], Arrays], found)
+    return cast(Callable[[DataSchema], Arrays | Frame], found)
 
 
-def _called(function: Callable[..., Arrays], schema: DataSchema) -> Arrays:
+def _called(function: Callable[..., Arrays | Frame], schema: DataSchema) -> Arrays:
     takes_schema = any(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         for parameter in inspect.signature(function).parameters.values()
     )
-    arrays = cast(object, function(schema) if takes_schema else function())
+    arrays = cast(object, as_columns(function(schema) if takes_schema else function(), _named(function)))
     if not isinstance(arrays, Mapping):
         raise DataError(
             f"{_named(function)} returned {type(arrays).__name__}, not arrays by name.",
@@ -142,7 +147,7 @@ def _called(function: Callable[..., Arrays], schema: DataSchema) -> Arrays:
     return {str(name): np.asarray(value) for name, value in cast(Mapping[object, Any], arrays).items()}
 
 
-def _named(function: Callable[..., Arrays]) -> str:
+def _named(function: Callable[..., Arrays | Frame]) -> str:
     return f"function {getattr(function, '__qualname__', repr(function))}"
 
 

@@ -205,6 +205,7 @@ def _worked(
         round=task.round,
         seed=task.seed,
         hyper=task.hyper,
+        client=task.device,
         weight_cap=min(policy.weight_cap(task), task.secure.weight_cap if task.secure else task.weight_cap),
     )
     given = LocalWork(

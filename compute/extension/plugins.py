@@ -9,6 +9,9 @@
     [project.entry-points."coterie.converters"]
     example = "example_package.compiler:CONVERTER"       # a coterie.compute.bundle.Converter
 
+    [project.entry-points."coterie.methods"]
+    example = "example_package.method:METHOD"            # see coterie.aggregation.own_methods
+
 Loading runs the code of these packages, as importing them would.
 """
 
@@ -20,7 +23,7 @@ from coterie.compute.extension.row import UserPrimitive
 from coterie.compute.source import source_of
 from coterie.errors import ConfigurationError, InputError
 
-Group: TypeAlias = Literal["coterie.primitives", "coterie.providers", "coterie.converters"]
+Group: TypeAlias = Literal["coterie.primitives", "coterie.providers", "coterie.converters", "coterie.methods"]
 
 
 def load_plugins(registry: Registry | None = None) -> tuple[str, ...]:

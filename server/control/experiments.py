@@ -189,6 +189,7 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
             "diverged": record.get("diverged", 0),
             "epsilon": record.get("epsilon"),
             "delta": record.get("delta"),
+            "participants": record.get("participants", ()),
         }
     )
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.aggregation.methods import METHODS
+from coterie.aggregation.methods import known_methods
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.secure_aggregation import SecureAggregation, fewest_of_group
 from coterie.errors import ExperimentError, Forbidden
@@ -132,11 +132,12 @@ def check_names(change: PolicyChange) -> None:
 
     Raises errors.ExperimentError (``unknown_algorithm``).
     """
-    unknown = [name for name in change.algorithms or () if name not in METHODS]
+    known = known_methods()
+    unknown = [name for name in change.algorithms or () if name not in known]
     if unknown:
         raise ExperimentError(
             f"There is no algorithm {unknown[0][:64]!r}, so a policy that allows it would allow nothing by it.",
-            hint=f"There are {', '.join(METHODS)}.",
+            hint=f"There are {', '.join(known)}.",
             code="unknown_algorithm",
         )
 

@@ -20,6 +20,7 @@ from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.secure import secure_terms
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import server_optimizer
+from coterie.aggregation.whole_metrics import WHOLE_METRICS
 from coterie.errors import Conflict, ExperimentError, Forbidden
 from coterie.privacy.dp.privacy import from_json
 from coterie.protocol.codecs import parse
@@ -154,7 +155,19 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
         )
     unfit_codecs = unfit(request.codecs)
     unknown_hyper = sorted((set(request.hyper) | set(request.rounds.hyper_schedule or {})) - set(manifest.hyper))
+    whole = request.evaluation_metrics
+    measured = {*manifest.metrics, *whole}
     rules = (
+        (
+            len(measured) == len(manifest.metrics) + len(whole) and set(whole) <= set(WHOLE_METRICS),
+            f"The metrics of all evaluation rows together are {', '.join(WHOLE_METRICS)}, each listed once.",
+            "unknown_metric",
+        ),
+        (
+            not whole or (request.evaluation is not None and manifest.trainer == "plan" and not manifest.chooses),
+            "Metrics of all rows together need evaluation rows and a method that keeps one model.",
+            "evaluation_unsupported",
+        ),
         (
             not unfit_codecs,
             f"These codecs do not exist or do not fit weights: {'; '.join(unfit_codecs)}.",
@@ -162,12 +175,12 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
         ),
         (not unknown_hyper, f"The plan has no hyper-parameter {', '.join(unknown_hyper)}.", "unknown_hyper"),
         (
-            request.rounds.best.metric in manifest.metrics,
+            request.rounds.best.metric in measured,
             f"The plan measures no {request.rounds.best.metric!r}.",
             "unknown_metric",
         ),
         (
-            request.rounds.target is None or request.rounds.target.metric in manifest.metrics,
+            request.rounds.target is None or request.rounds.target.metric in measured,
             "The plan does not measure the target's metric.",
             "unknown_metric",
         ),

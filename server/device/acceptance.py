@@ -114,7 +114,7 @@ async def accept(
         "weight": update.header.weight,
         "clients": update.header.clients,
         "steps": update.header.steps,
-        "sums": json.dumps(dict(sums.sums) if sums else {}),
+        "sums": json.dumps(dict(sums.sums) if sums else {} if loss is None else {"loss": loss}),
         "bytes_up": TaskRow.bytes_up + size,
         "finished_at": now_ms(),
         "verdict": tasks.COUNTED if sums else None,

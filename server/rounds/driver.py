@@ -350,6 +350,8 @@ class Driver:
             "weights": str(blobs.path("blobs", found.value.version or "")),
             "frozen": str(blobs.path("blobs", request.frozen.sha256)) if request.frozen else None,
             "data": str(blobs.path("blobs", request.evaluation.sha256)) if request.evaluation else None,
+            "metrics": list(request.evaluation_metrics),
+            "infer": str(blobs.path("blobs", manifest.graph("infer").sha256)),
         }
         try:
             event = Evaluated((await self._parts.workers.run("evaluate", arguments))["metrics"])

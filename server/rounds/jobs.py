@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from coterie.aggregation.accumulate import Answer, accumulate_updates
 from coterie.aggregation.aggregate import Rejection, aggregate_updates
 from coterie.aggregation.plan.manifest import Manifest
@@ -72,18 +74,25 @@ def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a version on the coordinator's own rows."""
     # The only job that runs graphs: the others start without ONNX Runtime.
-    from coterie.aggregation.evaluate import evaluate
+    from coterie.aggregation.evaluate import evaluate, predictions, with_whole
 
     manifest = Manifest.from_bytes(Path(arguments["manifest"]).read_bytes())
     frozen, probe = arguments["frozen"], arguments["probe"]
+    weights, rows = read_file(Path(arguments["weights"])), read_file(Path(arguments["data"]))
+    fixed = read_file(Path(frozen)) if frozen else None
     sums = evaluate(
         Path(arguments["graph"]).read_bytes(),
         manifest,
-        read_file(Path(arguments["weights"])),
-        read_file(Path(arguments["data"])),
-        frozen=read_file(Path(frozen)) if frozen else None,
+        weights,
+        rows,
+        frozen=fixed,
         probe=Path(probe).read_bytes() if probe else None,
     )
+
+    def predict() -> NDArray[Any]:
+        return predictions(Path(arguments["infer"]).read_bytes(), manifest, weights, rows, frozen=fixed)
+
+    sums = with_whole(sums, tuple(arguments["metrics"]), predict, rows[manifest.schema.label.name])
     return {"metrics": dict(sums.sums)}
 
 

@@ -1,7 +1,8 @@
 """A finished round as one row: the same for events, for lists and for histories."""
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -9,9 +10,13 @@ from coterie.aggregation.engine import Phase, Round
 from coterie.aggregation.history import RoundRecord
 from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.device import DIVERGED
+from coterie.protocol.participants import Participant
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import experiments, tasks
 from coterie.server.store.tables import ExperimentRow
+
+MOST_LISTED: Final = 256
+"""Of so many clients, at most, a record lists each."""
 
 
 def round_record(
@@ -22,12 +27,14 @@ def round_record(
     seconds: float,
     lost: Mapping[str, Any],
     given_up: Mapping[str, int],
+    took_part: tuple[Participant, ...] = (),
 ) -> dict[str, Any]:
     """The row of an ended round, and the engine's own words about it.
 
     bytes_up: see `uploaded`. bytes_down: see `coterie.server.traffic`.
     seconds: from its begin to its end, by the wall clock. lost: see `Spending.lost`. given_up: how many
-    devices gave their task up, by the reason they told; said of a round that came to nothing.
+    devices gave their task up, by the reason they told; said of a round that came to nothing. took_part: see
+    `participants`.
     """
     record = RoundRecord.of(
         value,
@@ -35,8 +42,24 @@ def round_record(
         bytes_down=bytes_down,
         seconds=round(seconds, 3),
         diverged=given_up.get(DIVERGED, 0),
+        participants=took_part,
     )
     return {**record.to_dict(), **lost, "detail": _with_reasons(value, given_up)}
+
+
+async def participants(session: AsyncSession, experiment: ExperimentRow, value: Round) -> tuple[Participant, ...]:
+    """Whose updates a round counts, for `RoundRecord.participants`: nobody under differential privacy, which covers who
+    took part, nor above `MOST_LISTED`; no losses where updates are only ever seen as sums.
+    """
+    request = experiments.request_of(experiment)
+    if request.privacy is not None or value.config.evaluate_only:
+        return ()
+    rows = [row for row in await tasks.accepted(session, experiment.id, value.number) if row.kind == "train"]
+    if len(rows) > MOST_LISTED:
+        return ()
+    told = [(row, None if request.secure is not None else json.loads(row.sums).get("loss")) for row in rows]
+    found = [Participant(client=row.device, lag=max(value.place - row.place, 0), loss=loss) for row, loss in told]
+    return tuple(sorted(found, key=lambda one: one.client))
 
 
 async def uploaded(session: AsyncSession, experiment: ExperimentRow, number: int) -> int:

@@ -46,7 +46,7 @@ from coterie.server.clock import now_ms
 from coterie.server.edge import answer
 from coterie.server.fleet import Fleet
 from coterie.server.rounds.eligibility import may_try
-from coterie.server.rounds.record import round_record, uploaded
+from coterie.server.rounds.record import participants, round_record, uploaded
 from coterie.server.rounds.reservations import reserve
 from coterie.server.rounds.spending import Spending, privacy_of
 from coterie.server.store import attempts, blob_rows, devices, events, experiments, tasks
@@ -243,8 +243,11 @@ class Rounds:
             seconds=lasted,
             lost=await self.spending.lost(session, experiment),
             given_up=await tasks.reasons(session, row.experiment, row.number),
+            took_part=await participants(session, experiment, value),
         )
         row.record = json.dumps(record)
+        # Events stay small; who took part is in the list of rounds.
+        record = {name: told for name, told in record.items() if name != "participants"}
         self.durations[row.experiment] = (lasted, *self.durations.get(row.experiment, ())[:1])
         if committed and row.upstream is None and not value.config.evaluate_only:
             await self._adopt(session, experiment, row, value)

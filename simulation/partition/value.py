@@ -16,6 +16,7 @@ from coterie.aggregation.number import is_number
 from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.files import make_folder, write_durably
+from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.tensors import read_file, write_file
 from coterie.simulation.partition.skew import Skew
 
@@ -230,9 +231,12 @@ class Partition(Sequence[Rows]):
         return found.then(*(known_change(change) for change in changes))
 
 
-def split(arrays: Arrays, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]]:
-    """The rows of each part, by array name, with the changes that belong to a `Partition`."""
-    return [rows_of(arrays, parts, client) for client in range(len(parts))]
+def split(arrays: Arrays | Frame, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]]:
+    """The rows of each part, by array name, with the changes that belong to a `Partition`. A table's columns are its
+    arrays.
+    """
+    given: Arrays = as_columns(arrays, "the rows")
+    return [rows_of(given, parts, client) for client in range(len(parts))]
 
 
 def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDArray[Any]]:

@@ -63,6 +63,12 @@ def test_an_update_of_an_older_version_weighs_less(coordinator: Opener) -> None:
                 (await d.check_in([t.id]))["settled"][t.id] for d, t in zip((one, two, three), tasks, strict=True)
             ]
             assert settled == ["counted"] * 3
+            listed = [entry["participants"] for entry in await operator.rounds(experiment)]
+            assert [{p["client"]: p["lag"] for p in found} for found in listed] == [
+                {one.id: 0, two.id: 0},
+                {one.id: 0, three.id: 1},
+            ]
+            assert all(isinstance(p["loss"], float) for found in listed for p in found)
 
     run(work())
 

@@ -169,6 +169,33 @@ def test_central_evaluation_and_best_version(coordinator: Opener) -> None:
     with_operator(coordinator, check)
 
 
+def test_a_metric_of_all_evaluation_rows_picks_the_best_version(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        (device,) = await fleet(operator, await operator.population(), 1)
+        rows = {"x": np.array([[1, 0], [-1, 0], [2, 0]], np.float32), "y": np.array([1, 0, 1], np.int32)}
+        recipe = replace(measured(), evaluation=encode_tensors(rows))
+        request = await operator.request(
+            recipe=recipe, rounds=2, cohort=1, best={"metric": "auc", "mode": "max"}
+        )
+        asked = request.model_copy(update={"evaluation_metrics": ("auc",)}).model_dump(mode="json")
+        for change in ({"evaluation_metrics": ["magic"]}, {"evaluation_metrics": ["auc", "auc"]}):
+            assert await refusal(operator, {**asked, **change}) == "unknown_metric"
+        assert await refusal(operator, {**asked, "evaluation": None}) == "evaluation_unsupported"
+        experiment = (await operator.ok("POST", "/v1/experiments", json=asked, headers=once()))["id"]
+        start, stop = recipe.manifest.layout.slices["0.weight"]
+        for push in (9.0, -99.0):
+            delta = np.zeros(recipe.manifest.layout.size, np.float32)
+            # The first number of a row makes class 1 likelier, and then less likely.
+            delta[start:stop] = np.array([-push, push, push, 0])
+            task = await device.task()
+            assert (await device.upload(task, update(task, delta=delta, recipe=recipe))).status_code == 200
+        view = await operator.finished(experiment)
+        assert [entry["metrics"]["auc"] for entry in await operator.rounds(experiment)] == [1.0, 0.0]
+        assert view["best"] == (await operator.models(experiment))[1]["sha256"] != view["latest"]
+
+    with_operator(coordinator, check)
+
+
 def test_pages_hold_everything_once(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
         devices = await fleet(operator, await operator.population(), 7)

@@ -10,7 +10,9 @@ from simulation_kit import CLIENTS, experiment, same
 
 from coterie.aggregation.history import RoundRecord
 from coterie.aggregation.horizontal import FedAsync, FedAvg, FedBuff
+from coterie.aggregation.report.files import read_run
 from coterie.errors import ExperimentError
+from coterie.privacy.dp.privacy import LocalLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
 from coterie.simulation.rounds import Rounds
@@ -136,3 +138,21 @@ def test_a_selection_that_there_is_not_is_refused_with_the_experiment() -> None:
     with pytest.raises(ExperimentError, match="no selection 'best'") as caught:
         experiment(rounds=RoundPolicy(rounds=1, cohort=1, selection="best"))
     assert caught.value.reason == "selection_invalid"
+
+
+def test_a_record_lists_who_took_part_with_lag_and_loss(tmp_path: Path) -> None:
+    done = simulate_full(experiment(rounds=buffered(8, evaluate_every=0)), CLIENTS, folder=tmp_path)
+    lists = [record.participants for record in done.history]
+    assert all(len(found) == 2 and len({one.client for one in found}) == 2 for found in lists)
+    assert {one.lag for found in lists for one in found} > {0}
+    for record in done.history:
+        losses = [one.loss for one in record.participants if one.loss is not None]
+        assert len(losses) == 2 and min(losses) <= record.training["loss"] <= max(losses)
+    assert read_run(tmp_path)[1] == done.history
+    secret = RoundPolicy(rounds=1, cohort=4, evaluate_every=0)
+    (only,) = simulate_full(experiment(rounds=secret, secure_aggregation=True), CLIENTS).history
+    assert len(only.participants) == 4 and {one.loss for one in only.participants} == {None}
+    level = LocalLevel(mechanism="gaussian", epsilon=50.0, delta=1e-3, clip=1.0)
+    private = RoundPolicy(rounds=1, cohort=4, evaluate_every=0, weight_cap=1)
+    (only,) = simulate_full(experiment(rounds=private, privacy=level), CLIENTS).history
+    assert only.accepted == 4 and only.participants == ()

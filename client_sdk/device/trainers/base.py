@@ -27,7 +27,8 @@ class Stopped(CoterieError):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTask:
-    """What a trainer must know of a task. hyper: overrides of the plan's defaults. weight_cap: the most that ``weight``
+    """What a trainer must know of a task. client: the device's id; in a simulation the client's number. hyper:
+    overrides of the plan's defaults. weight_cap: the most that ``weight``
     may claim.
 
     seed: of shuffling and dropout; the same seed, weights and rows give the same update, unless rows are private (see
@@ -39,6 +40,7 @@ class LocalTask:
     seed: int
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
     weight_cap: int = 2**31 - 1
+    client: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

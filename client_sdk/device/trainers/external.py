@@ -23,6 +23,8 @@ from coterie.protocol.metrics import EXAMPLES, MetricSums
 class FitTask:
     """What a ``fit`` or ``evaluate`` of one's own is told.
 
+    client: the device's id; in a simulation the client's number, by which a function that serves them all may tell them
+    apart.
     rows: the rows to work on, by feature and label name, as the schema says (raw values: normalisation is the
     function's business).
     hyper: the task's hyper-parameters over the plan's defaults. seed: for everything random. The others are the plan's
@@ -37,6 +39,7 @@ class FitTask:
     batch_size: int
     epochs: int
     max_steps: int | None
+    client: str = ""
 
 
 Params: TypeAlias = dict[str, NDArray[np.float32]]
@@ -120,6 +123,7 @@ def _fit_task(work: LocalWork) -> FitTask:
         batch_size=training.batch_size,
         epochs=training.epochs,
         max_steps=min(limits, default=None),
+        client=task.client,
     )
 
 

@@ -1,0 +1,23 @@
+"""The coordinator's own evaluation in a simulation."""
+
+from functools import partial
+
+from coterie.aggregation import engine
+from coterie.aggregation.evaluate import predictions, with_whole
+from coterie.client_sdk.device.trainers.base import LocalWork, Trainer
+from coterie.errors import InputError
+from coterie.simulation.work import DIVERGED
+
+
+def evaluated(trainer: Trainer, work: LocalWork, metrics: tuple[str, ...]) -> engine.Event:
+    """What a version is worth on the rows of the work; metrics: those of all rows together."""
+    manifest = work.plan.manifest
+    try:
+        sums = trainer.evaluate(work)
+        infer = work.plan.graphs["infer"]
+        predict = partial(predictions, infer, manifest, work.weights, work.rows, frozen=work.frozen)
+        return engine.Evaluated(with_whole(sums, metrics, predict, work.rows[manifest.schema.label.name]).sums)
+    except InputError as error:
+        if error.reason != DIVERGED:
+            raise
+        return engine.Evaluated(None, error.message)
