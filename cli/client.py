@@ -4,7 +4,7 @@ import os
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,7 +88,7 @@ def client(
     from coterie.client_sdk.device.device import Device
 
     output = Output(json)
-    floor = _policy(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data, provider=provider)
+    floor = policy_of(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data, provider=provider)
     own: Trainer | None = _own_trainer(trainer) if trainer else None
     device = Device(
         url,
@@ -129,15 +129,21 @@ def store_of(name: str) -> Path:
 
 @dataclass
 class Teller:
-    """Says what the device does; the same failure again is no news until something else has happened."""
+    """Says what the device does; the same failure again is no news until something else has happened, nor is a training
+    whose plan was introduced. Each question is.
+    """
 
     output: Output
     _failure: object = None
+    _plans: set[object] = field(default_factory=set[object])
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         failed = event["event"] == "error"
-        if self.output.json or not failed or event["message"] != self._failure:
+        known = event["event"] == "plan" and not event["asks"] and event["plan"] in self._plans
+        if self.output.json or not (known or (failed and event["message"] == self._failure)):
             tell(self.output, event)
+        if event["event"] == "plan":
+            self._plans.add(event["plan"])
         if failed:
             self._failure = event["message"]
         elif event["event"] != "waiting":
@@ -154,6 +160,8 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(f"Joined {facts['population']} with {facts['examples']} rows. Ctrl-C leaves.")
         case "task":
             output.say(f"Round {facts['round']} of {short_id(str(facts['experiment']))}: {facts['kind']}")
+        case "plan":
+            output.say(f"  {purpose(facts)}, signed by {facts['signer']}")
         case "trained":
             output.say(f"  trained {facts['steps']} steps in {facts['seconds']:.2f} s")
         case "released":
@@ -194,6 +202,12 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             pass
 
 
+def purpose(facts: Mapping[str, Any]) -> str:
+    """What a task is for: a question by its name and kind, or training."""
+    asks = facts["asks"]
+    return f"asks a question, {facts['name']!r} ({asks})" if asks else f"trains {facts['name']!r}"
+
+
 def show(output: Output, dry: "DryRun") -> None:
     """What a dry run found: section by section, what would leave."""
     output.event("dry_run", **dry.to_json())
@@ -201,6 +215,7 @@ def show(output: Output, dry: "DryRun") -> None:
         output.say(dry.note)
         return
     where = f"Round {dry.round} of {short_id(dry.experiment)}"
+    output.say(f"{where}: {purpose({'name': dry.name, 'asks': dry.asks})}, signed by {dry.signer}")
     output.say(f"{where} would send {size(dry.total_bytes)}, counted as {dry.weight} rows:")
     if dry.secure is not None:
         output.say(
@@ -218,8 +233,13 @@ def show(output: Output, dry: "DryRun") -> None:
     output.say(dry.note)
 
 
-def _policy(
-    file: Path | None, *, threads: int | None, memory_mb: int | None, reveal_data: bool, provider: str | None
+def policy_of(
+    file: Path | None,
+    *,
+    threads: int | None = None,
+    memory_mb: int | None = None,
+    reveal_data: bool = False,
+    provider: str | None = None,
 ) -> "DevicePolicy":
     """The policy of the file and the options together.
 

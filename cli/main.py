@@ -10,7 +10,7 @@ from coterie import __version__
 from coterie.cli import (
     audit,
     budget,
-    client,
+    clients,
     demo,
     devices,
     doctor,
@@ -41,7 +41,6 @@ COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
     ("simulate", simulate.simulate, "Train an experiment with virtual clients."),
     ("server", server.server, "Run the coordinator."),
     ("submit", submit.submit, "Start an experiment on a coordinator."),
-    ("client", client.client, "Join and train on local data."),
     ("list", list_.list_, "List experiments, populations or devices."),
     ("watch", watch.watch, "Show an experiment's rounds as they end."),
     ("events", events.events, "Print what happened on a coordinator."),
@@ -81,6 +80,7 @@ def coterie(
 
 for _name, _command, _purpose in COMMANDS:
     app.command(_name, short_help=_purpose)(_command)
+app.add_typer(clients.app, name="client")
 app.add_typer(models.app, name="models")
 app.add_typer(devices.app, name="devices")
 app.add_typer(tokens.app, name="tokens")

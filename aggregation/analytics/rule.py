@@ -33,7 +33,7 @@ from coterie.aggregation.horizontal.algorithm import (
     Shapes,
     Tensors,
 )
-from coterie.aggregation.plan.manifest import DELTA
+from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
 from coterie.protocol.layout import Layout
@@ -129,6 +129,14 @@ class Rule:
 def largest_of(clients: int) -> int:
     """What each of so many clients' sums may reach, so that the sums over all of them keep below 2**32."""
     return min(LARGEST_EXACT, 1 << int(math.log2(((1 << 32) - 1) // max(clients, 1))))
+
+
+def question_of(manifest: Manifest) -> str:
+    """Which question a plan asks, as ``histogram``; empty where it trains a model. That it asks one is seen from what
+    its versions hold, which one is the word of whoever signed the plan.
+    """
+    asks = any(tensor.name == HIGH for tensor in manifest.layout.tensors)
+    return manifest.algorithm.name if asks else ""
 
 
 def shapes_of(rule: Sums) -> dict[str, tuple[int, ...]]:

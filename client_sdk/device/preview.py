@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.analytics.rule import question_of
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.work import Finished, Prepared
 from coterie.privacy.secagg.encoding import vector_spec
@@ -34,6 +35,8 @@ class SectionPreview:
 class DryRun:
     """What would leave this device for one task. experiment is None, and the rest empty, when there is no task to give.
 
+    name: of the experiment. asks: which question it is, as ``histogram``; empty for training. signer: the key that
+    signed its plan.
     examples: rows of this device, which stay. weight: how many examples the update would claim. metrics: means that
     travel inside the section ``metrics``. total_bytes: of the whole update file. secure: the mode of secure
     aggregation, under which nobody but this device sees any of these numbers; min_clients: the fewest clients whose sum
@@ -44,6 +47,8 @@ class DryRun:
     device_id: str
     examples: int
     experiment: str | None = None
+    name: str = ""
+    asks: str = ""
     round: int | None = None
     kind: str | None = None
     plan: str | None = None
@@ -86,6 +91,8 @@ def preview(membership: Membership, prepared: Prepared, finished: Finished) -> D
         device_id=membership.device_id,
         examples=membership.examples,
         experiment=prepared.task.experiment,
+        name=prepared.plan.manifest.name,
+        asks=question_of(prepared.plan.manifest),
         round=prepared.task.round,
         kind=prepared.task.kind,
         plan=prepared.plan.id,

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from threading import Event as Flag
 from typing import TYPE_CHECKING, Any, Final
 
+from coterie.aggregation.analytics.rule import question_of
+from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.divergence import blameless
 from coterie.client_sdk.device.faults import Faults
@@ -143,6 +145,7 @@ class Runner:
         self.faults.reach("remembered")
         policy = self.settings.policy
         prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=at)
+        self._introduce(task, prepared.plan.manifest)
         self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
         self.faults.reach("downloaded")
         at("training" if task.kind == "train" else "evaluating")
@@ -187,6 +190,21 @@ class Runner:
         if prepared.release is not None:
             await self._charge(prepared.release)
         return finished
+
+    def _introduce(self, task: Task, manifest: Manifest) -> None:
+        """Remember and tell the owner what a task is for, and who signed it."""
+        asks = question_of(manifest)
+        self.store.describe(task.id, name=manifest.name, asks=asks)
+        self.emit(
+            "plan",
+            task=task.id,
+            experiment=task.experiment,
+            name=manifest.name,
+            asks=asks,
+            method=manifest.algorithm.name,
+            signer=task.plan.signer,
+            plan=task.plan.id,
+        )
 
     async def _charge(self, release: Release) -> None:
         """Write down what a finished task releases, and tell the owner what that comes to."""

@@ -180,6 +180,13 @@ class PrivacyLedger:
             rows = [row for row in _rows(database) if experiment in (None, row.experiment)]
         return Total(releases=len(rows), epsilon=epsilon_of(_events(rows), delta), delta=delta)
 
+    def experiments(self) -> list[str]:
+        """Those of which something is written down, in the order of their first releases."""
+        if not self.path.exists():
+            return []
+        with self._transaction() as database:
+            return list(dict.fromkeys(row.experiment for row in _rows(database)))
+
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection]:
         try:

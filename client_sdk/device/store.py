@@ -35,7 +35,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ CREATE TABLE IF NOT EXISTS tasks (
     id TEXT PRIMARY KEY, experiment TEXT NOT NULL, round INTEGER NOT NULL, kind TEXT NOT NULL, state TEXT NOT NULL,
     message TEXT NOT NULL, weight INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0, sha256 TEXT NOT NULL
     DEFAULT '', size INTEGER NOT NULL DEFAULT 0, has_state INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '',
-    at REAL NOT NULL, release TEXT NOT NULL DEFAULT '');
+    at REAL NOT NULL, release TEXT NOT NULL DEFAULT '', name TEXT NOT NULL DEFAULT '', asks TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS client_states (experiment TEXT PRIMARY KEY, task TEXT NOT NULL, round INTEGER NOT NULL);
 """
 
@@ -99,7 +99,9 @@ class HistoryEntry:
 
     at: Unix seconds of the last change, by this device's clock. bytes_up: size of the update. sent: the messages of the
     task's attempt of secure aggregation that left (the last of a task that failed: that may have left), or empty
-    without one; mode, clients, survivors, outcome: of that attempt, empty or 0 where they are not known.
+    without one; mode, clients, survivors, outcome: of that attempt, empty or 0 where they are not known. name: of the
+    experiment, and asks: which question it is, empty for training; both empty for a task that was refused before its
+    plan was read. signer: the key that signed the plan.
     """
 
     task: str
@@ -117,6 +119,9 @@ class HistoryEntry:
     clients: int = 0
     survivors: int = 0
     outcome: str = ""
+    name: str = ""
+    asks: str = ""
+    signer: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """This entry as a JSON object."""
@@ -156,7 +161,8 @@ class Store:
             make_private_folder(path)
         self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
         with self._database.transaction() as database:
-            add_column(database, "tasks", "release", "TEXT NOT NULL DEFAULT ''")
+            for column in ("release", "name", "asks"):
+                add_column(database, "tasks", column, "TEXT NOT NULL DEFAULT ''")
             database.execute("UPDATE tasks SET release = lower(hex(randomblob(16))) WHERE release = ''")
         self.attempts = Attempts(self._database)
         self.verdicts = Verdicts(self._database)
@@ -170,12 +176,7 @@ class Store:
 
     def membership(self) -> StoredMembership | None:
         """What was pinned at enrolment, or None before it."""
-        row = self._database.execute("SELECT document FROM membership").fetchone()
-        if row is None:
-            return None
-        document = cast(dict[str, Any], json.loads(row[0]))
-        document["signers"] = tuple(document["signers"])
-        return StoredMembership(**document)
+        return membership_in(self._database)
 
     def join(self, membership: StoredMembership) -> None:
         """Record a membership.
@@ -193,6 +194,11 @@ class Store:
                 " VALUES (?, ?, ?, ?, 'leased', ?, ?, ?)",
                 (task, experiment, round, kind, message, time.time(), secrets.token_hex(16)),
             )
+
+    def describe(self, task: str, *, name: str, asks: str) -> None:
+        """Record what a task is for: the experiment's name, and the question that it asks."""
+        with self._database.transaction() as database:
+            database.execute("UPDATE tasks SET name = ?, asks = ? WHERE id = ?", (name, asks, task))
 
     def state_of(self, task: str) -> str | None:
         """The task's state, or None when it is unknown."""
@@ -314,15 +320,7 @@ class Store:
 
     def history(self) -> list[HistoryEntry]:
         """All remembered tasks, oldest first; the last thousand finished ones are kept."""
-        rows = self._database.execute(
-            "SELECT id, experiment, round, kind, tasks.state, weight, steps, size, detail, tasks.at,"
-            " coalesce(sent, ''), coalesce(mode, ''), coalesce(clients, 0), coalesce(survivors, 0),"
-            " coalesce(outcome, '')"
-            " FROM tasks LEFT JOIN attempts ON attempts.task = tasks.id ORDER BY tasks.rowid"
-        )
-        names = ("task", "experiment", "round", "kind", "state", "weight", "steps", "bytes_up", "detail", "at", "sent")
-        attempt = ("mode", "clients", "survivors", "outcome")
-        return [_entry(dict(zip((*names, *attempt), row, strict=True))) for row in rows]
+        return history_in(self._database)
 
     def update_path(self, task: str) -> Path:
         """Where the task's finished update lies."""
@@ -377,9 +375,41 @@ class Store:
                     path.unlink(missing_ok=True)
 
 
+class Reading(Protocol):
+    """A database that is read from."""
+
+    def execute(self, statement: str, /) -> sqlite3.Cursor:
+        """One statement without values."""
+        ...
+
+
+def membership_in(database: Reading) -> StoredMembership | None:
+    """What the device pinned at enrolment, or None before it."""
+    row = database.execute("SELECT document FROM membership").fetchone()
+    if row is None:
+        return None
+    document = cast(dict[str, Any], json.loads(row[0]))
+    document["signers"] = tuple(document["signers"])
+    return StoredMembership(**document)
+
+
+def history_in(database: Reading) -> list[HistoryEntry]:
+    """All remembered tasks, oldest first."""
+    rows = database.execute(
+        "SELECT id, experiment, round, kind, tasks.state, weight, steps, size, detail, tasks.at,"
+        " coalesce(sent, ''), coalesce(mode, ''), coalesce(clients, 0), coalesce(survivors, 0),"
+        " coalesce(outcome, ''), name, asks, tasks.message"
+        " FROM tasks LEFT JOIN attempts ON attempts.task = tasks.id ORDER BY tasks.rowid"
+    )
+    names = ("task", "experiment", "round", "kind", "state", "weight", "steps", "bytes_up", "detail", "at", "sent")
+    attempt = ("mode", "clients", "survivors", "outcome")
+    return [_entry(dict(zip((*names, *attempt, "name", "asks", "message"), row, strict=True))) for row in rows]
+
+
 def _entry(columns: dict[str, Any]) -> HistoryEntry:
     columns["sent"] = tuple(columns["sent"].split())
-    return HistoryEntry(**columns)
+    plan = json.loads(columns.pop("message")).get("plan", {})
+    return HistoryEntry(**columns, signer=plan.get("signer", ""))
 
 
 def _forget(database: sqlite3.Connection) -> None:

@@ -37,6 +37,7 @@ COMMANDS = (
     "server",
     "submit",
     "client",
+    "client history",
     "list",
     "watch",
     "report",

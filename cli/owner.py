@@ -1,0 +1,112 @@
+"""`coterie client history`: what an owner of data asks about a client on this machine."""
+
+import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from coterie.cli.client import policy_of, store_of
+from coterie.cli.output import Json, Output, figure, short_id, size
+
+if TYPE_CHECKING:
+    from coterie.client_sdk.device.store import HistoryEntry
+
+Name = Annotated[str, typer.Option(help="The name of this client's store.")]
+Store = Annotated[Path | None, typer.Option(help="Where the client keeps its history; ./.coterie/NAME when absent.")]
+ENDS: Final = {
+    "leased": "begun",
+    "stored": "finished, not sent",
+    "attempt": "finished, being summed",
+    "pending": "sent",
+    "reported": "sent",
+    "counted": "sent, counted",
+    "rolled_back": "sent, not counted",
+    "failed": "given up",
+}
+_SENT: Final = frozenset(state for state, words in ENDS.items() if words.startswith("sent"))
+_KEY: Final = 12
+
+
+def history(
+    name: Name = "client",
+    store: Store = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="The client's policy, where it names a ledger or a delta."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what this client took part in, what left this machine, and what that released. It may go on meanwhile."""
+    from coterie.client_sdk.device.record import read_record
+    from coterie.client_sdk.device.spending import FILE, PrivacyLedger
+
+    output, folder = Output(json), store or store_of(name)
+    limits = policy_of(policy)
+    record = read_record(folder)
+    ledger = PrivacyLedger(limits.ledger or folder / FILE)
+    member = record.membership
+    for entry in record.history:
+        output.event("took_part", **entry.to_json())
+    released: list[dict[str, Any]] = []
+    for experiment in ledger.experiments():
+        total = ledger.total(limits.max_delta, experiment=experiment)
+        told = {"releases": total.releases, "epsilon": total.epsilon, "delta": total.delta}
+        released.append({"experiment": experiment, **told})
+        output.event("release", **released[-1])
+    everything = ledger.total(limits.max_delta)
+    sent = [entry for entry in record.history if entry.state in _SENT]
+    bytes_up = sum(entry.bytes_up for entry in sent)
+    summary: dict[str, Any] = {
+        "population": None if member is None else member.population,
+        "url": None if member is None else member.url,
+        "device": None if member is None else member.device_id,
+        "tasks": len(record.history),
+        "sent": len(sent),
+        "counted": sum(entry.state == "counted" for entry in sent),
+        "bytes_up": bytes_up,
+        "epsilon": everything.epsilon,
+        "delta": everything.delta,
+    }
+    output.event("summary", **summary)
+    if member is None:
+        output.say(f"The client of {folder} has not joined a population.")
+        return
+    output.say(f"Member of {member.population} at {member.url}, as {member.device_id}.")
+    for entry in record.history:
+        output.say(_line(entry))
+    if not record.history:
+        output.say("It has had no task yet.")
+    else:
+        output.say(
+            f"{summary['tasks']} tasks, {summary['sent']} updates sent ({size(bytes_up)}), "
+            f"{summary['counted']} counted. The last thousand are kept."
+        )
+    output.table(
+        ("experiment", "releases", "epsilon"),
+        [(short_id(row["experiment"]), row["releases"], figure(row["epsilon"])) for row in released],
+        empty="No task promised differential privacy, so the record of releases is empty.",
+    )
+    if released:
+        cost = f"epsilon {figure(everything.epsilon)} at delta {everything.delta:g}"
+        output.say(f"Everything that {ledger.path} records: {cost}.")
+
+
+def _line(entry: "HistoryEntry") -> str:
+    at = datetime.datetime.fromtimestamp(entry.at).strftime("%Y-%m-%d %H:%M")
+    ended = ENDS[entry.state] + (f": {entry.detail}" if entry.detail else "")
+    told = f"; {size(entry.bytes_up)}, seen by {_seen(entry)}" if entry.state in _SENT else ""
+    return f"{at}  {_what(entry)}, round {entry.round}, signed by {entry.signer[:_KEY]}: {ended}{told}"
+
+
+def _what(entry: "HistoryEntry") -> str:
+    called = entry.name or short_id(entry.experiment)
+    if entry.asks:
+        return f"question: {called} ({entry.asks})"
+    return f"{'evaluation' if entry.kind == 'evaluate' else 'training'}: {called}"
+
+
+def _seen(entry: "HistoryEntry") -> str:
+    """Who could read this device's own numbers."""
+    clients = entry.survivors or entry.clients
+    return f"nobody but in the sum of {clients} clients" if entry.mode else "the coordinator"
