@@ -79,6 +79,10 @@ def client(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would leave this machine; send nothing.")
     ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --dry-run: a new folder for the exact bytes that would leave."),
+    ] = None,
     ca: Authority = None,
     json: Json = False,
 ) -> None:
@@ -88,6 +92,8 @@ def client(
     from coterie.client_sdk.device.device import Device
 
     output = Output(json)
+    if save is not None and not dry_run:
+        raise InputError("--save belongs to a dry run.", hint="Add --dry-run, or leave out --save.", code="usage")
     floor = policy_of(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data, provider=provider)
     own: Trainer | None = _own_trainer(trainer) if trainer else None
     device = Device(
@@ -104,7 +110,7 @@ def client(
     )
     with device:
         if dry_run:
-            show(output, device.dry_run())
+            show(output, device.dry_run(save))
             return
         _stop_on_signals(device, output)
         summary = device.run(rounds=1 if once else None).to_json()
@@ -211,6 +217,10 @@ def purpose(facts: Mapping[str, Any]) -> str:
 def show(output: Output, dry: "DryRun") -> None:
     """What a dry run found: section by section, what would leave."""
     output.event("dry_run", **dry.to_json())
+    if dry.saved:
+        output.say("Saved, byte for byte:")
+    for path in dry.saved:
+        output.say(f"  {path}")
     if dry.experiment is None:
         output.say(dry.note)
         return

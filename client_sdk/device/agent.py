@@ -8,6 +8,8 @@ that the round counted the update.
 
 import asyncio
 import time
+from dataclasses import replace
+from pathlib import Path
 from threading import Event as Flag
 from typing import Any, Final
 
@@ -18,17 +20,20 @@ from coterie.client_sdk.device.idleness import Idleness
 from coterie.client_sdk.device.membership import Membership, capabilities, data_report, first_signers, join
 from coterie.client_sdk.device.preview import DryRun, nothing, preview
 from coterie.client_sdk.device.runner import Runner
+from coterie.client_sdk.device.saved import CHECK_IN, SUMMARY, TASK, UPLOAD, VECTOR, check_free
+from coterie.client_sdk.device.saved import save as write
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.device.trainers.base import Stopped
 from coterie.client_sdk.device.work import prepare, work
-from coterie.client_sdk.http import Link, is_transient
+from coterie.client_sdk.http import JSON, Link, is_transient, parsed
 from coterie.errors import (
     ConfigurationError,
     RemoteError,
 )
-from coterie.protocol.canonical import parse_json
+from coterie.privacy.secagg.ring import WORD
+from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.device import CheckIn, CheckInResponse, Idle, RetryWindow, Task
 from coterie.protocol.wire import read_message
 
@@ -182,22 +187,37 @@ class Agent:
         # What became of an update is asked for as soon as the coordinator likes.
         return drawn if self.store.pending() else self._idleness.pause(drawn, now, self.settings.rng)
 
-    async def dry_run(self) -> DryRun:
+    async def dry_run(self, save: Path | None = None) -> DryRun:
         """Join, check in, do one task, and show what would leave instead of sending it; the task is then given back.
 
         Enrolling and the check-in are real: they tell the coordinator this device's public key, its capabilities and
-        that it was here. A task that is in flight is shown and stays in flight. Raises what `cycle` raises.
+        that it was here. A task that is in flight is shown and stays in flight. save: a folder, absent or empty, for
+        the exact bytes of the check-in and of the update (`coterie.client_sdk.device.saved`). Raises what `cycle`
+        raises, InputError (``folder_exists``).
         """
+        if save is not None:
+            check_free(save)
+        shown, files = await self._rehearsed()
+        if save is None:
+            return shown
+        shown = replace(shown, saved=tuple(str(save / name) for name in (*files, SUMMARY)))
+        write(save, {**files, SUMMARY: canonical_json(shown.to_json())})
+        return shown
+
+    async def _rehearsed(self) -> tuple[DryRun, dict[str, bytes]]:
+        """What a dry run shows, and its files by name."""
         runner = await self._joined()
         membership = runner.membership
         in_flight = self.store.in_flight()
+        # What a check-in says is made before one: its answer may settle what it names.
+        files = {CHECK_IN: self._check_in_body(runner)}
         if in_flight is not None:
             task = Task.model_validate(parse_json(in_flight.message.encode()))
         else:
             answer = await self._check_in(runner)
             self._settle(answer)
             if answer.task is None:
-                return nothing(membership)
+                return nothing(membership), files
             task = answer.task
         try:
             await runner.check_lineage(task)
@@ -211,16 +231,27 @@ class Agent:
                 )
             finally:
                 runner.hear_of_providers()
-            return preview(membership, prepared, finished)
+            files[TASK] = task.model_dump_json(exclude_unset=True).encode()
+            if finished.vector is not None:
+                files[VECTOR] = finished.vector.astype(WORD, copy=False).tobytes()
+            elif in_flight is not None and in_flight.state == "stored":
+                files[UPLOAD] = self.store.update_path(task.id).read_bytes()
+            else:
+                files[UPLOAD] = finished.update
+            return preview(membership, prepared, finished), files
         finally:
             if in_flight is None:
                 await runner.abort(task, "encoding", "dry_run", "")
 
-    async def _check_in(self, runner: Runner) -> CheckInResponse:
+    def _check_in_body(self, runner: Runner) -> bytes:
         data = data_report(runner.membership) if self.settings.policy.reveal_data else None
         message = CheckIn(pending=tuple(self.store.pending()[:64]), data=data, capabilities=self._capabilities)
+        return canonical_json(message.model_dump(mode="json"))
+
+    async def _check_in(self, runner: Runner) -> CheckInResponse:
+        body, headers = self._check_in_body(runner), {"Content-Type": JSON}
         try:
-            value = await runner.requests.json("POST", "/v1/device/check-in", message.model_dump(mode="json"))
+            value = parsed(await runner.requests.request("POST", "/v1/device/check-in", body=body, headers=headers))
         except RemoteError as error:
             if error.reason not in _NOT_A_MEMBER:
                 raise

@@ -84,9 +84,11 @@ class Device:
         """Work until `stop`, or until ``rounds`` training updates have settled; see `Agent.run`."""
         return self._portal.call(self._agent.run(rounds=rounds))
 
-    def dry_run(self) -> DryRun:
-        """Do one task and show what would leave, instead of sending it; see `Agent.dry_run`."""
-        return self._portal.call(self._agent.dry_run())
+    def dry_run(self, save: str | Path | None = None) -> DryRun:
+        """Do one task and show what would leave, instead of sending it; ``save`` takes the exact bytes. See
+        `Agent.dry_run`.
+        """
+        return self._portal.call(self._agent.dry_run(None if save is None else Path(save)))
 
     def history(self) -> list[HistoryEntry]:
         """What this device has done, oldest first; needs no network."""

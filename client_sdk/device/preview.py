@@ -41,6 +41,7 @@ class DryRun:
     travel inside the section ``metrics``. total_bytes: of the whole update file. secure: the mode of secure
     aggregation, under which nobody but this device sees any of these numbers; min_clients: the fewest clients whose sum
     is opened. clipped: whether the update was longer than the task's norm and was shortened to it.
+    saved: the files that hold the exact bytes.
     """
 
     population: str
@@ -61,6 +62,7 @@ class DryRun:
     secure: str | None = None
     min_clients: int | None = None
     clipped: bool = False
+    saved: tuple[str, ...] = ()
     note: str = "No row leaves this device. Nothing was sent but the check-in and the task's return."
 
     def to_json(self) -> dict[str, Any]:

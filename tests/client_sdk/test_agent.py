@@ -13,6 +13,7 @@ from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
+from coterie.client_sdk.device.saved import CHECK_IN, SUMMARY, UPLOAD
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ConfigurationError, InputError, StorageError, Unreachable
@@ -148,6 +149,42 @@ def test_a_dry_run_shows_what_would_leave_and_gives_the_task_back(tmp_path: Path
         assert (await agent.run(rounds=1)).counted == 1
 
     run(work, tmp_path)
+
+
+def test_a_dry_run_saves_the_bytes_that_would_leave_and_sends_none(tmp_path: Path) -> None:
+    """The saved check-in is the one that was sent; the update that is then uploaded is the one that was saved."""
+    asked: list[bytes] = []
+    sent: list[bytes] = []
+    folder = tmp_path / "saved"
+
+    async def work(place: Lab) -> None:
+        await place.submit(experiment("saves"))
+        agent = await place.agent("saves")
+        shown = await agent.dry_run(folder)
+        assert sent == [] and asked == [(folder / CHECK_IN).read_bytes()]
+        assert sorted(shown.saved) == sorted(str(path) for path in folder.iterdir())
+        assert {path.stat().st_mode & 0o077 for path in (folder, *folder.iterdir())} == {0}
+        assert len((folder / UPLOAD).read_bytes()) == shown.total_bytes
+        assert json.loads((folder / SUMMARY).read_bytes())["total_bytes"] == shown.total_bytes
+        with pytest.raises(InputError, match="replaces nothing"):
+            await agent.dry_run(folder)
+        # A task that is in flight is shown, stays, and then leaves as it was saved.
+        other = await place.agent("saves", "other", trainer=None)
+        task = asyncio.create_task(other.run(rounds=1))
+        while other.store.in_flight() is None:
+            await asyncio.sleep(0)
+        other.stop_training()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert other.store.in_flight() is not None and sent == []
+        await other.close()
+        place.agents.remove(other)
+        again = await place.agent("saves", "other")
+        await again.dry_run(tmp_path / "in flight")
+        assert (await again.run(rounds=1)).counted == 1
+        assert sent == [(tmp_path / "in flight" / UPLOAD).read_bytes()]
+
+    run(work, tmp_path, lambda app: Recorder(Recorder(app, "/check-in", asked), "/update", sent))
 
 
 def test_a_dry_run_without_a_task_says_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sdk_kit import Events, Lab, counting, experiment, hear, kinds, rows, run
 
 from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.device.policy import DevicePolicy
+from coterie.client_sdk.device.saved import UPLOAD, VECTOR
 from coterie.protocol.rounds import RoundPolicy
 
 CLIENTS = 5
@@ -70,7 +71,7 @@ def test_a_dry_run_shows_the_vector_before_it_is_masked(tmp_path: Path) -> None:
         policy = RoundPolicy(rounds=1, cohort=CLIENTS, evaluate_every=0)
         await place.submit(experiment("dry", rounds=policy, secure_aggregation=SecureAggregation(dropout=0.2)))
         agent = await place.agent("dry")
-        shown = await agent.dry_run()
+        shown = await agent.dry_run(tmp_path / "saved")
         assert (shown.secure, shown.min_clients, shown.clipped) == ("semi_honest", CLIENTS, False)
         assert [section.name for section in shown.sections] == ["counts", "delta", "metrics"]
         counts, delta, _ = shown.sections
@@ -78,6 +79,9 @@ def test_a_dry_run_shows_the_vector_before_it_is_masked(tmp_path: Path) -> None:
         assert delta.codec.startswith("grid") and delta.minimum < 0 < delta.maximum and delta.norm > 0
         assert shown.total_bytes == sum(section.bytes for section in shown.sections)
         assert "masks" in shown.note and json.dumps(shown.to_json())
+        assert not (tmp_path / "saved" / UPLOAD).exists()
+        words = sum(section.values for section in shown.sections)
+        assert len((tmp_path / "saved" / VECTOR).read_bytes()) == 4 * words
         assert agent.store.history() == []
 
     run(work, tmp_path)
