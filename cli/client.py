@@ -86,7 +86,9 @@ def client(
     ca: Authority = None,
     json: Json = False,
 ) -> None:
-    """Join a population and train on local data. The data stays here; --dry-run shows what would leave."""
+    """Join a population and train on local data. The data stays here; --dry-run shows what would leave.
+    `coterie client history` tells what it did, `coterie client withdraw` leaves for good.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads or 1))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads or 1))
     from coterie.client_sdk.device.device import Device

@@ -1,4 +1,4 @@
-"""`coterie client history`: what an owner of data asks about a client on this machine."""
+"""`coterie client history` and `withdraw`: what an owner of data asks about a client on this machine."""
 
 import datetime
 from pathlib import Path
@@ -8,9 +8,11 @@ import typer
 
 from coterie.cli.client import policy_of, store_of
 from coterie.cli.output import Json, Output, figure, short_id, size
+from coterie.cli.places import Authority
+from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
-    from coterie.client_sdk.device.store import HistoryEntry
+    from coterie.client_sdk.device.history import HistoryEntry
 
 Name = Annotated[str, typer.Option(help="The name of this client's store.")]
 Store = Annotated[Path | None, typer.Option(help="Where the client keeps its history; ./.coterie/NAME when absent.")]
@@ -90,6 +92,39 @@ def history(
     if released:
         cost = f"epsilon {figure(everything.epsilon)} at delta {everything.delta:g}"
         output.say(f"Everything that {ledger.path} records: {cost}.")
+
+
+def withdraw(
+    name: Name = "client",
+    store: Store = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", metavar="FILE", help="The client's policy, where it names a ledger.")
+    ] = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """Leave the population for good: stop here, tell the coordinator, say what stays on disk. End the client first."""
+    import asyncio
+
+    from coterie.client_sdk.device.withdrawal import KEPT, stop_here, tell
+
+    output, folder = Output(json), store or store_of(name)
+    left = stop_here(folder, policy_of(policy).ledger)
+    member = left.membership
+    output.say(f"The client of {folder} takes part in nothing any more; its unsent work is removed.")
+    output.say("On this disk stay:")
+    for path in left.kept:
+        output.say(f"  {path}: {KEPT[path.name]}")
+    output.say("Your rows were never moved. Updates that were sent stay in the models that they went into.")
+    try:
+        asyncio.run(tell(left, ca=ca))
+    except CoterieError:
+        output.say("The coordinator does not know it yet: run this command again when it can be reached.")
+        raise
+    output.event(
+        "withdrawn", population=member.population, url=member.url, device=member.device_id, kept=[*map(str, left.kept)]
+    )
+    output.say(f"Population {member.population} at {member.url} has been told: {member.device_id} has left.")
 
 
 def _line(entry: "HistoryEntry") -> str:

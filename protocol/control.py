@@ -341,7 +341,7 @@ class DeviceView(Response):
     public_key: PublicKey
     kind: Literal["device", "edge"] = "device"
     max_clients: Positive | None = None
-    state: Literal["active", "revoked"] = "active"
+    state: Literal["active", "revoked", "withdrawn"] = "active"
     enrolled_at: datetime
     last_seen_at: datetime | None = None
     accepted: Whole = 0

@@ -111,7 +111,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "Agreement": {"signature": "The device's signature over the list of survivors that it was shown, base64."},
     "AuditEntry": {
         "id": "Its place in the log, from 1.",
-        "actor": "The id of the token that acted, or `coordinator`.",
+        "actor": "The id of the token that acted, or of the device, or `coordinator`.",
         "action": "What was done, such as `token.created`.",
         "subject": "The id or the name of what it was done to.",
         "data": "Further facts by name.",
@@ -149,7 +149,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "failed": "How many of its tasks ended without an accepted update: refused, given back or run out.",
         "failure": "The code by which the last of them ended; null while none has.",
         "kind": "Whether it is a device or an edge aggregator.",
-        "state": "Whether it is enrolled or was revoked.",
+        "state": "Whether it is enrolled, was revoked by an administrator, or withdrawn by its owner.",
     },
     "EdgeTerms": {
         "min_clients": "Of how many clients the accumulator is, at least.",

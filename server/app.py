@@ -11,7 +11,7 @@ from coterie.server.auth.policy import POLICY
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
 from coterie.server.coordinator import open_coordinator
 from coterie.server.device import blobs as device_blobs
-from coterie.server.device import check_in, enrol, lineage, report, secure, upload
+from coterie.server.device import check_in, enrol, lineage, report, secure, upload, withdraw
 from coterie.server.faults import Faults
 from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
@@ -35,6 +35,7 @@ ROUTERS = (
     audit.router,
     enrol.router,
     lineage.router,
+    withdraw.router,
 )
 
 

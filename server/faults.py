@@ -25,7 +25,7 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
     "experiment": "an experiment as it was asked for, with its initial model version and its first round",
     "stop": "the wish to stop an experiment",
     "enrol": "a device and the use of its enrolment token",
-    "revoke": "a device revoked, its lease closed",
+    "revoke": "a device revoked or withdrawn, its lease closed",
     "lease": "a task leased to a device",
     "progress": "a lease extended",
     "part": "a part of an upload that is not the last",

@@ -17,6 +17,8 @@ from coterie.errors import PolicyRefused
 from coterie.protocol.canonical import canonical_json, sha256_hex
 
 Message = Literal["keys", "shares", "masked", "agreement", "reveal"]
+AFTER_MASKING: Final = frozenset(("masked", "agreement", "reveal"))
+"""Messages at which the coordinator may hold the masked vector, so that only it knows whether the round counts it."""
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS attempts (

@@ -7,11 +7,11 @@ from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.endorsement import read_endorsement
+from coterie.client_sdk.device.history import HistoryEntry
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.preview import DryRun
 from coterie.client_sdk.device.settings import AgentSettings, Listener, RunSummary
-from coterie.client_sdk.device.store import HistoryEntry
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.client_sdk.portal import Portal
 

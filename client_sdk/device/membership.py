@@ -13,8 +13,9 @@ from coterie import __version__
 from coterie.client_sdk.device.data import DataSource, load_data, load_fitting
 from coterie.client_sdk.device.endorsement import kept
 from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.history import StoredMembership
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.store import Store, StoredMembership
+from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.http import Link
 from coterie.compute.runtime.yardstick import yardstick_us
 from coterie.errors import ConfigurationError, RemoteError
@@ -104,6 +105,12 @@ async def join(
     if stored is None:
         made = await _enrol(link, store, data, _needed(token, store), name, capabilities, faults, endorsement)
         return replace(made, endorsement=endorsement)
+    if stored.withdrawn:
+        raise ConfigurationError(
+            f"The client of {store.folder} has left population {stored.population!r}, which is for good.",
+            hint="To take part again, join as a new client: with another --name or --store, and a token.",
+            code="withdrawn",
+        )
     info = await _population(link, token) if token else None
     if info is not None:
         if (info.coordinator_key, info.population) != (stored.coordinator_key, stored.population):

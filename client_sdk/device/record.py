@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coterie.client_sdk.device.store import HistoryEntry, StoredMembership, history_in, membership_in
+from coterie.client_sdk.device.history import HistoryEntry, StoredMembership, history_in, membership_in
 from coterie.errors import ConfigurationError
 from coterie.protocol.files import storage_error
 
@@ -33,12 +33,7 @@ def read_record(folder: Path) -> Record:
     database cannot be read.
     """
     path = folder / FILE
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{folder} is no folder of a client: there is no {path}.",
-            hint="Name the client with --name, or its folder with --store.",
-            code="store_unknown",
-        )
+    check_store(folder)
     try:
         with _opened(path) as database:
             return Record(membership_in(database), history_in(database))
@@ -48,6 +43,17 @@ def read_record(folder: Path) -> Record:
         ) from error
     except OSError as error:
         raise storage_error(path, error) from error
+
+
+def check_store(folder: Path) -> None:
+    """Raise ConfigurationError (``store_unknown``) for a folder that no client has worked in."""
+    path = folder / FILE
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{folder} is no folder of a client: there is no {path}.",
+            hint="Name the client with --name, or its folder with --store.",
+            code="store_unknown",
+        )
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from coterie.client_sdk.device.attempts import AttemptRecord, Message
+from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Message
 from coterie.client_sdk.device.backoff import Backoff, after_failure
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.signed import SignedLink
@@ -58,8 +58,6 @@ AWAITED: Final[Mapping[str, type[ToClient]]] = {
 }
 """What the machine waits for -> the message that the coordinator's path of that name answers."""
 ANSWERS: Final[Mapping[str, Message]] = {"Shares": "shares", "Agreement": "agreement", "Reveal": "reveal"}
-AFTER_MASKING: Final = frozenset(("masked", "agreement", "reveal"))
-"""Messages at which the coordinator may hold the masked vector, so that only it knows whether the round counts it."""
 OVER: Final = "attempt_over"
 _TOO_LATE: Final = "phase_over"
 _STOP_LOOKS_S: Final = 0.2

@@ -33,16 +33,17 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Attempts
 from coterie.client_sdk.device.attempts import SCHEMA as ATTEMPTS
-from coterie.client_sdk.device.attempts import AttemptRecord, Attempts
 from coterie.client_sdk.device.database import Database, add_column
+from coterie.client_sdk.device.history import HistoryEntry, StoredMembership, history_in, membership_in
 from coterie.client_sdk.device.lineage import SCHEMA as LINEAGES
 from coterie.client_sdk.device.lineage import Lineages
 from coterie.client_sdk.device.verdicts import SCHEMA as VERDICTS
@@ -76,56 +77,6 @@ CREATE TABLE IF NOT EXISTS tasks (
     at REAL NOT NULL, release TEXT NOT NULL DEFAULT '', name TEXT NOT NULL DEFAULT '', asks TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS client_states (experiment TEXT PRIMARY KEY, task TEXT NOT NULL, round INTEGER NOT NULL);
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredMembership:
-    """What the device pinned when it joined.
-
-    schema: the population's schema as JSON text. signers: public keys (hex) of those who may sign plans.
-    """
-
-    url: str
-    population: str
-    device_id: str
-    coordinator_key: str
-    signers: tuple[str, ...]
-    schema: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class HistoryEntry:
-    """One task as the device remembers it.
-
-    at: Unix seconds of the last change, by this device's clock. bytes_up: size of the update. sent: the messages of the
-    task's attempt of secure aggregation that left (the last of a task that failed: that may have left), or empty
-    without one; mode, clients, survivors, outcome: of that attempt, empty or 0 where they are not known. name: of the
-    experiment, and asks: which question it is, empty for training; both empty for a task that was refused before its
-    plan was read. signer: the key that signed the plan.
-    """
-
-    task: str
-    experiment: str
-    round: int
-    kind: str
-    state: str
-    weight: int
-    steps: int
-    bytes_up: int
-    detail: str
-    at: float
-    sent: tuple[str, ...] = ()
-    mode: str = ""
-    clients: int = 0
-    survivors: int = 0
-    outcome: str = ""
-    name: str = ""
-    asks: str = ""
-    signer: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """This entry as a JSON object."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +223,28 @@ class Store:
             self.attempts.end(database, task, "given_up")
         self._remove(self.update_path(task), self.vector_path(task), self.state_path(task))
 
+    def withdraw(self) -> list[str]:
+        """Record that the owner has left, and remove unsent work, client state and downloads. Returns under which names
+        the device's record of releases knows the work that was given up; a task whose masked vector may have left is
+        kept as sent.
+        """
+        membership, given_up = self.membership(), list[str]()
+        if membership is not None:
+            self.join(replace(membership, withdrawn=True))
+        while (found := self.in_flight()) is not None:
+            if found.state == "attempt" and self.attempts.message(found.task) in AFTER_MASKING:
+                kind = self._database.execute("SELECT kind FROM tasks WHERE id = ?", (found.task,)).fetchone()[0]
+                self.acknowledged(found.task, kind=kind, outcome="withdrawn")
+            else:
+                given_up.append(found.release)
+                self.fail(found.task, "withdrawn: the owner has left the population")
+        with self._database.transaction() as database:
+            database.execute("DELETE FROM client_states")
+            database.execute("UPDATE tasks SET has_state = 0")
+        self._sweep()
+        self._remove(*(path for path in self.cache.iterdir() if path.is_file()), self.folder / "computing.json")
+        return given_up
+
     def pending(self) -> list[str]:
         """Tasks whose update is acknowledged and whose round is not known to be over, oldest first."""
         return [row[0] for row in self._database.execute("SELECT id FROM tasks WHERE state = 'pending' ORDER BY rowid")]
@@ -373,43 +346,6 @@ class Store:
                     path.suffix == suffix and path.stem not in needed
                 ):
                     path.unlink(missing_ok=True)
-
-
-class Reading(Protocol):
-    """A database that is read from."""
-
-    def execute(self, statement: str, /) -> sqlite3.Cursor:
-        """One statement without values."""
-        ...
-
-
-def membership_in(database: Reading) -> StoredMembership | None:
-    """What the device pinned at enrolment, or None before it."""
-    row = database.execute("SELECT document FROM membership").fetchone()
-    if row is None:
-        return None
-    document = cast(dict[str, Any], json.loads(row[0]))
-    document["signers"] = tuple(document["signers"])
-    return StoredMembership(**document)
-
-
-def history_in(database: Reading) -> list[HistoryEntry]:
-    """All remembered tasks, oldest first."""
-    rows = database.execute(
-        "SELECT id, experiment, round, kind, tasks.state, weight, steps, size, detail, tasks.at,"
-        " coalesce(sent, ''), coalesce(mode, ''), coalesce(clients, 0), coalesce(survivors, 0),"
-        " coalesce(outcome, ''), name, asks, tasks.message"
-        " FROM tasks LEFT JOIN attempts ON attempts.task = tasks.id ORDER BY tasks.rowid"
-    )
-    names = ("task", "experiment", "round", "kind", "state", "weight", "steps", "bytes_up", "detail", "at", "sent")
-    attempt = ("mode", "clients", "survivors", "outcome")
-    return [_entry(dict(zip((*names, *attempt, "name", "asks", "message"), row, strict=True))) for row in rows]
-
-
-def _entry(columns: dict[str, Any]) -> HistoryEntry:
-    columns["sent"] = tuple(columns["sent"].split())
-    plan = json.loads(columns.pop("message")).get("plan", {})
-    return HistoryEntry(**columns, signer=plan.get("signer", ""))
 
 
 def _forget(database: sqlite3.Connection) -> None:

@@ -51,6 +51,7 @@ POLICY: Final[Mapping[tuple[str, str], Access]] = {
     ("GET", "/v1/device/population"): Access.ENROL,
     ("POST", "/v1/device/enrol"): Access.ENROL,
     ("POST", "/v1/device/check-in"): Access.DEVICE,
+    ("POST", "/v1/device/withdraw"): Access.DEVICE,
     ("GET", "/v1/device/experiments/{experiment}/lineage"): Access.DEVICE,
     ("HEAD", "/v1/device/tasks/{task}/update"): Access.DEVICE,
     ("PATCH", "/v1/device/tasks/{task}/update"): Access.DEVICE_STREAM,

@@ -1,9 +1,10 @@
 """Devices, as an operator sees them."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 from fastapi import Path, Query
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import NotFound
 from coterie.protocol.control import DeviceView, Page
@@ -15,6 +16,8 @@ from coterie.server.store import audit, devices, events, tasks
 from coterie.server.store.tables import DeviceRow
 
 router = gated_router("devices")
+WITHDRAWN: Final = "withdrawn"
+"""The member of a device's details that says that its owner took it out."""
 
 
 def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int, str] | None) -> DeviceView:
@@ -28,7 +31,7 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int,
         public_key=row.public,
         kind="device" if row.max_clients is None else "edge",
         max_clients=row.max_clients,
-        state="active" if row.revoked_at is None else "revoked",
+        state="active" if row.revoked_at is None else "withdrawn" if details.get(WITHDRAWN) else "revoked",
         enrolled_at=instant(row.created_at),
         last_seen_at=instant(here.fleet.last(row.id) or row.seen_at),
         accepted=accepted,
@@ -56,6 +59,27 @@ async def index(
     return page(rows, limit, lambda row: row.id, views)
 
 
+async def shut_out(
+    here: Coordinator, session: AsyncSession, row: DeviceRow, how: Literal["revoked", "withdrawn"], *, by: str
+) -> None:
+    """Let an enrolled device in no more, and take back the task that it holds. by: the token that revokes it, or the
+    device that withdraws.
+    """
+    device, details = row.id, json.loads(row.details)
+    if how == "withdrawn":
+        details[WITHDRAWN] = True
+    await devices.revoke(session, device, now_ms(), json.dumps(details))
+    await audit.append(session, by, f"device.{how}", device)
+    events.append(session, f"device.{how}", {"device": device, "population": row.population})
+    held = await tasks.lease_of(session, device)
+    if held is not None:
+        changes = {"code": f"device_{how}", "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
+        await tasks.leave(session, held.id, tasks.ABORTED, changes)
+        await here.rounds.lost(session, held)
+    await session.refresh(row)
+    await here.rounds.shut_out(session, row.population)
+
+
 @router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
 async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin: Admin) -> DeviceView:
     """Idempotent. The task that it holds is taken back; updates accepted before stay counted. Rounds that judge by it
@@ -66,16 +90,7 @@ async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin:
         if row is None:
             raise NotFound(f"There is no device {device!r}.", code="device_unknown")
         if row.revoked_at is None:
-            await devices.revoke(session, device, now_ms())
-            await audit.append(session, admin.token, "device.revoked", device)
-            events.append(session, "device.revoked", {"device": device, "population": row.population})
-            held = await tasks.lease_of(session, device)
-            if held is not None:
-                changes = {"code": "device_revoked", "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
-                await tasks.leave(session, held.id, tasks.ABORTED, changes)
-                await here.rounds.lost(session, held)
-            await session.refresh(row)
-            await here.rounds.shut_out(session, row.population)
+            await shut_out(here, session, row, "revoked", by=admin.token)
         accepted = await devices.accepted(session, [device])
         failures = await devices.failures(session, [device])
     here.devices.forget(device)

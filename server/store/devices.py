@@ -81,11 +81,10 @@ async def by_key(session: AsyncSession, public: str) -> DeviceRow | None:
     return (await session.execute(select(DeviceRow).where(DeviceRow.public == public))).scalar_one_or_none()
 
 
-async def revoke(session: AsyncSession, identifier: str, now: int) -> None:
-    """Shut a device out for ever."""
-    await session.execute(
-        update(DeviceRow).where(DeviceRow.id == identifier, DeviceRow.revoked_at.is_(None)).values(revoked_at=now)
-    )
+async def revoke(session: AsyncSession, identifier: str, now: int, details: str) -> None:
+    """Shut a device out for ever. details: what its row says of it from then on."""
+    active = DeviceRow.id == identifier, DeviceRow.revoked_at.is_(None)
+    await session.execute(update(DeviceRow).where(*active).values(revoked_at=now, details=details))
 
 
 async def any_edge(session: AsyncSession, population: str) -> bool:

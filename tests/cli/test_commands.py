@@ -38,6 +38,7 @@ COMMANDS = (
     "submit",
     "client",
     "client history",
+    "client withdraw",
     "list",
     "watch",
     "report",

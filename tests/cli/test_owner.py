@@ -86,5 +86,19 @@ def test_an_owner_sees_what_the_client_was_asked_and_what_it_sent_while_it_goes_
         assert found[-1]["epsilon"] == 0
         assert run(["client", "history", "--name", "one"]) == 0
         shown = capsys.readouterr().out
+        (running_still,) = asked("client", "withdraw", "--name", "one", code=BAD_INPUT)
+        assert running_still["code"] == "store_in_use"
         assert "Member of machines" in shown and "counted;" in shown
         assert f"question: {plan['name']} (histogram), round 1, signed by {signer[:12]}: sent" in shown
+    (withdrawn,) = asked("client", "withdraw", "--name", "one")
+    assert (withdrawn["population"], withdrawn["kept"]) == (
+        "machines",
+        [".coterie/one/device.db", ".coterie/one/device.key"],
+    )
+    assert {row["name"]: row["state"] for row in asked("list", "devices")} == {"one": "withdrawn", "two": "active"}
+    (refused,) = asked(*sites["one"], code=BAD_INPUT)
+    assert refused["code"] == "withdrawn" and "another --name" in refused["hint"]
+    assert asked("client", "history", "--name", "one")[-1]["counted"] == found[-1]["counted"]
+    assert run(["client", "withdraw", "--name", "one"]) == 0
+    shown = capsys.readouterr().out
+    assert ".coterie/one/device.db: what this client took part in" in shown and "has been told" in shown

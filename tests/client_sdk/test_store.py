@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from coterie.client_sdk.device.attempts import AttemptRecord, Message
-from coterie.client_sdk.device.store import STATES, Store, StoredMembership
+from coterie.client_sdk.device.history import StoredMembership
+from coterie.client_sdk.device.store import STATES, Store
 from coterie.errors import ConfigurationError, InternalError, PolicyRefused
 from coterie.protocol.canonical import sha256_hex
 from tests.patience import patience

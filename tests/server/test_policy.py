@@ -58,6 +58,7 @@ TABLE: Final = {
     "POST /v1/device/tasks/{task}/secure/agreement": "device",
     "POST /v1/device/tasks/{task}/secure/reveal": "device",
     "GET /v1/device/tasks/{task}/secure/{awaited}": "device",
+    "POST /v1/device/withdraw": "device",  # the last, since nothing is let through after it
 }
 # And what each credential is good for; those that are not named, for nothing.
 GOOD_FOR: Final = {"admin": "admin", "enrol": "enrol", "edge": "enrol", "device": "device", "edge aggregator": "device"}

@@ -1,0 +1,20 @@
+"""A device that leaves for good."""
+
+from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.control.devices import shut_out
+from coterie.server.store import nonces
+from coterie.server.store.tables import DeviceRow
+
+router = gated_router("device")
+
+
+@router.post("/v1/device/withdraw", operation_id="withdrawDevice", status_code=204, summary="Leave the population")
+async def withdraw(here: Here, device: Signed) -> None:
+    """For good: the device's task ends, its later requests are refused, and its key cannot enrol again. Updates
+    accepted before stay counted.
+    """
+    async with here.database.write("revoke") as session:
+        await nonces.spend(session, device.nonce, device.nonce_expires)
+        row = await session.get_one(DeviceRow, device.id)
+        await shut_out(here, session, row, "withdrawn", by=device.id)
+    here.devices.forget(device.id)
