@@ -154,7 +154,8 @@ class Experiment:
                     raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
         groups = None if self.secure is None else self.secure.groups
         votes, trusted = groups or self.rounds.min_updates, self.rounds.trusted
-        check_reducer(self.reducer, votes, self.algorithm.name, trusted=trusted, secret=self.secure is not None)
+        method, most, secret = self.algorithm.name, groups or self.rounds.cohort, self.secure is not None
+        check_reducer(self.reducer, votes, method, trusted=trusted, secret=secret, most_updates=most)
         check_policy(self.privacy, rounds=self.rounds.rounds, rest_rounds=self.rounds.rest_rounds)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))

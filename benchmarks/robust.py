@@ -10,7 +10,7 @@ over clients), which many small runs need. The attackers see the honest updates 
 on a coordinator, updates that are not finite are left out before the rule sees the others; where it then has too few,
 it says ``refused``. Under the backdoor, the share of marked test rows that are taken for its target follows the
 accuracy. fltrust gets a trusted update from 100 rows that no client has, and
-centered_clipping the aggregate of the round before.
+centered_clipping the aggregate of the round before; monna gets that of fltrust.
 """
 
 import argparse
@@ -38,6 +38,7 @@ from coterie.simulation.partition import dirichlet
 CLIENTS, LYING, STEPS, BATCH, RATE, CLASSES, HIDDEN, ROOT = 20, 4, 5, 32, 0.1, 10, 32, 100
 REDUCERS = (
     "mean", "norm_bound(1)", "median", "trimmed_mean(4)", "meamed(4)", "krum(4)", "multi_krum(4)", "bulyan(4)",
+    "mda(4)", "monna(4)", "caf(4)", "smea(4)",
     "geometric_median", "centered_clipping(1,3)", "fltrust", "adasum", "bucketing(2)+median", "arc()+trimmed_mean(4)",
     "nnm(4)+median", "nnm(4)+krum(4)", "nnm(4)+geometric_median", "norm_bound(1)+nnm(4)+trimmed_mean(4)",
 )  # fmt: skip
@@ -93,7 +94,7 @@ def run(
     refused, trusted, last = 0, np.zeros(0, np.float32), np.zeros(len(vector))
 
     def judge(sent: npt.NDArray[np.float32]) -> Vector:
-        return aggregate(rule, sent, reference=trusted if "fltrust" in rule else last)
+        return aggregate(rule, sent, reference=trusted if "fltrust" in rule or "monna" in rule else last)
 
     lie = attack(name, judge)
     for _ in range(rounds):

@@ -10,7 +10,16 @@ from coterie.aggregation.analytics.bound import LEAST, Terms
 from coterie.aggregation.analytics.checks import whole
 from coterie.aggregation.analytics.noise import Noised, check_ring, checked, deviation, with_room
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import LARGEST_EXACT, TALLY, TOLD, Rule, method, most_rows, shapes_of
+from coterie.aggregation.analytics.rule import (
+    LARGEST_EXACT,
+    TALLY,
+    TOLD,
+    Rule,
+    largest_of,
+    method,
+    most_rows,
+    shapes_of,
+)
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.manifest import MOST_ROWS
@@ -39,8 +48,9 @@ def ask(
     """The experiment that asks ``clients`` clients in each of the query's rounds; `simulate` and `submit` take it.
 
     batch_size: rows that a device adds up at a time; when None 256, or as many as keep whole sums exact.
-    secure_aggregation: as in `Experiment`; whole sums stay exact in it for up to 255 clients. privacy: hides every
-    client as a whole, in the population's ledger; its ``clip`` is in rows: see `coterie.aggregation.analytics.bound`.
+    secure_aggregation: as in `Experiment`; unless it is False, each client's sums may reach 2**24 for up to 255
+    clients, and less for more (2**23 from 256 on), so that all fit its ring. privacy: hides every client as a whole, in
+    the population's ledger; its ``clip`` is in rows: see `coterie.aggregation.analytics.bound`.
     Where the coordinator noises secret sums, the experiment's is wider by what rounding them needs. policy: further
     fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError
     (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, for a batch that is
@@ -64,7 +74,7 @@ def ask(
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
         model = _Asked(rule, feature, len(columns) == 1)
-        cap = 1 if rule.clipped else LARGEST_EXACT
+        cap = 1 if rule.clipped else rule.largest
         return Experiment(
             name=name or f"{rule.name} of {query.column}",
             model=model,
@@ -81,7 +91,9 @@ def ask(
         )
 
     if privacy is None:
-        return asked(query.rule, None)
+        # Sums that nobody sees alone share a ring; many clients have less room in it each.
+        reach = LARGEST_EXACT if secure_aggregation is False else largest_of(clients)
+        return asked(replace(query.rule, largest=reach), None)
     what = f"The query {query.rule.name}"
     terms = Terms(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
     # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.

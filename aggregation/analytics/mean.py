@@ -58,8 +58,8 @@ def rounding(rule: Rule, rows: float, clients: int, *, secret: bool) -> tuple[fl
     """
     width = rule.parameters["high"] - rule.parameters["low"]
     clients, rows = max(clients, 1), max(rows, 1.0)
-    # 2**32 holds the sums of all clients, each up to 2**24; a device rounds a sum up or down by lot.
-    ring = math.sqrt(clients) / 2 * 2.0 ** (clients.bit_length() - 8) / rows if secret else 0.0
+    # 2**32 holds all clients' sums, each up to 2**24, or less from 256 on; a device rounds a sum up or down by lot.
+    ring = math.sqrt(clients) / 2 * 2.0 ** min(clients.bit_length() - 8, 0) / rows if secret else 0.0
     relative = math.hypot(math.sqrt(rows / clients) * 2.0**-24, ring)
     return relative * width, 3 * relative * width**2
 

@@ -16,13 +16,20 @@ _APART = frozenset({"ifca"})
 
 
 def check_reducer(
-    text: str, min_updates: int, algorithm: str, *, trusted: str | None = None, secret: bool = False
+    text: str,
+    min_updates: int,
+    algorithm: str,
+    *,
+    trusted: str | None = None,
+    secret: bool = False,
+    most_updates: int | None = None,
 ) -> None:
     """Raise errors.ExperimentError unless rounds of at least ``min_updates`` updates can use this reducer: what
-    `reducer` raises, ``reducer_updates`` (such as 2f ≥ n), ``reducer_reference`` or ``reducer_method``.
+    `reducer` raises, ``reducer_updates`` (such as 2f ≥ n), ``reducer_reference``, ``reducer_work`` or
+    ``reducer_method``.
 
     trusted: the client by whose update the others are judged; it is one of the round's. secret: whether only sums over
-    clients are seen.
+    clients are seen. most_updates: with how many a round may end; None when nobody knows.
     """
     rule = reducer(text)
     judges = rule.reference == "trusted"
@@ -36,7 +43,7 @@ def check_reducer(
     if trusted is not None and not judges:
         raise errors.ExperimentError(
             f"The round policy names the trusted client {trusted[:64]!r}, and the reducer {rule.name} asks for none.",
-            hint="Choose the reducer fltrust, or leave trusted out.",
+            hint="Choose the reducer fltrust or monna(f), or leave trusted out.",
             code="reducer_reference",
         )
     if judges and secret:
@@ -57,6 +64,14 @@ def check_reducer(
             hint=f"Set min_updates to {fewest} or more in the round policy"
             f"{', or lower f, m or s, whichever it has' if rule.fewest > 1 else ''}.",
             code="reducer_updates",
+        )
+    seen = (most_updates or 0) - judges
+    if rule.most is not None and seen > rule.most:
+        raise errors.ExperimentError(
+            f"The reducer {rule.name} can take at most {rule.most} updates, and a round may end with {seen}: "
+            f"{rule.beyond}.",
+            hint="Lower cohort in the round policy or f, put bucketing(s) before it, or choose nnm(f)+trimmed_mean(f).",
+            code="reducer_work",
         )
     apart = algorithm in _APART and rule.needs == "updates"
     if apart or (algorithm in _BESIDE and rule.measures):

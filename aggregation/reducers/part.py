@@ -28,25 +28,30 @@ Draw = Callable[[], np.random.Generator]
 @dataclass(frozen=True)
 class Step:
     """Mixes updates before a rule sees them: ``mix(G, draw)`` is A; only steps that draw call draw. fewest: the least
-    number of updates it takes, and because of what; before(m): how many it takes to give m.
+    number of updates it takes, and because of what; before(m): how many it takes to give m; up_to(m): how many it takes
+    at most to give no more than m.
     """
 
     mix: Callable[[Matrix, Draw], Matrix]
     fewest: int = 1
     because: str = MAJORITY
     before: Callable[[int], int] = lambda count: count
+    up_to: Callable[[int], int] = lambda count: count
 
 
 @dataclass(frozen=True)
 class Combination:
     """A rule that combines: ``weights(G)`` is w. With ``reference`` the last row and column of G, and the last weight,
-    are those of the reference.
+    are those of the reference. most: the greatest number of updates that it can take, and beyond: why no more; None
+    when there is no such number.
     """
 
     weights: Callable[[Matrix], Vector]
     fewest: int = 1
     reference: Reference | None = None
     because: str = MAJORITY
+    most: int | None = None
+    beyond: str = ""
 
 
 @dataclass(frozen=True)

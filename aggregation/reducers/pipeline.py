@@ -59,20 +59,35 @@ class Pipeline:
             least = max(before, step.fewest)
         return least, because
 
+    @property
+    def most(self) -> int | None:
+        """The greatest number of updates that can be aggregated; None when there is no such number."""
+        most = None if isinstance(self.rule, ByCoordinate) else self.rule.most
+        for step in reversed(self.steps):
+            most = None if most is None else step.up_to(most)
+        return most
+
+    @property
+    def beyond(self) -> str:
+        """Why it takes no more."""
+        return "" if isinstance(self.rule, ByCoordinate) else self.rule.beyond
+
     def run(self, source: Source) -> Vector:
         """The aggregate, float64.
 
-        Raises errors.UpdateRefused: ``too_few_updates`` (such as 2f ≥ n), ``not_finite``, or what the rule raises;
+        Raises errors.UpdateRefused: ``too_few_updates`` (such as 2f ≥ n), ``too_many_updates``, ``not_finite``, or what
+        the rule raises;
         errors.InputError (``reference_missing``, ``updates_shape``) for a reference that is not there or does not fit.
         """
         check_count(self.name, source.count, self.fewest, self.because)
+        check_work(self.name, source.count, self.most, self.beyond)
         if self.vector is not None:
             check_reference(self.vector, source.length)
             source = Beside(source, self.vector)
         elif self.reference == "trusted":
             raise errors.InputError(
                 f"{self.name} judges updates by one that is trusted, and none was given.",
-                hint="aggregate('fltrust', updates, reference=update): train it on clean rows of your own.",
+                hint=f"aggregate({self.name!r}, updates, reference=update): train it on clean rows of your own.",
                 code="reference_missing",
             )
         mixed, products = self._mixed(source)
@@ -147,6 +162,16 @@ def check_count(name: str, count: int, fewest: int, because: str) -> None:
             f"{name} needs at least {fewest} updates, and there are {count}: {because}.",
             hint="Lower f, m or s, whichever it has, or let more clients take part.",
             code="too_few_updates",
+        )
+
+
+def check_work(name: str, count: int, most: int | None, beyond: str) -> None:
+    """Raise errors.UpdateRefused (``too_many_updates``) when a rule has more updates than it can take."""
+    if most is not None and count > most:
+        raise errors.UpdateRefused(
+            f"{name} can take at most {most} updates, and there are {count}: {beyond}.",
+            hint="Put bucketing(s) before it, lower f, or choose nnm(f)+trimmed_mean(f).",
+            code="too_many_updates",
         )
 
 

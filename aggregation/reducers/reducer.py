@@ -47,7 +47,8 @@ class Reducer:
     result over updates that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once.
     reference: what it sees beside the updates, if anything; beside(vector ``[length]``): the same rule with that
     reference, float32, and no other difference. measures: whether it reads lengths of whole updates or distances
-    between them, and not each coordinate alone.
+    between them, and not each coordinate alone. most: the greatest number of updates that it can take, and beyond: why
+    no more; None when there is no such number.
 
     Guarantees: any grouping and order of the same updates gives the same result to 1 ulp of float32; the neutral
     element changes nothing. result raises errors.UpdateRefused (``zero_weight``) when there is nothing to divide by.
@@ -65,6 +66,8 @@ class Reducer:
     beside: "Callable[[npt.NDArray[np.float32]], Reducer] | None" = None
     measures: bool = False
     because: str = ""
+    most: int | None = None
+    beyond: str = ""
 
 
 def check_length(left: Accumulator, right: Accumulator) -> None:

@@ -60,6 +60,8 @@ def single(pipeline: Pipeline) -> Reducer:
         beside=beside if pipeline.reference else None,
         measures=pipeline.measures,
         because=pipeline.because,
+        most=pipeline.most,
+        beyond=pipeline.beyond,
     )
 
 

@@ -74,7 +74,7 @@ def bucketing(s: int) -> Step:
     def before(count: int) -> int:
         return (count - 1) * s + 1
 
-    return Step(mix, before=before, because=f"of every {s} what follows sees one mean")
+    return Step(mix, before=before, because=f"of every {s} what follows sees one mean", up_to=lambda count: count * s)
 
 
 def plain_mean() -> Combination:

@@ -15,15 +15,22 @@ from typing import Any, cast
 from coterie import errors
 from coterie.aggregation.reducers.adasum import adasum
 from coterie.aggregation.reducers.bulyan import bulyan
+from coterie.aggregation.reducers.caf import MOST_ATTACKERS as MOST_OF_CAF
+from coterie.aggregation.reducers.caf import caf
 from coterie.aggregation.reducers.centered_clipping import centered_clipping
 from coterie.aggregation.reducers.coordinates import meamed, median, trimmed_mean
 from coterie.aggregation.reducers.fltrust import fltrust
 from coterie.aggregation.reducers.geometric_median import geometric_median
 from coterie.aggregation.reducers.krum import krum, multi_krum
+from coterie.aggregation.reducers.mda import MOST_ATTACKERS as MOST_OF_MDA
+from coterie.aggregation.reducers.mda import mda
+from coterie.aggregation.reducers.monna import monna
 from coterie.aggregation.reducers.part import Rule, Step
 from coterie.aggregation.reducers.pipeline import Pipeline
 from coterie.aggregation.reducers.reducer import Reducer
 from coterie.aggregation.reducers.single import single
+from coterie.aggregation.reducers.smea import MOST_ATTACKERS as MOST_OF_SMEA
+from coterie.aggregation.reducers.smea import smea
 from coterie.aggregation.reducers.steps import arc, bucketing, nnm, norm_bound, plain_mean
 from coterie.aggregation.reducers.sums import MEAN, SUM, bounded_mean
 
@@ -84,6 +91,10 @@ RULES: Mapping[str, Part] = MappingProxyType(
         "krum": Part(krum, (_F,)),
         "multi_krum": Part(multi_krum, (_F, Parameter("m", 0, 0))),
         "bulyan": Part(bulyan, (_F,)),
+        "mda": Part(mda, (Parameter("f", 0, most=MOST_OF_MDA),)),
+        "monna": Part(monna, (_F,)),
+        "caf": Part(caf, (Parameter("f", 0, most=MOST_OF_CAF),)),
+        "smea": Part(smea, (Parameter("f", 0, most=MOST_OF_SMEA),)),
         "geometric_median": Part(
             geometric_median,
             (Parameter("nu", 1e-30, 1e-6, whole=False), Parameter("iterations", 1, 100, most=MOST_ITERATIONS)),

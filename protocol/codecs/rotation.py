@@ -4,6 +4,10 @@ A vector is cut into blocks of 4096 elements; what is left is padded with zeros 
 of 2048, 1024, … 64 as its binary digits say, largest first. Every block of size n is rotated as y = H (s ∘ x), where s
 are the first n signs of the seed and H is the n × n matrix of ±1 in Sylvester's order (not divided by √n).
 
+Where a few elements hold a block's weight, H alone gives few different values, which a quantiser rounds the same way
+every time. `spread` goes before it then: y = H (s ∘ W (t ∘ x)) with signs t of their own and W the 64 × 64 matrix H on
+the elements that are n / 64 apart, so that each element has become 64 before H mixes them all.
+
 `rotate` works in float32 and is accurate to rounding. `rotate_back` is exact: it takes whole numbers whose sums stay
 below 2**24, so that any order of additions gives the same bits in any language.
 """
@@ -23,6 +27,8 @@ BLOCK = 4096
 _LEAST = 64
 # So many blocks at a time: few enough for a core's caches, enough for the calls not to matter.
 GROUP = 32
+# Rows at a time in float64.
+WIDE = 8
 
 Matrix = npt.NDArray[np.float32]
 Real = TypeVar("Real", np.float32, np.float64)
@@ -65,6 +71,11 @@ def signs(seed: bytes) -> npt.NDArray[np.float32]:
     return randomness.signs(randomness.derive(seed, "rotate"), BLOCK)
 
 
+def spreading(seed: bytes) -> npt.NDArray[np.float32]:
+    """The signs t of `spread`."""
+    return randomness.signs(randomness.derive(seed, "spread"), BLOCK)
+
+
 def cut(vector: npt.NDArray[np.float32], span: Span) -> Matrix:
     """The blocks of a span, [count, size], the last filled with zeros where the vector ends."""
     part = vector[span.start : span.start + span.count * span.size]
@@ -98,6 +109,40 @@ def rotate(matrix: Matrix, flips: npt.NDArray[np.float32], space: Space) -> Matr
     flipped = space.second[: matrix.size].reshape(matrix.shape)
     np.multiply(matrix, flips[: matrix.shape[1]], out=flipped)
     return transform(flipped, space.first, space.second)
+
+
+def spread(matrix: Matrix, flips: npt.NDArray[np.float32], space: Space) -> Matrix:
+    """W (t ∘ x) of every row, eight times as long; lies in `space.second`."""
+    flipped = space.second[: matrix.size].reshape(matrix.shape)
+    np.multiply(matrix, flips[: matrix.shape[1]], out=flipped)
+    return _scattered(flipped, space.first, space.second)
+
+
+def spread_back(whole: Matrix, flips: npt.NDArray[np.float64], scales: npt.NDArray[np.float32]) -> Matrix:
+    """64 times the inverse of `spread`, of rows of whole numbers, each times its scale; in their place. The sums are
+    exact, in float64 for a few rows at a time, and the product is rounded once.
+    """
+    size = whole.shape[1]
+    room = np.empty(min(len(whole), WIDE) * size, np.float64)
+    for low in range(0, len(whole), WIDE):
+        part = whole[low : low + WIDE]
+        # No zero of W's sums is negative after this, in whatever order they are added.
+        wide = np.add(part, 0.0, dtype=np.float64)
+        back = _scattered(wide, room, wide.reshape(-1))
+        back *= flips[:size]
+        with np.errstate(over="ignore", under="ignore"):
+            np.multiply(back, scales[low : low + WIDE, None], out=part, casting="same_kind")
+    return whole
+
+
+def _scattered(matrix: npt.NDArray[Real], first: npt.NDArray[Real], second: npt.NDArray[Real]) -> npt.NDArray[Real]:
+    """W applied to every row, as 8 ⊗ 8; the second room may be the matrix itself."""
+    count, size = matrix.shape
+    eight = _hadamard(8, matrix.dtype.char)
+    one, two = first[: matrix.size], second[: matrix.size]
+    np.matmul(eight, matrix.reshape(-1, 8, size // 64), out=one.reshape(-1, 8, size // 64))
+    np.matmul(eight, one.reshape(count, 8, size // 8), out=two.reshape(count, 8, size // 8))
+    return two.reshape(count, size)
 
 
 def rotate_back(whole: npt.NDArray[Real], flips: npt.NDArray[Real], first: npt.NDArray[Real]) -> npt.NDArray[Real]:

@@ -203,9 +203,17 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
     check_combination(request, manifest)
     server_optimizer(request.server.name, request.server.parameters)
     secure = secure_of(request)
-    votes = (secure.groups if secure else None) or request.rounds.min_updates
+    groups = secure.groups if secure else None
+    votes = groups or request.rounds.min_updates
     trusted = request.rounds.trusted
-    check_reducer(request.reducer, votes, manifest.algorithm.name, trusted=trusted, secret=secure is not None)
+    check_reducer(
+        request.reducer,
+        votes,
+        manifest.algorithm.name,
+        trusted=trusted,
+        secret=secure is not None,
+        most_updates=groups or request.rounds.cohort,
+    )
     if secure is not None:
         _check_rings(request, manifest, secure)
     configure(request.rounds, 1, central=request.evaluation is not None, secure=request.secure is not None)

@@ -108,6 +108,19 @@ def test_a_count_is_the_number_of_rows() -> None:
     assert simulated(count("digit"), parts).rows == len(everything(parts, "digit"))
 
 
+@pytest.mark.parametrize("number", [255, 256, 300])
+def test_hundreds_of_clients_are_asked_in_secret_by_default_and_counts_stay_exact(number: int) -> None:
+    rows = np.random.default_rng(2).integers(0, 100, (number, 3)).astype(np.float32)
+    schema = DataSchema(features=(Feature(name="x"),), label=Label(name="y", dtype="float32"))
+    parts = [{"x": row, "y": row} for row in rows]
+    asked = ask(histogram("x", low=0, high=100, bins=4), schema, clients=number)
+    assert asked.secure is not None
+    assert asked.rounds.weight_cap == (1 << 24 if number < 256 else 1 << 23)
+    assert ask(count("x"), schema, clients=number, secure_aggregation=False).rounds.weight_cap == 1 << 24
+    found = histogram("x", low=0, high=100, bins=4).answer(simulate_full(asked, parts).weights)
+    assert list(found.counts) == np.histogram(rows, 4, (0, 100))[0].tolist()
+
+
 def test_mean_and_variance_are_those_of_all_rows_of_every_element() -> None:
     parts = clients()
     answer, pixels = simulated(mean("pixels", low=0, high=255, elements=3), parts), everything(parts, "pixels")

@@ -37,6 +37,7 @@ def experiment(**changes: Any) -> Experiment:
         ("krum(4)", "reducer_updates"),
         ("bulyan(2)", "reducer_updates"),
         ("fltrust", "reducer_reference"),
+        ("monna(1)", "reducer_reference"),
     ],
 )
 def test_a_reducer_that_cannot_work_is_refused_with_the_experiment(text: str, code: str) -> None:
@@ -44,6 +45,15 @@ def test_a_reducer_that_cannot_work_is_refused_with_the_experiment(text: str, co
         experiment(reducer=text)
     assert caught.value.reason == code
     assert experiment(reducer="krum(3)").reducer == "krum(3)"
+
+
+def test_a_cohort_that_a_rule_cannot_work_through_is_refused_with_the_experiment() -> None:
+    large = RoundPolicy(rounds=2, cohort=40, min_updates=20, evaluate_every=0)
+    with pytest.raises(errors.ExperimentError, match="at most 33 updates, and a round may end with 40") as caught:
+        experiment(reducer="smea(4)", rounds=large, secure_aggregation=False)
+    assert caught.value.reason == "reducer_work"
+    mixed = experiment(reducer="bucketing(2)+smea(4)", rounds=large, secure_aggregation=False)
+    assert mixed.rounds.cohort == 40
 
 
 def test_fltrust_needs_a_trusted_client_whose_update_is_seen_alone_and_one_to_judge() -> None:
@@ -64,7 +74,7 @@ def test_fltrust_needs_a_trusted_client_whose_update_is_seen_alone_and_one_to_ju
 
 @pytest.mark.parametrize(
     ("text", "fewest", "has_f"),
-    [("fltrust", 2, False), ("bucketing(2)+fltrust", 2, False), ("nnm(1)+fltrust", 4, True)],
+    [("fltrust", 2, False), ("bucketing(2)+fltrust", 2, False), ("nnm(1)+fltrust", 4, True), ("monna(2)", 5, True)],
 )
 def test_too_few_updates_for_a_trusted_client_are_refused_in_words_that_fit(
     text: str, fewest: int, has_f: bool
@@ -125,14 +135,21 @@ def test_coordinates_of_clusters_cannot_be_compared() -> None:
     check_reducer("median", 5, "fednova")
 
 
-@pytest.mark.parametrize(("text", "moved"), [("mean", 1000.0), ("nnm(2)+median", 2.0), ("norm_bound(3.5)", 6.0)])
+@pytest.mark.parametrize(
+    ("text", "moved"),
+    [("mean", 1000.0), ("nnm(2)+median", 2.0), ("smea(2)", 2.0), ("monna(2)", 2.0), ("norm_bound(3.5)", 6.0)],
+)
 def test_two_lying_clients_of_seven(text: str, moved: float) -> None:
     def fit(params: Params, task: FitTask) -> FitResult:
         liar = float(task.rows["x"][0]) < 2
         return {"w": params["w"] + (1e4 if liar else 1.0)}, 1, 1, {}
 
     clients = [{"x": np.full(4, i, np.float32), "y": np.zeros(4, np.float32)} for i in range(7)]
-    result = simulate_full(experiment(reducer=text, holdout=0.0), clients, trainer=ExternalTrainer(fit))
+    trusted = "3" if text.startswith("monna") else None
+    policy = RoundPolicy(rounds=2, cohort=7, evaluate_every=0, trusted=trusted)
+    alone = {} if trusted is None else {"secure_aggregation": False}
+    wanted = experiment(reducer=text, holdout=0.0, rounds=policy, **alone)
+    result = simulate_full(wanted, clients, trainer=ExternalTrainer(fit))
     assert (abs(result.weights["w"][0]) > moved) == (text == "mean")
-    if text.endswith("median"):
+    if moved == 2.0:
         np.testing.assert_allclose(result.weights["w"], 2.0, atol=1e-3)

@@ -9,7 +9,9 @@ from coterie import errors
 from coterie.aggregation.reducers import aggregate, reducer
 
 
-@pytest.mark.parametrize("text", ["nnm(2)+meamed(1)", "nnm(1)+bulyan(1)", "nnm(2)+bulyan(2)", "arc(1)+krum(1)"])
+@pytest.mark.parametrize(
+    "text", ["nnm(2)+meamed(1)", "nnm(1)+bulyan(1)", "nnm(2)+bulyan(2)", "arc(1)+krum(1)", "nnm(1)+mda(2)"]
+)
 def test_updates_on_a_grid_tie_alike_in_every_order(text: str) -> None:
     """Codecs give such updates; a mean over others in another order differs by an ulp, which decides ties."""
     draw = np.random.default_rng(5)
@@ -46,6 +48,8 @@ def test_what_is_no_text_is_no_reducer(given: Any) -> None:
     ("text", "fewest", "because"),
     [
         ("krum(3)", 7, "2f ≥ n"),
+        ("mda(3)", 7, "2f ≥ n"),
+        ("smea(3)", 7, "2f ≥ n"),
         ("bulyan(1)", 7, r"4f \+ 3"),
         ("multi_krum(1,6)", 6, "the best 6 of them"),
         ("nnm(1)+multi_krum(1,6)", 6, "the best 6 of them"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "robus
 Matrix = npt.NDArray[Any]
 SINGLE = (
     *("median", "geometric_median", "centered_clipping(10,3)", "adasum"),
-    *(f"{name}(1)" for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "bulyan")),
+    *(f"{name}(1)" for name in ("trimmed_mean", "meamed", "krum", "multi_krum", "bulyan", "mda", "caf", "smea")),
     *("norm_bound(3)+nnm(1)+trimmed_mean(1)", "bucketing(2)+median", "arc(1)+mean", "nnm(1)+bulyan(1)"),
 )
 
@@ -109,6 +110,39 @@ def _trimmed(x: Matrix, f: int) -> Matrix:
     return np.sort(x, axis=0)[f : len(x) - f].mean(axis=0)
 
 
+def _mda(x: Matrix, f: int) -> Matrix:
+    apart = _distances(x)
+    sets = combinations(range(len(x)), len(x) - f)
+    return x[list(min(sets, key=lambda chosen: apart[np.ix_(chosen, chosen)].max()))].mean(axis=0)
+
+
+def _narrowed(x: Matrix) -> Matrix:
+    """The updates in as many coordinates as there are updates, turned."""
+    return np.linalg.qr(x.T)[1].T
+
+
+def _smea(x: Matrix, f: int) -> Matrix:
+    near = _narrowed(x)
+
+    def widest(chosen: tuple[int, ...]) -> float:
+        return float(np.linalg.norm(near[list(chosen)] - near[list(chosen)].mean(axis=0), ord=2))
+
+    return x[list(min(combinations(range(len(x)), len(x) - f), key=widest))].mean(axis=0)
+
+
+def _caf(x: Matrix, f: int) -> Matrix:
+    near, weights = _narrowed(x), np.ones(len(x))
+    means: dict[float, Matrix] = {}
+    while weights.sum() > len(x) - 2 * f:
+        share = weights / weights.sum()
+        apart = near - share @ near
+        _, sizes, directions = np.linalg.svd(np.sqrt(share)[:, None] * apart)
+        means[float(sizes[0])] = share @ x
+        along = (apart @ directions[0]) ** 2
+        weights = weights * np.maximum(1 - along / along[weights > 0].max(), 0)
+    return means[min(means)]
+
+
 FORMULAS: dict[str, Callable[[Matrix], Matrix]] = {
     "krum(3)": lambda x: _multi_krum(x, 3, 1),
     "multi_krum(3)": lambda x: _multi_krum(x, 3, len(x) - 3),
@@ -117,6 +151,10 @@ FORMULAS: dict[str, Callable[[Matrix], Matrix]] = {
     "trimmed_mean(3)": lambda x: _trimmed(x, 3),
     "meamed(4)": lambda x: _around(x, len(x) - 4),
     "bulyan(3)": lambda x: _bulyan(x, 3),
+    "mda(3)": lambda x: _mda(x, 3),
+    "caf(3)": lambda x: _caf(x, 3),
+    "smea(3)": lambda x: _smea(x, 3),
+    "nnm(3)+smea(3)": lambda x: _smea(_nnm(x, 3), 3),
     "geometric_median": lambda x: _weiszfeld(x, 1e-6, 100),
     "geometric_median(iterations=30, nu=0.01)": lambda x: _weiszfeld(x, 0.01, 30),
     "centered_clipping(2,5)": lambda x: _clipping(x, 2, 5),
@@ -224,6 +262,50 @@ def test_fltrust_believes_as_far_as_an_update_points_where_the_trusted_one_does(
     np.testing.assert_allclose(aggregate("norm_bound(1)+fltrust", x, reference=trusted), expected, rtol=1e-6)
 
 
+def test_monna_averages_the_trusted_update_and_those_nearest_to_it() -> None:
+    x = updates(9, 20_000)
+    rows, trusted = x[1:], x[0]
+    near = np.argsort(((x - trusted).astype(np.float64) ** 2).sum(axis=1), kind="stable")[:6]
+    got = aggregate("monna(3)", rows, reference=trusted)
+    np.testing.assert_allclose(got, x[near].astype(np.float64).mean(axis=0), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(aggregate("monna(3)", rows[::-1], reference=trusted), got, rtol=1e-6, atol=1e-7)
+    # The example of ByzFL's documentation: MoNNA(1, 1).
+    np.testing.assert_allclose(aggregate("monna(1)", [[1, 2, 3], [7, 8, 9]], reference=[4, 5, 6]), [2.5, 3.5, 4.5])
+    # Liars who copy the trusted update do not take its place, and those far from it do not count.
+    lies = np.concatenate([np.tile(trusted, (2, 1)), np.full((2, 20_000), 1e30, np.float32)])
+    np.testing.assert_allclose(aggregate("monna(2)", lies, reference=trusted), trusted, rtol=1e-6)
+    with pytest.raises(errors.InputError, match=r"aggregate\('monna\(3\)'"):
+        aggregate("monna(3)", rows)
+    with pytest.raises(errors.UpdateRefused, match="at least 6 updates"):
+        aggregate("monna(3)", rows[:5], reference=trusted)
+
+
+@pytest.mark.parametrize("count", [9, 10])
+@pytest.mark.parametrize("f", [1, 2, 3, 4])
+def test_the_closest_updates_are_found_without_a_look_at_each_set(count: int, f: int) -> None:
+    """Also on a grid, where many sets are equally wide and the first in order counts."""
+    for seed in range(8):
+        x = updates(count, 2, seed) * (1 + seed)
+        x = (np.round(x) if seed % 2 else x).astype(np.float32)
+        x = x[canonical(x)]
+        np.testing.assert_allclose(aggregate(f"mda({f})", x), _mda(x.astype(np.float64), f), atol=1e-6)
+
+
+def test_liars_among_hundreds_are_left_out_by_the_smallest_diameter() -> None:
+    x = updates(400, 30)
+    x[::25] += 100.0
+    honest = np.delete(x, np.arange(0, 400, 25), axis=0)
+    np.testing.assert_allclose(aggregate("mda(16)", x), honest.astype(np.float64).mean(axis=0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("text", "most"), [("smea(4)", 33), ("bucketing(2)+smea(10)", 42), ("caf(250)", 584)])
+def test_more_updates_than_a_rule_can_work_through_are_refused(text: str, most: int) -> None:
+    with pytest.raises(errors.UpdateRefused, match=f"at most {most} updates, and there are {most + 1}") as caught:
+        aggregate(text, updates(most + 1, 3))
+    assert caught.value.reason == "too_many_updates"
+    assert reducer(text).fewest <= most
+
+
 @pytest.mark.parametrize("tau", [0.5, 5.0, 1e6], ids=str)
 @pytest.mark.parametrize("width", [40, 20_000])
 def test_centered_clipping_goes_on_from_the_last_aggregate(tau: float, width: int) -> None:
@@ -282,7 +364,10 @@ def test_updates_that_agree_are_the_result_whatever_weights_they_claim(text: str
     np.testing.assert_allclose(aggregate(text, x, weights=[1e4, *[1.0] * 8]), one, rtol=1e-5, atol=1e-6)
 
 
-ROBUST = ("median", "trimmed_mean(2)", "meamed(2)", "krum(2)", "multi_krum(2)", "bulyan(2)", "geometric_median")
+ROBUST = (
+    *("median", "trimmed_mean(2)", "meamed(2)", "krum(2)", "multi_krum(2)", "bulyan(2)", "geometric_median"),
+    *("mda(2)", "caf(2)", "smea(2)"),
+)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e6, 3e38], ids=str)
@@ -320,6 +405,9 @@ BAD = {
     "geometric_median(1e-6,10001)": "reducer_invalid",
     "centered_clipping(1,1000000000)": "reducer_invalid",
     "krum(1.5)": "reducer_invalid",
+    "mda(17)": "reducer_invalid",
+    "smea(11)": "reducer_invalid",
+    "caf(251)": "reducer_invalid",
     "krum(nan)": "reducer_invalid",
     "krum(1,2)": "reducer_invalid",
     "krum(f=1,f=2)": "reducer_invalid",

@@ -148,7 +148,8 @@ EXACT = (
     "terngrad", "diff_sparse_quant",
 )  # fmt: skip
 BOUNDED = (
-    "qsgd:4", "qsgd:2+rice", "round:1", "sign", "eden:1", "eden:3", "eden:4", "eden:4:biased", "drive",
+    "qsgd:4", "qsgd:2+rice", "round:1", "sign", "eden:1", "eden:3", "eden:4", "eden:7",
+    "eden:8", "eden:4:biased", "drive",
     "rotate+grid:4", "rotate+grid:6:8", "rotate+grid:16:8", "powersgd:1",
 )  # fmt: skip
 MATRIX = ([12, 3], [4, 1], [round(0.37 * (7 * n % 15 - 7), 2) for n in range(15)])

@@ -21,7 +21,7 @@ VECTORS: dict[str, Any] = json.loads((ROOT / "protocol" / "vectors" / "codecs.js
 PAGE = (ROOT / "docs" / "codecs.md").read_text("utf-8")
 CENTROIDS = {
     int(bits): [int(number) for number in numbers.split(", ")]
-    for bits, numbers in re.findall(r"^\| ([1-6]) \| ([0-9, ]+) \|$", PAGE, re.MULTILINE)
+    for bits, numbers in re.findall(r"^\| ([1-8]) \| ([0-9, ]+) \|$", PAGE, re.MULTILINE)
 }
 Vector = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.int64]
@@ -124,14 +124,15 @@ def hadamard(vector: Numbers) -> Numbers:
 
 
 def eden(data: bytes, length: int, bits: int) -> Vector:
-    signs = 1 - 2 * bits_of(stream(OWN, "rotate", 512))
+    signs, marks = (1 - 2 * bits_of(stream(OWN, label, 512)) for label in ("rotate", "spread"))
     table = np.array([*CENTROIDS[bits], *(-number for number in CENTROIDS[bits])])
     found: list[Vector] = []
     for size in rotation_blocks(length):
         scale = np.frombuffer(data, "<f4", 1)[0]
         taken = 4 + packed_size(size, bits)
-        turned = hadamard(table[unpacked(data[4:taken], size, bits)]).astype(np.float32)
-        found.append(signs[:size].astype(np.float32) * turned * scale)
+        turned = signs[:size] * hadamard(table[unpacked(data[4:taken], size, bits)])
+        back = np.stack([hadamard(group) for group in turned.reshape(64, size // 64).T], axis=1).reshape(-1)
+        found.append((marks[:size].astype(np.float64) * back * np.float64(scale)).astype(np.float32))
         data = data[taken:]
     return np.concatenate(found)[:length]
 

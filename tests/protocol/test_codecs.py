@@ -17,7 +17,8 @@ NAMES = (
     "float32", "float16", "bfloat16", "float64", "int8", "int8:channel", "int8+rice", "int8:channel+rice", "int8+ef",
     "topk:0.1", "topk:1", "topk:0.25+ef", "randk:0.5", "randk:0.01", "qsgd:2", "qsgd:4", "qsgd:8", "qsgd:3+rice",
     "terngrad", "terngrad+rice", "round:0.01", "round:1", "sign", "sign+ef", "eden:1", "eden:2", "eden:3", "eden:4",
-    "eden:6", "eden:2:biased", "eden:4:biased+ef", "drive", "drive+ef", "rotate+grid:1", "rotate+grid:4",
+    "eden:6", "eden:7", "eden:8",
+    "eden:2:biased", "eden:4:biased+ef", "drive", "drive+ef", "rotate+grid:1", "rotate+grid:4",
     "rotate+grid:6", "rotate+grid:8:2.5", "rotate+grid:11", "rotate+grid:16", "powersgd:1", "powersgd:2+ef",
     "diff_sparse_quant", "diff_sparse_quant:0.9",
 )  # fmt: skip
@@ -204,7 +205,7 @@ def test_a_name_is_found_and_spelt_once(name: str) -> None:
     [
         "", "gzip", "float33", "int8:row", "int8:", "topk", "topk:", "topk:0", "topk:1.5", "topk:nan", "topk:-1",
         "topk:0.10", "topk:1e-2", "randk:0", "qsgd:1", "qsgd:9", "qsgd:4.0", "terngrad:2", "round:0", "round:1e9",
-        "eden", "eden:0", "eden:7", "eden:4:", "eden:4:unbiased", "rotate", "grid:4", "rotate+grid", "rotate+grid:17",
+        "eden", "eden:0", "eden:9", "eden:4:", "eden:4:unbiased", "rotate", "grid:4", "rotate+grid", "rotate+grid:17",
         "rotate+grid:4:0", "rotate+grid:4:inf", "powersgd:0", "diff_sparse_quant:0.4", "ef", "randk:0.5+ef",
         "qsgd:4+ef", "topk:0.1+ef+ef", "topk:0.1+rice", "int8+rice+rice", "int8+zip", "topk:0.1+", "+ef",
         "topk:0." + "1" * 70, "topk: 0.1", "eden:４",
@@ -223,7 +224,7 @@ def test_a_client_takes_the_first_codec_whose_families_it_has_and_never_float64(
     assert choose(["rotate+grid:4", "eden:4"], have=["rotate", "eden"]) == "eden:4"
     assert choose(["zip:4"]) == choose([]) == choose(["float64"]) == "float32"
     # A later coordinator may know parameters of a family that this client cannot make.
-    assert choose(["eden:8", "qsgd:16+rice", "int8"]) == "int8"
+    assert choose(["eden:9", "qsgd:16+rice", "int8"]) == "int8"
 
 
 @pytest.mark.parametrize("norm", ["1e-15", "0.5", "999999", "1e6", "2.5e6", "1e15"])
