@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from coterie.compute.absent import refuser as _refuser
 from coterie.compute.nn import losses, metrics, zoo
-from coterie.compute.nn.activations import GELU, ReLU, Sigmoid, Softmax, Tanh
+from coterie.compute.nn.activations import ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from coterie.compute.nn.attention import MultiHeadAttention
 from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d
 from coterie.compute.nn.calling import forward
@@ -35,6 +35,7 @@ __all__ = [
     "Conv2d",
     "ConvTranspose2d",
     "Dropout",
+    "ELU",
     "EVAL",
     "Embedding",
     "Flatten",
@@ -46,6 +47,7 @@ __all__ = [
     "InstanceNorm",
     "LSTM",
     "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "MaxPool2d",
     "MeanPool",
@@ -60,6 +62,7 @@ __all__ = [
     "ReLU",
     "Role",
     "Sequential",
+    "SiLU",
     "Sigmoid",
     "Softmax",
     "Tanh",

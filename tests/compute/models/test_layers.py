@@ -11,6 +11,7 @@ import pytest
 
 from coterie.compute import nn
 from coterie.compute.array import Array
+from coterie.compute.autodiff import grad
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.initialisers import glorot_uniform, he_uniform, stream
 from coterie.errors import InputError, ShapeError
@@ -162,6 +163,11 @@ CASES = [
     Case(nn.ReLU(), (4, 6), {}, lambda p, x: np.maximum(x, 0)),
     Case(nn.Tanh(), (4, 6), {}, lambda p, x: np.tanh(x)),
     Case(nn.Sigmoid(), (4, 6), {}, lambda p, x: 1 / (1 + np.exp(-x))),
+    Case(nn.LeakyReLU(), (4, 6), {}, lambda p, x: np.where(x > 0, x, 0.01 * x)),
+    Case(nn.LeakyReLU(0.2), (4, 6), {}, lambda p, x: np.where(x > 0, x, 0.2 * x)),
+    Case(nn.ELU(), (4, 6), {}, lambda p, x: np.where(x > 0, x, np.exp(x) - 1)),
+    Case(nn.ELU(0.5), (4, 6), {}, lambda p, x: np.where(x > 0, x, 0.5 * (np.exp(x) - 1))),
+    Case(nn.SiLU(), (4, 6), {}, lambda p, x: x / (1 + np.exp(-x))),
     Case(nn.GELU(), (4, 6), {}, lambda p, x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
     Case(nn.Softmax(), (4, 6), {}, lambda p, x: softmax(x)),
     Case(nn.Dropout(0.3), (4, 6), {}, lambda p, x: x),
@@ -210,6 +216,21 @@ def test_gradients_equal_finite_differences(case: Case, check_gradients: Callabl
         return (y * y).sum()
 
     check_gradients(scalar, params | {"x": x})
+
+
+def test_activations_are_finite_far_out_and_have_the_slopes_of_pytorch_at_0():
+    far = Array(np.array([-1e4, 0, 1e4], np.float32))
+    for layer, slopes in (
+        (nn.LeakyReLU(0.1), [0.1, 0.1, 1]),
+        (nn.ELU(2.0), [0, 2, 1]),
+        (nn.SiLU(), [0, 0.5, 1]),
+    ):
+        assert np.isfinite(layer({}, far).numpy()).all()
+
+        def total(x: Array, layer: nn.Module = layer) -> Array:
+            return layer({}, x).sum()
+
+        np.testing.assert_allclose(grad(total)(far).numpy(), slopes, rtol=1e-6)
 
 
 def test_embedding_takes_rows_and_gives_their_gradient(check_gradients: Callable[..., None]):
@@ -327,6 +348,8 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
         ShapeError,
         r"output_padding \(1, 1\) is not below the stride",
     ),
+    (lambda: nn.LeakyReLU(-0.1), InputError, "LeakyReLU: slope must be in 0 .. 1, got -0.1"),
+    (lambda: nn.ELU(-1.0), InputError, "ELU: alpha must be in 0 .. "),
     (lambda: nn.zoo.mlp([3]), InputError, "sizes of its input and its output"),
 ]
 
