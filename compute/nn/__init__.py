@@ -22,17 +22,23 @@ from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role
 from coterie.compute.nn.normalisation import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from coterie.compute.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, MeanPool
 from coterie.compute.nn.recurrent import GRU, LSTM
+from coterie.compute.nn.sequences import AvgPool1d, Conv1d, MaxPool1d
 from coterie.compute.nn.sequential import Flatten, Sequential
 from coterie.compute.nn.touched import TouchedRows
 from coterie.compute.nn.transformer import TransformerBlock
+from coterie.compute.nn.volumes import AvgPool3d, Conv3d, MaxPool3d
 
 __all__ = [
     "AdaptiveAvgPool2d",
+    "AvgPool1d",
     "AvgPool2d",
+    "AvgPool3d",
     "BatchNorm1d",
     "BatchNorm2d",
     "Constant",
+    "Conv1d",
     "Conv2d",
+    "Conv3d",
     "ConvTranspose2d",
     "Dropout",
     "ELU",
@@ -49,7 +55,9 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "MaxPool1d",
     "MaxPool2d",
+    "MaxPool3d",
     "MeanPool",
     "Mode",
     "Module",

@@ -10,7 +10,7 @@ LAYERS: Final[Mapping[str, str]] = {
     "BCELoss": "nn.losses.binary_cross_entropy_with_logits, of logits",
     "BCEWithLogitsLoss": "nn.losses.binary_cross_entropy_with_logits",
     "CrossEntropyLoss": "nn.losses.softmax_cross_entropy",
-    "Conv": "nn.Conv2d",
+    "Conv": "nn.Conv1d, nn.Conv2d or nn.Conv3d",
     "Dense": "nn.Linear",
     "HuberLoss": "nn.losses.huber",
     "L1Loss": "nn.losses.mean_absolute_error",
