@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.control.derived import custom_vjp
-from coterie.compute.numpy import elementwise, manipulation, reduction
+from coterie.compute.numpy import creation, elementwise, manipulation, reduction
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.indexing import check_known
@@ -168,8 +168,9 @@ def _from_front(table: ArrayLike, ids: ArrayLike) -> Array:
     if array.type.dtype not in ("int32", "int64"):
         return array
     if array.recorder is not None:
-        # Runtimes refuse the number of rows, and read -1 as the last.
-        return elementwise.where(elementwise.less(array, 0), rows, array)
+        # Runtimes read -1 as the last row, and refuse this; Where is not among the operators that all have.
+        below = creation.astype(elementwise.less(array, 0), array.type.dtype)
+        return array + below * (1 << 30)
     if array.size and (lowest := int(array.numpy().min())) < 0:
         raise InputError(
             f"{user_source()}: {asked_operation('embedding')}: the id {lowest} is below 0, and ids are in 0 .. "
