@@ -9,12 +9,12 @@ import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.control.derived import custom_vjp
-from coterie.compute.numpy import elementwise, manipulation, reduction
+from coterie.compute.numpy import creation, elementwise, manipulation, reduction
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.indexing import check_known
-from coterie.compute.source import operation
-from coterie.errors import DTypeError, ShapeError
+from coterie.compute.source import asked_operation, operation, user_source
+from coterie.errors import DTypeError, InputError, ShapeError
 
 
 def relu(x: ArrayLike) -> Array:
@@ -156,9 +156,28 @@ def one_hot(ids: ArrayLike, n: int, *, dtype: str = "float32") -> Array:
 @operation
 def embedding(table: ArrayLike, ids: ArrayLike) -> Array:
     """Rows of table[V, D] at ids[...] → [..., D]. The gradient of the table is a product with the transposed one-hot
-    matrix.
+    matrix. An id outside 0 .. V - 1 is refused when numbers are there, in graphs too: -1 is not the last row.
     """
-    return manipulation.take(table, ids, axis=0)
+    return manipulation.take(table, _from_front(table, ids), axis=0)
+
+
+def _from_front(table: ArrayLike, ids: ArrayLike) -> Array:
+    """The ids, of which a negative one does not count from the end, as it would in NumPy and in ONNX."""
+    array, shape = as_array(ids), as_array(table).shape
+    rows = shape[0] if shape else 0
+    if array.type.dtype not in ("int32", "int64"):
+        return array
+    if array.recorder is not None:
+        # Runtimes read -1 as the last row, and refuse this; Where is not among the operators that all have.
+        below = creation.astype(elementwise.less(array, 0), array.type.dtype)
+        return array + below * (1 << 30)
+    if array.size and (lowest := int(array.numpy().min())) < 0:
+        raise InputError(
+            f"{user_source()}: {asked_operation('embedding')}: the id {lowest} is below 0, and ids are in 0 .. "
+            f"{rows - 1}.",
+            hint="Give what is missing, or padding, an id of its own.",
+        )
+    return array
 
 
 def _add_rows(table: Array, ids: Array, _rows: Array, gradient: Array) -> tuple[Array, None]:
@@ -175,7 +194,7 @@ def touching_embedding(table: ArrayLike, ids: ArrayLike) -> Array:
     """:func:`embedding` whose gradient adds to the rows that were read, instead of multiplying by a one-hot matrix: its
     cost does not grow with V. For providers that have ScatterElements (CPU, CUDA, WebGPU, TensorRT, CANN, OpenVINO).
     """
-    return _touching(as_array(table), as_array(ids))
+    return _touching(as_array(table), _from_front(table, ids))
 
 
 @operation

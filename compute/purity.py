@@ -15,10 +15,10 @@ _State: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]  # reads and
 
 
 @contextmanager
-def undrawn(fn: Callable[..., Any]) -> Generator[None]:
+def undrawn(fn: Callable[..., Any], *, hint: str = "Draw them outside and pass them as arguments.") -> Generator[None]:
     """Raise TraceError when the lines inside draw from ``random``, ``np.random`` or a generator that ``fn`` itself
     reads from around it: in a graph each number would be the same in every call. The generators are left as they were,
-    so that Python run instead draws what it would have.
+    so that Python run instead draws what it would have. hint: what to do instead.
     """
     process: list[_State] = [(random.getstate, random.setstate), (np.random.get_state, np.random.set_state)]
     states = process + _held(fn)
@@ -34,7 +34,7 @@ def undrawn(fn: Callable[..., Any]) -> Generator[None]:
     if drawn:
         raise TraceError(
             f"{user_source()}: the function draws random numbers, which would be constants of the graph.",
-            hint="Draw them outside and pass them as arguments.",
+            hint=hint,
         )
 
 

@@ -84,7 +84,9 @@ def parameters(model: Module) -> Mapping[str, ParameterSpec]:
         )
         for holds, message in rules:
             if not holds:
-                raise errors.ExperimentError(f"Parameter {name!r} has {message}.", code="model_mismatch")
+                alone = cast(object, spec.shape) == ()
+                hint = "Give a single number the shape (1,), which broadcasts as () does." if alone else None
+                raise errors.ExperimentError(f"Parameter {name!r} has {message}.", hint=hint, code="model_mismatch")
     if not any(spec.role == "shared" for spec in specs.values()):
         raise errors.ExperimentError("The model has no parameter to train.", code="model_mismatch")
     return specs

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from coterie.compute import numpy as xp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_number
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,50 @@ class ReLU(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         return ops.relu(x)
+
+
+@dataclass(frozen=True)
+class LeakyReLU(Module):
+    """x above 0, else slope x; the gradient at 0 is the slope, as in PyTorch."""
+
+    slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_number(self, 0, 1, slope=self.slope)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return xp.where(xp.greater(x, 0.0), x, self.slope * x)
+
+
+@dataclass(frozen=True)
+class ELU(Module):
+    """x above 0, else alpha (exp(x) - 1) (Clevert, Unterthiner and Hochreiter 2016), without overflow."""
+
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number(self, 0, 1e30, alpha=self.alpha)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        above = xp.greater(x, 0.0)
+        return xp.where(above, x, self.alpha * xp.expm1(xp.where(above, 0.0, x)))
+
+
+@dataclass(frozen=True)
+class SiLU(Module):
+    """x / (1 + exp(-x)), which is also called swish."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return x * ops.sigmoid(x)
 
 
 @dataclass(frozen=True)

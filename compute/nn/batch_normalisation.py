@@ -83,9 +83,12 @@ def by_batch(
     # Sums of weights, and the number that keeps 0/0 away, are beyond float16.
     counted = xp.float32 if x.dtype.name == "float16" else x.dtype
     rows = xp.ones((x.shape[0],), dtype=counted) if mode.weight is None else xp.astype(mode.weight, counted)
-    if rows.shape != x.shape[:1]:
-        hint = "mode.weight counts examples, [B], whatever else x has."
+    if rows.ndim != 1 or not rows.shape[0] or x.shape[0] % rows.shape[0]:
+        hint = "mode.weight counts examples, [B]; an axis merged with theirs comes after it: [B, T, C] as [B T, C]."
         refuse_shape(layer, f"one weight for each of {x.shape[0]} examples", rows, hint=hint)
+    if (merged := x.shape[0] // rows.shape[0]) > 1:
+        each = xp.broadcast_to(xp.expand_dims(rows, 1), (rows.shape[0], merged))
+        rows = xp.reshape(each, (x.shape[0],))
     total = xp.sum(rows, keepdims=True)
     shares = xp.astype(rows / xp.maximum(total, SMALLEST_WEIGHT), x.dtype)
     mean, _, variance = _moments(x, shares)
@@ -162,6 +165,9 @@ class BatchNorm1d(_BatchNorm):
     [channels], which training moves by ``momentum`` of the way towards the batch's mean and its unbiased variance, as
     PyTorch does. A batch without weight moves neither; one element alone moves the mean only. weight [channels] of ones
     and bias [channels] of zeros.
+
+    Axes may be merged with that of the examples, which comes first: [B, T, C] reshaped to [B T, C]. Each of the T rows
+    of an example then has its weight.
 
     An example's output depends on the rest of its batch, so there is no gradient of one example: differential privacy
     does not go together with it (GroupNorm does).

@@ -10,14 +10,13 @@ from coterie.compute.nn.module import (
     Module,
     Parameters,
     ParameterSpec,
+    check_groups,
     check_input,
     check_padding,
-    check_positive,
     check_window,
     pair,
     require,
 )
-from coterie.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -99,14 +98,9 @@ class ConvTranspose2d(Module):
 
 
 def _check(layer: Conv2d | ConvTranspose2d) -> None:
-    check_positive(layer, inputs=layer.inputs, outputs=layer.outputs, groups=layer.groups)
+    check_groups(layer, layer.inputs, layer.outputs, layer.groups)
     check_window(layer, kernel=layer.kernel, stride=layer.stride, dilation=layer.dilation)
     check_padding(layer, layer.padding)
-    if layer.inputs % layer.groups or layer.outputs % layer.groups:
-        raise InputError(
-            f"{type(layer).__name__}: {layer.groups} groups must divide inputs {layer.inputs} and outputs "
-            f"{layer.outputs}."
-        )
 
 
 def _specs(layer: Conv2d | ConvTranspose2d, channels: int, others: int) -> dict[str, ParameterSpec]:

@@ -20,7 +20,7 @@ from coterie.compute.nn.module import (
 @dataclass(frozen=True)
 class Embedding(Module):
     """ids int32[...] → rows of the table, [..., size]. weight [rows, size], standard normal as in PyTorch. Ids must be
-    in 0 .. rows - 1.
+    in 0 .. rows - 1; others are refused with InputError, also by a trainer and in plans.
     """
 
     rows: int

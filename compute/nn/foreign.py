@@ -7,7 +7,7 @@ from typing import Any, cast, final
 import numpy as np
 
 from coterie.compute import numpy as xp
-from coterie.compute.array import Array
+from coterie.compute.array import Array, as_array
 from coterie.compute.ir import NDArray
 from coterie.compute.nn import losses
 from coterie.compute.nn.batch_normalisation import Running, by_batch
@@ -85,8 +85,8 @@ class Imported(Module):
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         names = (*self.model.parameters, *self.model.frozen, *self.model.buffers)
-        weights = {name: require(params, name, self) for name in names}
-        inputs = self._inputs(x)
+        weights = {name: as_array(require(params, name, self)) for name in names}
+        inputs = [as_array(array) for array in self._inputs(x)]
         floats = [array.type.dtype for array in (*inputs, *weights.values()) if array.type.is_float]
         model = self.model.astype(floats[0] if floats else "float32")
         given = tuple(xp.astype(array, wanted.dtype) for array, wanted in zip(inputs, model.inputs, strict=True))

@@ -129,6 +129,27 @@ def check_padding(module: Module, padding: int | tuple[int, int]) -> None:
         )
 
 
+def check_sizes(module: Module, axes: int, least: int, **sizes: object) -> None:
+    """Require whole numbers of at least ``least``; where there are several axes, or one for each. Raises InputError
+    naming the first that is not.
+    """
+    for name, size in sizes.items():
+        several = isinstance(size, tuple) and axes > 1
+        each = cast("tuple[object, ...]", size) if several else (cast(object, size),) * axes
+        if len(each) != axes or not all(_whole(value, least) for value in each):
+            ways = f", or {axes} of them" if axes > 1 else ""
+            raise InputError(
+                f"{type(module).__name__}: {name} must be a whole number of at least {least}{ways}, got {size!r}."
+            )
+
+
+def check_groups(module: Module, inputs: int, outputs: int, groups: int) -> None:
+    """Require sizes of at least 1, and groups that divide both numbers of channels. Raises InputError."""
+    check_positive(module, inputs=inputs, outputs=outputs, groups=groups)
+    if inputs % groups or outputs % groups:
+        raise InputError(f"{type(module).__name__}: {groups} groups must divide inputs {inputs} and outputs {outputs}.")
+
+
 def _whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 

@@ -7,8 +7,10 @@ from coterie.compute.optim.adagrad import adagrad
 from coterie.compute.optim.adam import adam, adamw
 from coterie.compute.optim.elsewhere import OPTIMIZERS as _OPTIMIZERS
 from coterie.compute.optim.lbfgs import Minimum, lbfgs, minimise
+from coterie.compute.optim.nadam import nadam
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.optim.packing import packed
+from coterie.compute.optim.rmsprop import rmsprop
 from coterie.compute.optim.schedules import Schedule, constant, cosine, step_decay, warmup
 from coterie.compute.optim.sgd import sgd
 from coterie.compute.optim.shampoo import shampoo
@@ -38,7 +40,9 @@ __all__ = [
     "cosine",
     "lbfgs",
     "minimise",
+    "nadam",
     "packed",
+    "rmsprop",
     "sgd",
     "shampoo",
     "step_decay",

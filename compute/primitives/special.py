@@ -12,7 +12,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, no_gradient, operator, per_input
-from coterie.errors import InputError
+from coterie.errors import TraceError
 
 _erf = np.frompyfunc(erf, 1, 1)  # NumPy has none
 
@@ -32,7 +32,7 @@ def _single(name: str) -> Lower:
     def lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
         if node.output.type.dtype == "float64":
             where = f"{node.source}: " if node.source else ""
-            raise InputError(
+            raise TraceError(
                 f"{where}{node.primitive} of float64 cannot be written: no provider has {name} in double precision.",
                 hint='Convert with astype(x, "float32") first.',
             )

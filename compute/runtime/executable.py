@@ -93,17 +93,19 @@ class Executable:
         try:
             values = self.session.run(None, {name: value for name, value in checked.items() if name in self.taken})
         except Exception as error:  # see open_session
-            if any(words in str(error) for words in _INDEX_OUTSIDE):
-                raise InputError(
-                    f"An index among the inputs leaves the axis that it picks from: {first_line(error)}",
-                    hint="Check the ids against the size of the table.",
-                ) from error
             raise failed(self.provider, error, "a graph that it had accepted") from error
         return {tensor.name: value for tensor, value in zip(self.outputs, values, strict=True)}
 
 
 def failed(provider: str, error: Exception, where: str) -> CoterieError:
-    """What a failure in a run is: of another provider, which the CPU can stand in for; of the CPU, coterie's own."""
+    """What a failure in a run is: of the inputs, an index that is too large; else of another provider, which the CPU
+    can stand in for; of the CPU, coterie's own.
+    """
+    if any(words in str(error) for words in _INDEX_OUTSIDE):
+        return InputError(
+            f"An index among the inputs leaves the axis that it picks from, in {where}: {first_line(error)}",
+            hint="Check the ids against the size of the table: they are in 0 .. rows - 1.",
+        )
     if provider == CPU:
         return InternalError(f"ONNX Runtime failed on {provider} in {where}: {first_line(error)}")
     return ProviderFailed(

@@ -7,7 +7,7 @@ carries on.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
+from coterie.compute.purity import undrawn
 from coterie.compute.source import user_source
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.compute.training.precision import LARGEST, Precision
@@ -32,6 +33,7 @@ PerExample: TypeAlias = Callable[[Array, Array], Array]
 Specs: TypeAlias = Mapping[str, TensorSpec]
 
 NEXT = "next/"
+_DRAW: Final = "In training a module draws with mode.uniform(shape), anew in every step: see nn.Dropout."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +58,15 @@ class Recipe:
         """Weights, buffers, optimizer state, hyper and a batch → next/… of the first three, and "loss" [1]."""
         state = _named("shared", self.shared) | _named("buffer", self.buffers) | _named("optimizer", self.state)
         scalars = {f"hyper/{name}": TensorSpec((1,)) for name in (*self.optimizer.hyper, "active")}
-        return optimise(trace_named(self._train, {**state, **_named("frozen", self.frozen), **scalars, **self._rows()}))
+        given = {**state, **_named("frozen", self.frozen), **scalars, **self._rows()}
+        with undrawn(type(self.model).__call__, hint=_DRAW):
+            return optimise(trace_named(self._train, given))
 
     def evaluate(self) -> Graph:
         """Weights and a batch → "examples", "loss" and each metric: sums over the batch, [1]."""
         weights = _named("shared", self.shared) | _named("frozen", self.frozen) | _named("buffer", self.buffers)
-        return optimise(trace_named(self._evaluate, {**weights, **self._rows()}))
+        with undrawn(type(self.model).__call__, hint=_DRAW):
+            return optimise(trace_named(self._evaluate, {**weights, **self._rows()}))
 
     def _rows(self) -> dict[str, TensorSpec]:
         return {f"batch/{name}": spec for name, spec in self.batch.items()}

@@ -93,6 +93,7 @@ MODELS: list[tuple[nn.Module, str]] = [
     (Custom(lambda p, x: (x @ p["w"],)), "returned a tuple"),
     (Custom(product, {"w": (4, 3)}), r"specs\(\) has a tuple for 'w'"),
     (Custom(product, {"w": nn.ParameterSpec([4, 3], nn.Uniform(0.1))}), r"shape \[4, 3\]; it must be a tuple"),  # pyright: ignore[reportArgumentType]
+    (Custom(product, {"w": nn.ParameterSpec((), nn.Uniform(0.1))}), r"the shape \(1,\), which broadcasts"),
     (Custom(product, {"w": nn.ParameterSpec((0, 3), nn.Uniform(0.1))}), r"shape \(0, 3\)"),
     (Custom(product, {"w": nn.ParameterSpec((), nn.Uniform(0.1))}), r"shape \(\)"),
     (Custom(product, {"w": nn.ParameterSpec((4, 3), 0.1)}), "an init that cannot be called: 0.1"),  # pyright: ignore[reportArgumentType]

@@ -154,7 +154,7 @@ MODELS = (
     of_module("gru", nn.GRU(3, 4), floats(B, 4, 3)),
     of_module("rms norm", nn.Sequential(nn.Linear(5, 6), nn.RMSNorm(6)), floats(B, 5)),
     of_module("transposed convolution", nn.ConvTranspose2d(2, 3, 3, stride=2), floats(B, 2, 4, 4)),
-    of_module("rows from the end", nn.Embedding(30, 9), ids(3, B, 4) - 2),
+    of_module("last rows", nn.Embedding(30, 9), ids(3, B, 4) + 27),
     Model("picked", picked, {"table": (30, 9)}, [ids(33, B, 4) - 1, floats(B, 9)]),
     of_module("gru in a loop", nn.GRU(3, 4, unroll=False), floats(B, 4, 3)),
     Model("tied", tied, {"table": (9, 4), "mix": (4, 4)}, [ids(9, B, 5), floats(B, 9)]),

@@ -115,7 +115,7 @@ def test_gradients_that_would_fill_the_memory_are_not_kept(
     assert_agree(clip_of(model, 0.3).gradient, loop(model, 0.3, np.ones(8, np.float32))[0])
 
 
-@pytest.mark.parametrize("name", ["rows from the end", "picked"])
+@pytest.mark.parametrize("name", ["last rows", "picked"])
 def test_norms_of_an_embedding_come_from_which_ids_are_equal(name: str) -> None:
     nodes = step_graph(BY_NAME[name]).nodes
     assert [node.output.type.shape for node in nodes if node.primitive == "equal"].count((6, 4, 4)) == 1

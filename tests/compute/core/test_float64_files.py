@@ -97,7 +97,8 @@ def test_what_no_cpu_has_in_float64_is_refused_when_it_is_written(name: str) -> 
     fn, shapes, operator = SINGLE_ONLY[name]
     with pytest.raises(InputError, match=rf"py:\d+: (?i:{operator}) of float64 cannot be written.*astype") as caught:
         file_of(fn, shapes, "float64")
-    assert caught.value.code == "input_invalid"
+    # Functions of single numbers are a reason for `jit` to run on the host.
+    assert caught.value.code == ("trace_failed" if operator in ("Atan", "Erf") else "input_invalid")
     file_of(fn, shapes, "float32")
 
 

@@ -135,7 +135,7 @@ def test_an_index_out_of_range_is_refused_when_it_is_evaluated() -> None:
         lambda: ops.scatter_add(x, cnp.asarray([3]), cnp.ones((1, 4))),
         lambda: ops.touching_embedding(x, cnp.asarray([-4])),
     ):
-        with pytest.raises(InputError, match=r"the indices -?\d+ to -?\d+ leave axis"):
+        with pytest.raises(InputError, match=r"the indices -?\d+ to -?\d+ leave axis|the id -4 is below 0"):
             call()
     with pytest.raises(InputError, match="negative power -1"):
         cnp.pow(cnp.asarray([2]), cnp.asarray([-1]))

@@ -7,6 +7,7 @@ signatures and its fallback (B9, D3, D4), and the switch of modes (D1).
 # pyright: reportUnknownVariableType=false
 
 from collections.abc import Callable
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -218,6 +219,17 @@ def test_d4_python_that_cannot_be_traced_runs_on_the_host_and_says_so() -> None:
     assert compiled.compilations == 0
     (reason,) = compiled.fallbacks
     assert "test_transforms.py:" in reason and "NumPy array" in reason
+
+
+@pytest.mark.capability("D4")
+@pytest.mark.parametrize(("fn", "known"), [(cnp.atan, np.arctan), (ops.erf, np.vectorize(erf))], ids=["atan", "erf"])
+def test_d4_what_no_provider_has_in_float64_runs_on_the_host(fn: Any, known: Any) -> None:
+    x = np.linspace(-2, 2, 5)
+    compiled = jit(lambda x: fn(x) * 2.0)
+    np.testing.assert_allclose(compiled(Array(x)).numpy(), 2 * known(x), rtol=1e-12)
+    assert compiled.compilations == 0 and "double precision" in compiled.fallbacks[0]
+    compiled(Array(x.astype(np.float32)))
+    assert compiled.compilations == 1
 
 
 @pytest.mark.capability("D4")

@@ -288,3 +288,10 @@ def test_tensors_that_an_exporter_merged_move_apart(name: str) -> None:
     assert len(ones) == 2
     assert not np.array_equal(after[ones[0]], after[ones[1]])
     assert changed(before, after) == set(before)
+
+
+def test_a_model_computes_with_the_numpy_arrays_that_init_gives() -> None:
+    module: Any = nn.Imported(load(MODELS["cnn_20"].source))
+    x = MODELS["cnn_20"].draw(RNG, 2)
+    given = {name: Array(value) for name, value in module.init(0).items()}
+    np.testing.assert_array_equal(module(module.init(0), x).numpy(), module(given, Array(x)).numpy())

@@ -11,6 +11,7 @@ import pytest
 
 from coterie.compute import nn
 from coterie.compute.array import Array
+from coterie.compute.autodiff import grad
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.initialisers import glorot_uniform, he_uniform, stream
 from coterie.errors import InputError, ShapeError
@@ -47,6 +48,39 @@ def pool(x: NDArray, kernel: int, stride: int, how: Callable[..., NDArray]) -> N
         for i in range(rows)
     ]
     return np.moveaxis(np.array(windows), (0, 1), (2, 3))
+
+
+def correlate_any(
+    x: NDArray, w: NDArray, stride: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...], groups: int
+) -> NDArray:
+    """Cross-correlation over any number of axes, one product at a time."""
+    x = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in padding)))
+    channels, kernel = w.shape[1], w.shape[2:]
+    sizes = [
+        (size - d * (k - 1) - 1) // s + 1 for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
+    ]
+    y = np.zeros((len(x), len(w), *sizes))
+    for o in range(len(w)):
+        first = o // (len(w) // groups) * channels
+        for place in np.ndindex(*sizes):
+            for tap in np.ndindex(*kernel):
+                at = tuple(p * s + t * d for p, s, t, d in zip(place, stride, tap, dilation, strict=True))
+                y[(slice(None), o, *place)] += x[(slice(None), slice(first, first + channels), *at)] @ w[o][(..., *tap)]
+    return y
+
+
+def pool_any(
+    x: NDArray, kernel: tuple[int, ...], stride: tuple[int, ...], padding: tuple[int, ...], how: Callable[..., NDArray]
+) -> NDArray:
+    """Windows over any number of axes, one at a time; padding is -inf for np.max, else zeros."""
+    fill = -np.inf if how is np.max else 0.0
+    x = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in padding)), constant_values=fill)
+    sizes = [(size - k) // s + 1 for size, k, s in zip(x.shape[2:], kernel, stride, strict=True)]
+    y = np.zeros((*x.shape[:2], *sizes))
+    for place in np.ndindex(*sizes):
+        window = tuple(slice(p * s, p * s + k) for p, s, k in zip(place, stride, kernel, strict=True))
+        y[(..., *place)] = how(x[(..., *window)], axis=tuple(range(2, x.ndim)))
+    return y
 
 
 def layer_norm(p: Mapping[str, NDArray], x: NDArray) -> NDArray:
@@ -156,12 +190,58 @@ CASES = [
         {"weight": (5,)},
         lambda p, x: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * p["weight"],
     ),
+    Case(
+        nn.Conv1d(4, 6, 3, stride=2, padding=2, dilation=2, groups=2),
+        (2, 4, 9),
+        {"weight": (6, 2, 3), "bias": (6,)},
+        lambda p, x: correlate_any(x, p["weight"], (2,), (2,), (2,), 2) + p["bias"][:, None],
+    ),
+    Case(
+        nn.Conv1d(3, 2, 4, bias=False),
+        (2, 3, 7),
+        {"weight": (2, 3, 4)},
+        lambda p, x: correlate_any(x, p["weight"], (1,), (0,), (1,), 1),
+    ),
+    Case(
+        nn.Conv3d(2, 3, 2),
+        (2, 2, 3, 4, 3),
+        {"weight": (3, 2, 2, 2, 2), "bias": (3,)},
+        lambda p, x: correlate_any(x, p["weight"], (1,) * 3, (0,) * 3, (1,) * 3, 1) + p["bias"][:, None, None, None],
+    ),
+    Case(
+        nn.Conv3d(4, 2, (3, 1, 2), stride=(2, 1, 2), padding=(2, 0, 1), dilation=(2, 1, 1), groups=2, bias=False),
+        (1, 4, 4, 2, 3),
+        {"weight": (2, 2, 3, 1, 2)},
+        lambda p, x: correlate_any(x, p["weight"], (2, 1, 2), (2, 0, 1), (2, 1, 1), 2),
+    ),
+    Case(nn.MaxPool1d(3), (2, 3, 8), {}, lambda p, x: pool_any(x, (3,), (3,), (0,), np.max)),
+    Case(nn.MaxPool1d(3, stride=2, padding=1), (2, 3, 8), {}, lambda p, x: pool_any(x, (3,), (2,), (1,), np.max)),
+    Case(nn.AvgPool1d(2), (2, 3, 7), {}, lambda p, x: pool_any(x, (2,), (2,), (0,), np.mean)),
+    Case(nn.AvgPool1d(3, stride=1, padding=1), (2, 3, 5), {}, lambda p, x: pool_any(x, (3,), (1,), (1,), np.mean)),
+    Case(nn.MaxPool3d(2), (2, 2, 4, 5, 2), {}, lambda p, x: pool_any(x, (2,) * 3, (2,) * 3, (0,) * 3, np.max)),
+    Case(
+        nn.MaxPool3d((3, 2, 3), stride=(1, 2, 1), padding=(1, 0, 1)),
+        (2, 2, 3, 4, 3),
+        {},
+        lambda p, x: pool_any(x, (3, 2, 3), (1, 2, 1), (1, 0, 1), np.max),
+    ),
+    Case(
+        nn.AvgPool3d((2, 3, 1), stride=(2, 1, 1), padding=(0, 1, 0)),
+        (2, 2, 4, 3, 2),
+        {},
+        lambda p, x: pool_any(x, (2, 3, 1), (2, 1, 1), (0, 1, 0), np.mean),
+    ),
     Case(nn.MeanPool(), (2, 3, 4), {}, lambda p, x: x.mean(1)),
     Case(nn.Flatten(), (2, 3, 4, 5), {}, lambda p, x: x.reshape(2, 60)),
     Case(nn.LayerNorm(5), (3, 4, 5), {"weight": (5,), "bias": (5,)}, layer_norm),
     Case(nn.ReLU(), (4, 6), {}, lambda p, x: np.maximum(x, 0)),
     Case(nn.Tanh(), (4, 6), {}, lambda p, x: np.tanh(x)),
     Case(nn.Sigmoid(), (4, 6), {}, lambda p, x: 1 / (1 + np.exp(-x))),
+    Case(nn.LeakyReLU(), (4, 6), {}, lambda p, x: np.where(x > 0, x, 0.01 * x)),
+    Case(nn.LeakyReLU(0.2), (4, 6), {}, lambda p, x: np.where(x > 0, x, 0.2 * x)),
+    Case(nn.ELU(), (4, 6), {}, lambda p, x: np.where(x > 0, x, np.exp(x) - 1)),
+    Case(nn.ELU(0.5), (4, 6), {}, lambda p, x: np.where(x > 0, x, 0.5 * (np.exp(x) - 1))),
+    Case(nn.SiLU(), (4, 6), {}, lambda p, x: x / (1 + np.exp(-x))),
     Case(nn.GELU(), (4, 6), {}, lambda p, x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
     Case(nn.Softmax(), (4, 6), {}, lambda p, x: softmax(x)),
     Case(nn.Dropout(0.3), (4, 6), {}, lambda p, x: x),
@@ -191,6 +271,7 @@ def test_parameters_are_as_stated(case: Case):
     assert case.layer.count() == sum(array.size for array in first.values())
 
 
+@pytest.mark.capability("B2")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.layer} {case.input}")
 def test_forward_equals_the_formula(case: Case):
     params, x = point(case)
@@ -210,6 +291,21 @@ def test_gradients_equal_finite_differences(case: Case, check_gradients: Callabl
         return (y * y).sum()
 
     check_gradients(scalar, params | {"x": x})
+
+
+def test_activations_are_finite_far_out_and_have_the_slopes_of_pytorch_at_0():
+    far = Array(np.array([-1e4, 0, 1e4], np.float32))
+    for layer, slopes in (
+        (nn.LeakyReLU(0.1), [0.1, 0.1, 1]),
+        (nn.ELU(2.0), [0, 2, 1]),
+        (nn.SiLU(), [0, 0.5, 1]),
+    ):
+        assert np.isfinite(layer({}, far).numpy()).all()
+
+        def total(x: Array, layer: nn.Module = layer) -> Array:
+            return layer({}, x).sum()
+
+        np.testing.assert_allclose(grad(total)(far).numpy(), slopes, rtol=1e-6)
 
 
 def test_embedding_takes_rows_and_gives_their_gradient(check_gradients: Callable[..., None]):
@@ -326,6 +422,19 @@ MISTAKES: list[tuple[Callable[[], object], type[Exception], str]] = [
         ),
         ShapeError,
         r"output_padding \(1, 1\) is not below the stride",
+    ),
+    (lambda: nn.LeakyReLU(-0.1), InputError, "LeakyReLU: slope must be in 0 .. 1, got -0.1"),
+    (lambda: nn.ELU(-1.0), InputError, "ELU: alpha must be in 0 .. "),
+    (lambda: nn.Conv1d(3, 4, 3, groups=2), InputError, "Conv1d: 2 groups must divide inputs 3 and outputs 4"),
+    (lambda: UNTYPED.Conv1d(1, 2, (3,)), InputError, "Conv1d: kernel must be a whole number of at least 1, got"),
+    (lambda: UNTYPED.Conv3d(1, 2, (3, 3)), InputError, "Conv3d: kernel must be .* at least 1, or 3 of them, got"),
+    (lambda: nn.MaxPool3d(2, padding=-1), InputError, "MaxPool3d: padding must be a whole number of at least 0"),
+    (lambda: nn.AvgPool1d(2, stride=0), InputError, "AvgPool1d: stride must be a whole number of at least 1, got 0"),
+    (lambda: nn.MaxPool1d(2)({}, Array(np.ones((1, 4)))), ShapeError, r"takes \[B, C, L\], got \[1, 4\]"),
+    (
+        lambda: nn.Conv3d(1, 1, 3)({}, Array(np.ones((1, 1, 2, 4, 4)))),
+        ShapeError,
+        "takes volumes of a depth of at least 3",
     ),
     (lambda: nn.zoo.mlp([3]), InputError, "sizes of its input and its output"),
 ]

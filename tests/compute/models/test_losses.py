@@ -1,6 +1,7 @@
 """Losses and metrics: the formulas, one value per example, stable where the formulas are not."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.ir import NDArray
 from coterie.compute.nn import losses, metrics
-from coterie.errors import ShapeError
+from coterie.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(6)
 LOGITS = RNG.normal(size=(5, 4)) * 3
@@ -33,6 +34,18 @@ def bce(z: NDArray, y: NDArray) -> NDArray:
     return -y * np.log(sigma(z)) - (1 - y) * np.log(1 - sigma(z))
 
 
+def huber(d: NDArray, delta: float) -> NDArray:
+    return np.where(np.abs(d) <= delta, d * d / 2, delta * (np.abs(d) - delta / 2))
+
+
+def smoothed(logits: NDArray, labels: NDArray, weights: NDArray, part: float) -> NDArray:
+    """What torch.nn.CrossEntropyLoss(weight, reduction="none", label_smoothing) computes."""
+    each, rows = -log_softmax(logits), np.arange(len(labels))
+    return (1 - part) * weights[labels] * each[rows, labels] + part / len(weights) * (weights * each).sum(-1)
+
+
+WEIGHTS = np.array([0.5, 1.0, 0.0, 3.0])
+LOG = log_softmax(LOGITS).astype(float)
 Loss = Callable[[Array, Array], Array]
 CASES: list[tuple[str, Loss, NDArray, NDArray, NDArray]] = [
     ("cross entropy", losses.softmax_cross_entropy, LOGITS, LABELS, -log_softmax(LOGITS)[np.arange(5), LABELS]),
@@ -47,6 +60,39 @@ CASES: list[tuple[str, Loss, NDArray, NDArray, NDArray]] = [
     ),
     ("mse [B]", losses.mean_squared_error, SCORES, BITS, (SCORES - BITS) ** 2),
     ("mse [B, 1]", losses.mean_squared_error, SCORES[:, None], SCORES[::-1].copy(), (SCORES - SCORES[::-1]) ** 2),
+    (
+        "cross entropy weights",
+        partial(losses.softmax_cross_entropy, class_weights=WEIGHTS.tolist()),
+        LOGITS,
+        LABELS,
+        smoothed(LOGITS, LABELS, WEIGHTS, 0),
+    ),
+    (
+        "cross entropy smoothing",
+        partial(losses.softmax_cross_entropy, label_smoothing=0.1),
+        LOGITS,
+        LABELS,
+        smoothed(LOGITS, LABELS, np.ones(4), 0.1),
+    ),
+    (
+        "cross entropy both",
+        partial(losses.softmax_cross_entropy, class_weights=WEIGHTS.tolist(), label_smoothing=0.3),
+        LOGITS,
+        LABELS,
+        smoothed(LOGITS, LABELS, WEIGHTS, 0.3),
+    ),
+    ("nll", losses.negative_log_likelihood, LOG, LABELS, -LOG[np.arange(5), LABELS]),
+    (
+        "nll weights",
+        partial(losses.negative_log_likelihood, class_weights=WEIGHTS.tolist()),
+        LOG,
+        LABELS,
+        -WEIGHTS[LABELS] * LOG[np.arange(5), LABELS],
+    ),
+    ("mae [B]", losses.mean_absolute_error, SCORES, BITS, np.abs(SCORES - BITS)),
+    ("mae [B, ...]", losses.mean_absolute_error, BOX, BOX**2, np.abs(BOX - BOX**2).mean((1, 2))),
+    ("huber [B, 1]", losses.huber, SCORES[:, None] * 3, BITS, huber(SCORES * 3 - BITS, 1)),
+    ("huber [B, ...]", partial(losses.huber, delta=0.4), BOX, BOX**2, huber(BOX - BOX**2, 0.4).mean((1, 2))),
     ("mse [B, ...]", losses.mean_squared_error, BOX, BOX**2, ((BOX - BOX**2) ** 2).mean((1, 2))),
 ]
 
@@ -129,6 +175,9 @@ WRONG: list[tuple[Loss, tuple[int, ...], tuple[int, ...]]] = [
     (losses.binary_cross_entropy_with_logits, (5, 2), (5,)),
     (losses.mean_squared_error, (5,), (5, 1)),
     (losses.mean_squared_error, (), ()),
+    (losses.mean_absolute_error, (5,), (5, 1)),
+    (losses.huber, (5,), (5, 1)),
+    (losses.negative_log_likelihood, (5, 4), (5, 1)),
     (metrics.accuracy, (5, 4), (5, 4)),
     (metrics.binary_accuracy, (5, 2), (5,)),
     (metrics.absolute_error, (5, 2), (5, 2)),
@@ -141,3 +190,25 @@ def test_shapes_that_would_broadcast_by_accident_are_refused(
 ):
     with pytest.raises(ShapeError, match=f"{function.__name__}.* takes .*, got "):
         function(Array(np.zeros(prediction, np.float32)), Array(np.zeros(target, np.int32)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (partial(losses.softmax_cross_entropy, class_weights=[1.0]), "class_weights must be 4 numbers of at least 0"),
+        (partial(losses.negative_log_likelihood, class_weights=[1.0, 1, 1, -1]), "class_weights must be 4 numbers"),
+        (partial(losses.softmax_cross_entropy, label_smoothing=1.5), "label_smoothing must be in 0 .. 1, got 1.5"),
+        (partial(losses.huber, delta=0.0), "huber: delta must be above 0"),
+    ],
+)
+def test_an_option_of_a_loss_out_of_range_is_refused(loss: Loss, says: str):
+    with pytest.raises(InputError, match=says):
+        loss(Array(LOGITS), Array(LABELS))
+
+
+def test_a_class_that_is_ruled_out_leaves_weighted_losses_finite():
+    logits = Array(np.array([[0, -np.inf, 1]], np.float32))
+    labels = Array(np.array([0], np.int32))
+    for weights in ([1.0, 2.0, 3.0], [1.0, 0.0, 3.0]):
+        value = losses.softmax_cross_entropy(logits, labels, class_weights=weights).numpy()
+        np.testing.assert_allclose(value, [np.log1p(np.e)], rtol=1e-6)

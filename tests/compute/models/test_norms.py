@@ -119,6 +119,18 @@ def test_a_row_of_weight_two_is_two_rows(layer: Batched, shape: tuple[int, ...])
         np.testing.assert_allclose(moved[name].numpy(), after[name].numpy(), rtol=1e-9)
 
 
+def test_rows_of_axes_merged_with_the_examples_have_the_weight_of_their_example():
+    layer, x, weight = nn.BatchNorm1d(3), batch((4, 5, 3)), np.array([1.0, 2.0, 0.0, 1.0])
+    params, flat = parameters(layer), Array(x.reshape(20, 3))
+    y, after = nn.forward(layer, params, flat, nn.train(weight=Array(weight)))
+    known, moved = nn.forward(layer, params, flat, nn.train(weight=Array(np.repeat(weight, 5))))
+    np.testing.assert_allclose(y.numpy(), known.numpy(), rtol=1e-12)
+    for name, value in moved.items():
+        np.testing.assert_allclose(after[name].numpy(), value.numpy(), rtol=1e-12)
+    with pytest.raises(ShapeError, match=r"one weight for each of 20 examples.*merged"):
+        nn.forward(layer, params, flat, nn.train(weight=Array(np.ones(3))))
+
+
 @each
 def test_a_batch_without_weight_moves_nothing(layer: Batched, shape: tuple[int, ...]):
     params = parameters(layer)

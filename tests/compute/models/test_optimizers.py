@@ -83,6 +83,40 @@ def known_yogi(lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float 
     return run
 
 
+def known_rmsprop(lr: float, alpha: float = 0.99, eps: float = 1e-8, momentum: float = 0, l2: float = 0) -> Known:
+    """torch.optim.RMSprop, not centred, as its documentation states it."""
+
+    def run(p: NDArray, gradients: list[NDArray]) -> Iterator[NDArray]:
+        square, buffer = np.zeros_like(p), np.zeros_like(p)
+        for g in gradients:
+            g = g + l2 * p
+            square = alpha * square + (1 - alpha) * g * g
+            buffer = momentum * buffer + g / (np.sqrt(square) + eps)
+            p = p - lr * buffer
+            yield p
+
+    return run
+
+
+def known_nadam(
+    lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, l2: float = 0, psi: float = 4e-3
+) -> Known:
+    """torch.optim.NAdam, as its documentation states it."""
+
+    def run(p: NDArray, gradients: list[NDArray]) -> Iterator[NDArray]:
+        m, v, product = np.zeros_like(p), np.zeros_like(p), 1.0
+        for t, g in enumerate(gradients, 1):
+            g = g + l2 * p
+            now, then = (betas[0] * (1 - 0.5 * 0.96 ** (at * psi)) for at in (t, t + 1))
+            product = product * now
+            m, v = betas[0] * m + (1 - betas[0]) * g, betas[1] * v + (1 - betas[1]) * g * g
+            mean = then * m / (1 - product * then) + (1 - now) * g / (1 - product)
+            p = p - lr * mean / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+            yield p
+
+    return run
+
+
 def known_shampoo(lr: float, decay: float = 1.0, epsilon: float = 1e-4) -> Known:
     """Shampoo as its paper states it, its roots by eigenvalues."""
 
@@ -117,6 +151,18 @@ OPTIMIZERS: dict[str, tuple[optim.Optimizer, Known]] = {
     "adamw": (optim.adamw(0.01, weight_decay=0.1), known_adam(0.01, decay=0.1)),
     "adagrad": (optim.adagrad(0.05), known_adagrad(0.05)),
     "adagrad l2": (optim.adagrad(0.05, initial=0.3, weight_decay=0.1), known_adagrad(0.05, 0.3, l2=0.1)),
+    "rmsprop": (optim.rmsprop(0.01), known_rmsprop(0.01)),
+    "rmsprop momentum": (
+        optim.rmsprop(0.01, decay=0.9, epsilon=1e-3, momentum=0.8, weight_decay=0.1),
+        known_rmsprop(0.01, 0.9, 1e-3, 0.8, 0.1),
+    ),
+    "rmsprop packed": (optim.packed(optim.rmsprop(0.01, momentum=0.9)), known_rmsprop(0.01, momentum=0.9)),
+    "nadam": (optim.nadam(0.01), known_nadam(0.01)),
+    "nadam betas": (
+        optim.nadam(0.01, beta1=0.5, beta2=0.9, epsilon=1e-3, weight_decay=0.1, momentum_decay=0.5),
+        known_nadam(0.01, (0.5, 0.9), 1e-3, 0.1, 0.5),
+    ),
+    "nadam packed": (optim.packed(optim.nadam(0.01)), known_nadam(0.01)),
     "yogi": (optim.yogi(0.01), known_yogi(0.01)),
     "yogi betas": (optim.yogi(0.01, beta1=0.5, beta2=0.9, initial=0.04), known_yogi(0.01, (0.5, 0.9), initial=0.04)),
     "yogi packed": (optim.packed(optim.yogi(0.01)), known_yogi(0.01)),
@@ -242,6 +288,8 @@ MISTAKES = [
     (lambda: cast(Any, optim).sgd("0.1"), "sgd: lr must be at least 0 and below inf in float32, got '0.1'"),
     (lambda: optim.yogi(beta2=1.0), "yogi: beta2 must be"),
     (lambda: optim.yogi(initial=-1.0), "yogi: initial must be"),
+    (lambda: optim.rmsprop(decay=1.0), "rmsprop: decay must be"),
+    (lambda: optim.nadam(momentum_decay=-1.0), "nadam: momentum_decay must be"),
     (lambda: optim.adagrad(epsilon=0.0), "adagrad: epsilon must be at least 1e-30"),
     (lambda: optim.adamw(epsilon=0.0), "adamw: epsilon must be at least 1e-30"),
     (lambda: optim.shampoo(decay=0.0), "shampoo: decay must be above 0 and at most 1"),

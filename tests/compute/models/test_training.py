@@ -4,6 +4,7 @@ NumPy reference.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.data.batches import Batches
 from coterie.compute.ir import Graph, NDArray
-from coterie.compute.nn.losses import mean_squared_error, softmax_cross_entropy
+from coterie.compute.nn.losses import huber, mean_squared_error, softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.weights import embed_weights
@@ -44,8 +45,27 @@ IDS = rng.integers(0, 20, (18, 6)).astype(np.int32)
 ROWS = rng.normal(size=(18, 20)).astype(np.float32)
 DROPPED = nn.Sequential(nn.Linear(20, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(0.2), nn.Linear(16, 1))
 
+BENT = nn.Sequential(
+    nn.Linear(20, 16), nn.LeakyReLU(), nn.Linear(16, 8), nn.SiLU(), nn.Linear(8, 8), nn.ELU(), nn.Linear(8, 1)
+)
+SEQUENCES = nn.Sequential(
+    nn.Conv1d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(4, 4, 2, groups=2), nn.AvgPool1d(2),
+    nn.Flatten(), nn.Linear(8, 3),
+)  # fmt: skip
+VOLUMES = nn.Sequential(
+    nn.Conv3d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(4, 4, 2, padding=(0, 1, 1)),
+    nn.AvgPool3d((1, 2, 2)), nn.Flatten(), nn.Linear(4, 3),
+)  # fmt: skip
+WEIGHED = partial(softmax_cross_entropy, class_weights=[1.0, 2.0, 0.5], label_smoothing=0.1)
+
 CASES = {
+    "bent, huber, nadam": Case(BENT, optim.nadam(0.01), ROWS, ROWS[:, 1].copy(), loss=huber),
+    "weighed and smoothed, rmsprop": Case(
+        nn.zoo.mlp([20, 8, 3]), optim.rmsprop(0.01), ROWS, (ROWS[:, 0] > 0).astype(np.int32), loss=WEIGHED
+    ),
     "mlp": Case(nn.zoo.mlp([20, 16, 8, 3]), optim.sgd(0.2, momentum=0.9), ROWS, (ROWS[:, 0] > 0).astype(np.int32)),
+    "sequences": Case(SEQUENCES, optim.adam(0.01), ROWS.reshape(18, 2, 10), (ROWS[:, 0] > 0).astype(np.int32)),
+    "volumes": Case(VOLUMES, optim.adam(0.01), ROWS[:, :16].reshape(18, 1, 4, 2, 2), (ROWS[:, 0] > 0).astype(np.int32)),
     "lenet": Case(nn.zoo.lenet(), optim.adam(2e-3), PICTURES, CLASSES),
     "fedavg_cnn": Case(nn.zoo.fedavg_cnn(), optim.sgd(0.02), PICTURES, CLASSES),
     "embedding": Case(

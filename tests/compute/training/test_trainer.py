@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from coterie.compute.training.accumulation import accumulate
 from coterie.compute.training.precision import Precision
 from coterie.compute.training.step import TrainStep
 from coterie.compute.training.trainer import Trainer
-from coterie.errors import ConfigurationError, InputError
+from coterie.errors import ConfigurationError, InputError, TraceError
 
 Data = dict[str, NDArray]
 
@@ -349,3 +350,36 @@ def test_every_public_name_can_be_had_and_a_step_loads_no_runtime() -> None:
     program += "print([name for name in ('onnx', 'onnxruntime') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+@dataclass(frozen=True)
+class Noisy(nn.Module):
+    """It adds numbers that a trace would keep for ever."""
+
+    def specs(self) -> dict[str, nn.ParameterSpec]:
+        return nn.Linear(4, 3).specs()
+
+    def __call__(self, params: nn.Parameters, x: Array, mode: nn.Mode = nn.EVAL) -> Array:
+        noise = np.random.normal(size=x.shape)
+        return nn.Linear(4, 3)(params, x + Array(noise.astype(np.float32)))
+
+
+def test_a_module_that_draws_from_numpy_is_refused_by_name() -> None:
+    rng = np.random.default_rng(1)
+    data = {"x": rng.normal(size=(8, 4)).astype(np.float32), "y": rng.integers(0, 3, 8).astype(np.int32)}
+    with pytest.raises(TraceError, match="draws random numbers, .*mode.uniform"):
+        Trainer(Noisy(), softmax_cross_entropy, optim.sgd(0.1), batch_size=4).fit(data, epochs=1)
+
+
+@pytest.mark.parametrize("wrong", [5, 99, -1, -6])
+def test_an_id_outside_the_table_is_named_and_trains_nothing(wrong: int) -> None:
+    model: Any = nn.Sequential(nn.Embedding(5, 4), nn.MeanPool(), nn.Linear(4, 3))
+    ids, labels = np.full((8, 6), 2, np.int32), np.zeros(8, np.int32)
+    ids[3, 2] = wrong
+    trainer = Trainer(model, softmax_cross_entropy, optim.sgd(0.1), batch_size=8)
+    with pytest.raises(InputError, match="leaves the axis that it picks from.*0 .. rows - 1"):
+        trainer.fit({"x": ids, "y": labels}, epochs=1)
+    with pytest.raises(InputError, match="embedding|gather"):
+        model(model.init(0), ids)
+    with pytest.raises(InputError, match="leaves the axis"):
+        jit(nn.Embedding(5, 4))({"weight": np.ones((5, 4), np.float32)}, ids)
