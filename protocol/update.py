@@ -135,6 +135,18 @@ class Update:
         return min(low * most, low), max(high * most, high)
 
 
+def most_bytes(
+    specs: Sequence[SectionSpec], codecs: Sequence[str], *, extras: Sequence[str] = (MANDATORY, SUMS)
+) -> int:
+    """The most bytes that an update of these sections can have, whatever its values are.
+
+    codecs: of slices of the layout, any of which each slice may use. extras: the same for extra vectors.
+    """
+    return UpdateLimits.max_header_bytes + sum(
+        max(parse(name).max_bytes(spec.shape) for name in (extras if spec.is_extra else codecs)) for spec in specs
+    )
+
+
 class Encoded(NamedTuple):
     """An update's bytes, and the codecs' state to keep if it counts, by the names of the client state."""
 

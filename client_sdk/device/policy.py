@@ -303,12 +303,15 @@ class DevicePolicy:
                 code="memory_refused",
             )
 
-    def check_update(self, size: int, task: Task) -> None:
-        """Raise PolicyRefused when an update has more bytes than this device sends or the task takes."""
+    def check_upload(self, most: int, task: Task) -> None:
+        """Raise PolicyRefused when an update may get more bytes than this device sends or the task takes.
+
+        most: the most bytes it can have, whatever the rows are.
+        """
         limit = min(self.max_upload_bytes, task.upload_limit)
-        if size > limit:
+        if most > limit:
             raise PolicyRefused(
-                f"The update has {size} bytes; at most {limit} may be sent.",
+                f"The update may have up to {most} bytes; at most {limit} may be sent.",
                 hint=f"Raise the limit in {self.where('max_upload_bytes')}, or let the researcher choose a smaller"
                 " codec.",
                 code="upload_too_large",

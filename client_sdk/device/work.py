@@ -39,7 +39,7 @@ from coterie.protocol.rows import check_left
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, decode_tensors
-from coterie.protocol.update import Encoded, encode_update, of_plan, read_update
+from coterie.protocol.update import Encoded, encode_update, most_bytes, of_plan, read_update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,7 @@ async def prepare(
     _check_schema(plan, membership)
     policy.check_plan(plan)
     check_client_state(task, plan.manifest)
+    policy.check_upload(most_sent(task, plan.manifest), task)
     release = Release.of(
         task,
         plan.manifest,
@@ -140,6 +141,17 @@ async def prepare(
     if plan.manifest.frozen is not None:
         frozen = await _tensors(blobs, plan.manifest.frozen.sha256, None, plan.manifest.frozen.layout, policy)
     return Prepared(task=task, plan=plan, weights=weights, frozen=frozen, release=release)
+
+
+def most_sent(task: Task, manifest: Manifest) -> int:
+    """The most bytes that this task can make the device send, whatever its rows are.
+
+    Codecs that pack (``+rice``, ``topk``) make longer or shorter bytes of other values. A refusal by the bytes that
+    came of the training would be silence that tells of the rows, and nobody has paid for it yet.
+    """
+    if task.secure is not None:
+        return sum(each.bytes for each in describe(task.secure.sections))
+    return most_bytes(manifest.sections_for(task.kind), (choose(task.codecs),))
 
 
 def check_assignment(task: Task, membership: Membership, policy: DevicePolicy) -> None:
@@ -259,28 +271,27 @@ def _worked(
         unusable=unusable,
     )
     try:
-        return _encoded(prepared, policy, finished, client_state)
+        return _encoded(prepared, finished, client_state)
     except UpdateRefused as error:
         if task.kind != "train" or not promised(task):
             raise
         # Whether an encoder takes them depends on the values: zeros are taken by all.
         instead = zeros(specs, of_plan(client_state))
         silent = replace(finished, sections=instead.sections, client_state=instead.state, unusable=error)
-        return _encoded(prepared, policy, silent, client_state)
+        return _encoded(prepared, silent, client_state)
 
 
-def _encoded(prepared: Prepared, policy: DevicePolicy, finished: Finished, client_state: Tensors) -> Finished:
+def _encoded(prepared: Prepared, finished: Finished, client_state: Tensors) -> Finished:
     """The same with the bytes, or the ring's numbers, of its sections. client_state: as it was, codecs' part and all.
     Raises UpdateRefused for values that an encoder does not take.
     """
     task, specs = prepared.task, finished.specs
     if task.secure is not None:
-        return in_the_ring(prepared, policy, task.secure, finished)
+        return in_the_ring(prepared, task.secure, finished)
     codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
     update, codec_state = encode(
         prepared, specs, finished.sections, codecs, finished.weight, finished.steps, client_state
     )
-    policy.check_update(len(update), task)
     stored = read_update(update, specs).file.tensors
     return replace(
         finished,
@@ -291,13 +302,12 @@ def _encoded(prepared: Prepared, policy: DevicePolicy, finished: Finished, clien
     )
 
 
-def in_the_ring(prepared: Prepared, policy: DevicePolicy, terms: SecureTerms, finished: Finished) -> Finished:
+def in_the_ring(prepared: Prepared, terms: SecureTerms, finished: Finished) -> Finished:
     """The same, as the numbers that secure aggregation masks and adds; nothing of it is masked yet.
 
     Raises UpdateRefused for values that the ring cannot carry (not finite, out of the plan's range).
     """
     described = describe(terms.sections)
-    policy.check_update(sum(each.bytes for each in described), prepared.task)
     encoded = encode_in_ring(
         terms.sections,
         finished.specs,

@@ -136,6 +136,24 @@ def test_a_promise_about_rows_does_not_believe_which_round_it_is(tmp_path: Path)
     assert refusals(events) == ["privacy_unkept"]
 
 
+@pytest.mark.parametrize("codec", ["int8+rice", "topk:0.2"])
+def test_a_limit_on_bytes_asks_nothing_of_an_update_that_is_not_paid_for(tmp_path: Path, codec: str) -> None:
+    """How long packed bytes are depends on the values: a refusal by the bytes that came of them would be an answer."""
+    longest: list[int] = []
+
+    def lie(task: Task) -> Task:
+        said = [len(body) for body in lying.bodies("/update") if body]
+        longest[:] = said[-1:]
+        return changed(task, upload_limit=max(said)) if said else task
+
+    with lying_coordinator(tmp_path, task=lie) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL, codecs=(codec,)))
+        events = taken(lying, token, tmp_path, 'max_epsilon = 60.0\ntrusts = ["device"]\n', 3)
+    assert longest and refusals(events) == ["upload_too_large"]
+    # The limit is one that an honest update has kept, and the device does not even train to find out.
+    assert [event["event"] for event in events].count("trained") == len(left(events)) == 1
+
+
 def test_experiments_that_never_end_are_one_budget(tmp_path: Path) -> None:
     """Each task names an experiment of its own, so that each promise is kept: the owner's limit is not."""
     fresh = promising(1.0, experiment=lambda task: ids.new_id(ids.EXPERIMENT))
