@@ -56,6 +56,9 @@ def export(
     sizes: Annotated[
         list[str] | None, typer.Option("--size", metavar="NAME=N", help="A size that the file leaves open: batch=8.")
     ] = None,
+    batch: Annotated[
+        Literal["fixed", "any"], typer.Option(help="Rows of a call: as many as the model has now, or any number.")
+    ] = "fixed",
     bundle: Annotated[
         Path | None,
         typer.Option(help="Write a bundle too: the file, its quantisation table, and checks with the right answers."),
@@ -90,6 +93,7 @@ def export(
             calibration=calibration,
         ),
         sizes=_sizes(sizes or []),
+        batch=batch,
         repeats=repeats,
         threads=threads,
     )

@@ -8,10 +8,11 @@ from statistics import median
 
 import numpy as np
 
+from coterie.compute.export.any_batch import open_batch
 from coterie.compute.export.bare_runs import BareRun, run_bare
-from coterie.compute.export.comparison import similarity, worst
+from coterie.compute.export.comparison import Thresholds, similarity, worst
 from coterie.compute.export.examples import Examples, Metric, answers, joined, score, synthetic
-from coterie.compute.export.names import name_weights
+from coterie.compute.export.names import described, name_weights
 from coterie.compute.export.options import ExportOptions
 from coterie.compute.export.report import ExportReport, Figures, counted
 from coterie.compute.export.source import ModelSource, Opened, open_model
@@ -69,16 +70,18 @@ def export(
     looks at; those of ``examples`` when absent.
 
     Guarantees: the file has the inputs and outputs of the model, of the same names, dtypes and order (an output of a
-    single number has the shape [1]), and needs ONNX Runtime alone. It was run so, in a process of its own, and is as
-    much like the model's NumPy reference (on the first rows) and like the model's own file (on all rows) as
-    ``options.thresholds`` asks; otherwise GraphRefused (code ``export_differs``) is raised and there is no file.
+    single number has the shape [1]), and the metadata of the model's file. It needs ONNX Runtime alone: it was run so,
+    in a process of its own, and is as much like the model's NumPy reference (on the first rows) and like the model's
+    own file (on all rows) as ``options.thresholds`` asks. Otherwise GraphRefused (code ``export_differs``) is raised,
+    and there is no file. A file for batches of any size was also run on several rows at once, which had the answers that
+    each has alone.
 
-    Raises GraphRefused for a graph that trains (code ``training_graph``), that cannot be imported, or that a bare
-    runtime does not run; DataError for examples that do not fit; InputError for a size that is missing, and for int8
-    without examples (code ``calibration_missing``).
+    Raises GraphRefused for a graph that trains (code ``training_graph``), that cannot be imported, that a bare runtime
+    does not run, or that cannot be for batches of any size (code ``batch_fixed``); DataError for examples that do not
+    fit; InputError for a size that is missing, and for int8 without examples (code ``calibration_missing``).
     """
     options = ExportOptions() if options is None else options
-    opened = open_model(source, options.sizes)
+    opened = open_model(source, options.sizes, rows=1 if options.batch == "any" else None)
     types = {name: value.type for name, value in opened.graph.inputs.items()}
     batches = synthetic(types) if examples is None else examples.batches(types)
     optimise = optimise_for_integers if options.precision in _INTEGERS else optimise_for_inference
@@ -92,6 +95,7 @@ def export(
         data, calibrated = _in_int8(data, types, examples if calibration is None else calibration, options)
     elif options.precision == "int8-dynamic":
         data = quantise_dynamic(data, per_channel=options.quantisation.per_channel)
+    data = described(data, opened.metadata)
     report = _measured(opened, graph, data, batches, examples, options, calibrated)
     if missed := options.thresholds.misses(worst([report.parity, report.agreement])):
         raise GraphRefused(
@@ -99,11 +103,41 @@ def export(
             hint="For int8, calibrate on more rows or choose another calibration; else export with more digits.",
             code="export_differs",
         )
+    if options.batch == "any":
+        _require_same_together(opened, data, batches, options.thresholds)
     return Exported(data=data, report=report, reference=reference, sample=batches[0])
 
 
 def _written(graph: Graph, opened: Opened, options: ExportOptions) -> bytes:
-    return name_weights(to_onnx(graph, name="infer", target=options.target), opened.graph, opened.weights)
+    def write(of: Graph) -> bytes:
+        return to_onnx(of, name="infer", target=options.target)
+
+    data = open_batch(graph, lambda of: write(optimise_for_inference(of))) if options.batch == "any" else write(graph)
+    return name_weights(data, opened.graph, opened.weights)
+
+
+def _require_same_together(
+    opened: Opened, data: bytes, batches: Sequence[Mapping[str, NDArray]], thresholds: Thresholds
+) -> None:
+    """Raise unless rows have the answers in one batch that they have each alone, in the model's own file too where it
+    takes such batches. In one where a row's answer depends on the others they have not.
+    """
+    some = batches[:_REFERENCE_ROWS]
+    batch = {name: np.concatenate([each[name] for each in some]) for name in some[0]}
+    (alone,) = run_bare([data], some)
+    together = run_bare([data, *([opened.file] if opened.any_rows else [])], [batch], outputs=list(alone.outputs))
+    compared = (
+        similarity(np.concatenate(list(rows)), run.outputs[name][0])
+        for run in together
+        for name, rows in alone.outputs.items()
+        if run.outputs[name][0].size == sum(row.size for row in rows)
+    )
+    if missed := thresholds.misses(worst(compared)):
+        raise GraphRefused(
+            f"Rows in one batch have other answers than each alone: the {missed}.",
+            hint="Export it for one size of batch, with batch='fixed'.",
+            code="export_differs",
+        )
 
 
 def _in_int8(

@@ -1,9 +1,9 @@
-"""Names for the weights of an exported file: those that the model's own file had."""
+"""What an exported file has of the model's own file: the names of the weights, and the metadata."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from coterie.compute.ir import Graph, NDArray
 
@@ -35,6 +35,15 @@ def name_weights(data: bytes, graph: Graph, weights: Mapping[str, NDArray]) -> b
     for node in _with_inner(model.graph.node):
         for index, operand in enumerate(node.input):
             node.input[index] = renamed.get(operand, operand)
+    return model.SerializeToString(deterministic=True)
+
+
+def described(data: bytes, metadata: Mapping[str, str]) -> bytes:
+    """The file with these texts as its metadata, such as the names of classes."""
+    if not metadata:
+        return data
+    model = ModelProto.FromString(data)
+    helper.set_model_props(model, dict(metadata))
     return model.SerializeToString(deterministic=True)
 
 

@@ -33,6 +33,8 @@ class ExportOptions:
     calibrate on; or int8-dynamic, int8 weights of matrix products whose other operand the runtime measures in every
     call (``quant.quantise_dynamic``). quantisation: how int8 is made; int8-dynamic heeds ``per_channel`` alone.
     sizes: those that a file leaves open, such as {"batch": 8}.
+    batch: "fixed" for a file that answers batches of the model's own size; "any" for batches of every size, for which
+    the model is of one row or leaves the size open; float32 and float16 alone, for the targets portable and cpu.
     target: see ``to_onnx``. calibration_rows: how many examples are looked at for int8, at most.
     repeats: timed runs of one batch, of each file. threads: of a session. parity: what the exported file must reach;
     None for the row of PARITY.
@@ -41,6 +43,7 @@ class ExportOptions:
     precision: Precision = "float32"
     quantisation: QuantSettings = field(default_factory=QuantSettings)
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    batch: Literal["fixed", "any"] = "fixed"
     target: Target = "portable"
     calibration_rows: int = 512
     repeats: int = 50
@@ -52,6 +55,15 @@ class ExportOptions:
             raise InputError(
                 f"ExportOptions: there is no precision {self.precision!r}.",
                 hint=f"Choose one of {', '.join(get_args(Precision))}.",
+            )
+        if self.batch not in ("fixed", "any"):
+            raise InputError(f"ExportOptions: batch is {self.batch!r}.", hint="Choose 'fixed' or 'any'.")
+        open_files = self.precision in ("float32", "float16") and self.target in ("portable", "cpu")
+        if self.batch == "any" and not open_files:
+            raise InputError(
+                f"ExportOptions: a batch of any size does not go with {self.precision} for the target {self.target}.",
+                hint="Choose float32 or float16, and the target portable or cpu; or one size of batch.",
+                code="batch_fixed",
             )
         for name in ("calibration_rows", "repeats", "threads"):
             value = cast(object, getattr(self, name))

@@ -1,7 +1,7 @@
 """Models to be exported, opened as graphs whose weights are constants."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -24,19 +24,23 @@ ModelSource = str | PathLike[str] | bytes | Graph
 class Opened:
     """A model that only answers. graph: with its weights as constants and static shapes. file: what a bare ONNX Runtime
     runs of it before anything is done. bytes: of that file and of weights beside it. weights: as the file names them.
+    metadata: texts of the file, by name. any_rows: whether the file itself answers batches of any size.
     """
 
     graph: Graph
     file: ModelFile
     bytes: int
     weights: Mapping[str, NDArray]
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+    any_rows: bool = False
 
 
-def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
+def open_model(source: ModelSource, sizes: Mapping[str, int], *, rows: int | None = None) -> Opened:
     """A model out of an ONNX file (by path, or its bytes), or a graph whose weights are constants.
 
     sizes: those that a file leaves open, by name. An open first axis of an input is also called "batch", and any open
-    axis also "<input>.<axis>", which is its name where the file gives it none.
+    axis also "<input>.<axis>", which is its name where the file gives it none. rows: the size of open first axes that
+    are not named; None where they must be.
 
     Raises StorageError and GraphRefused for a file that cannot be read or imported, GraphRefused (code
     ``training_graph``) for a graph that trains, InputError (code ``export_size``) for a size that is missing or not
@@ -49,7 +53,7 @@ def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
         data = to_onnx(source, name="model")
         return Opened(graph=_with_inputs(source), file=data, bytes=len(data), weights={})
     model = load(source)
-    specs = _specs(model, sizes)
+    specs = _specs(model, sizes, rows)
 
     def answered(given: Mapping[str, Any]) -> dict[str, Any]:
         results: Any = model(model.parameters, *(given[name] for name in specs))
@@ -59,7 +63,15 @@ def open_model(source: ModelSource, sizes: Mapping[str, int]) -> Opened:
     graph = trace_named(answered, specs)
     require_inference("export", graph)
     file = source if isinstance(source, bytes) else Path(source)
-    return Opened(graph=_with_inputs(graph), file=file, bytes=_size(file), weights=dict(model.parameters))
+    proto = ModelProto.FromString(file if isinstance(file, bytes) else file.read_bytes())
+    return Opened(
+        graph=_with_inputs(graph),
+        file=file,
+        bytes=_size(file, proto),
+        weights=dict(model.parameters),
+        metadata={entry.key: entry.value for entry in proto.metadata_props},
+        any_rows=all(given.sizes and not isinstance(given.sizes[0], int) for given in model.inputs),
+    )
 
 
 def _with_inputs(graph: Graph) -> Graph:
@@ -73,7 +85,7 @@ def _with_inputs(graph: Graph) -> Graph:
     return graph
 
 
-def _specs(model: ImportedModel, sizes: Mapping[str, int]) -> dict[str, TensorSpec]:
+def _specs(model: ImportedModel, sizes: Mapping[str, int], rows: int | None) -> dict[str, TensorSpec]:
     specs: dict[str, TensorSpec] = {}
     known: dict[str, None] = {}
     for given in model.inputs:
@@ -84,7 +96,7 @@ def _specs(model: ImportedModel, sizes: Mapping[str, int]) -> dict[str, TensorSp
                 continue
             names = [name for name in (size, "batch" if axis == 0 else None, f"{given.name}.{axis}") if name]
             known |= dict.fromkeys(names)
-            found = next((sizes[name] for name in names if name in sizes), None)
+            found = next((sizes[name] for name in names if name in sizes), rows if axis == 0 else None)
             if found is None:
                 raise InputError(
                     f"export: the input {given.name!r} has the sizes {list(given.sizes)}, and a static file needs all "
@@ -108,11 +120,10 @@ def _require_open(sizes: Mapping[str, int], known: Collection[str]) -> None:
         )
 
 
-def _size(file: ModelFile) -> int:
+def _size(file: ModelFile, model: ModelProto) -> int:
     """Bytes of a file and of those beside it that hold its weights."""
     if isinstance(file, bytes):
         return len(file)
-    model = ModelProto.FromString(file.read_bytes())
     beside = {
         entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"
     }
