@@ -73,8 +73,8 @@ def export(
     single number has the shape [1]), and the metadata of the model's file. It needs ONNX Runtime alone: it was run so,
     in a process of its own, and is as much like the model's NumPy reference (on the first rows) and like the model's
     own file (on all rows) as ``options.thresholds`` asks. Otherwise GraphRefused (code ``export_differs``) is raised,
-    and there is no file. A file for batches of any size was also run on several rows at once, which had the answers that
-    each has alone.
+    and there is no file. A file for batches of any size was also run on several rows at once, which had the answers
+    that each has alone.
 
     Raises GraphRefused for a graph that trains (code ``training_graph``), that cannot be imported, that a bare runtime
     does not run, or that cannot be for batches of any size (code ``batch_fixed``); DataError for examples that do not
