@@ -21,7 +21,7 @@ from coterie.aggregation.plan.manifest import (
     Broadcast,
 )
 from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
-from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation, settled, with_room
+from coterie.aggregation.private.secure_aggregation import FROM_COHORT, settled, with_room
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
@@ -32,12 +32,13 @@ from coterie.compute.nn.module import Module
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.privacy.dp.participation import check_policy
-from coterie.privacy.dp.privacy import ExampleLevel, Privacy
 from coterie.protocol.codecs.table import unfit
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.privacy import ExampleLevel, Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 PerExample: TypeAlias = Callable[[Array, Array], Array] | Callable[[Array, Array, Array], Array]
 """(prediction, label) → one float32 value per example, ``[B]``; one with a third parameter ``sample_weight`` gets 1 for

@@ -20,14 +20,13 @@ from coterie.aggregation.aggregate import STATE_FILE, WEIGHTS_FILE
 from coterie.aggregation.going_on import going_on, to_go_on
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CLIP, CentralNoise, State, noised_groups, noised_sum
-from coterie.aggregation.private.secure_aggregation import SecureAggregation, fewest_of_group, mode_for
+from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
 from coterie.aggregation.private.shared_noise import shared_noise
 from coterie.aggregation.reducers import Vector, reducer
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.update_sections import join, length_of, means_of, split, sums_of
 from coterie.aggregation.version import NextVersion, next_version
 from coterie.privacy.dp.local import reach
-from coterie.privacy.dp.privacy import DISTRIBUTED, LocalLevel, Privacy, UserLevel
 from coterie.privacy.secagg.decoding import Decoded, decode
 from coterie.privacy.secagg.encoding import Binding, rounding
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
@@ -38,9 +37,11 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import make_folder
 from coterie.protocol.metrics import EXAMPLES, METRICS, MetricSums
 from coterie.protocol.noise import NoiseTerms
+from coterie.protocol.privacy import DISTRIBUTED, LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.tensors import TensorLimits, read_file, write_file
 

@@ -34,7 +34,7 @@ from coterie.aggregation.preparation import Category, Draft, Number, Survey
 from coterie.aggregation.preparation.calibration import Calibration
 from coterie.compute import nn, optim, quant
 from coterie.compute.nn import zoo
-from coterie.privacy.dp.privacy import LocalLevel, UserLevel
+from coterie.protocol.privacy import LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import Simulation, simulate_full

@@ -25,7 +25,7 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.privacy.dp import distributed
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.privacy import CentralMechanism, UserLevel
+from coterie.protocol.privacy import CentralMechanism, UserLevel
 from coterie.simulation.canaries import audit_by_canaries
 
 FACTORS = {"removed": 0.0, "halved": 0.5, "honest": 1.0}

@@ -31,8 +31,8 @@ from coterie.privacy.dp.distributed import encode
 from coterie.privacy.dp.events import Approximate, Event, SampledGaussian
 from coterie.privacy.dp.noise import discrete_gaussian, skellam
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.dp.rounds import whole_cost
+from coterie.protocol.privacy import UserLevel
 
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}

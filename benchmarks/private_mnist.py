@@ -32,7 +32,6 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.private.shared_noise import measured, shared_noise
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute.nn.losses import softmax_cross_entropy
@@ -40,10 +39,11 @@ from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.privacy.dp.accounting import spent
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.dp.rounds import whole_cost
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.simulation import iid, simulate_full, split
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -48,7 +48,7 @@ def prepare(
     path = file_to_write(out)
     options: dict[str, Any] = {}
     if epsilon is not None:
-        from coterie.privacy.dp.privacy import UserLevel
+        from coterie.protocol.privacy import UserLevel
 
         options["privacy"] = UserLevel(clip=clip, delta=delta, epsilon=epsilon)
     if url is None:

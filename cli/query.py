@@ -20,7 +20,7 @@ from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFou
 if TYPE_CHECKING:
     from coterie.aggregation.analytics import Query
     from coterie.client_sdk.control.control import Control, Run
-    from coterie.privacy.dp.privacy import LocalLevel, UserLevel
+    from coterie.protocol.privacy import LocalLevel, UserLevel
     from coterie.protocol.schema import DataSchema
 
 
@@ -217,7 +217,7 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
                     code="usage",
                 )
         return None
-    from coterie.privacy.dp.privacy import LocalLevel, UserLevel
+    from coterie.protocol.privacy import LocalLevel, UserLevel
 
     chosen: dict[str, Any] = {name: usual if given[name] is None else given[name] for name, usual in _PRIVACY.items()}
     mechanism = chosen.pop("mechanism")

@@ -11,8 +11,10 @@ from pydantic import Field, field_validator, model_validator
 from coterie.protocol.device import PlanRef
 from coterie.protocol.endorsements import Issuers
 from coterie.protocol.participants import ParticipantView
+from coterie.protocol.privacy import WirePrivacy
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.protocol.schema import WireSchema
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.wire import (
     BlobRef,
     DeviceId,
@@ -237,7 +239,7 @@ class ExperimentCreate(Request):
     """An experiment over a population.
 
     The plan's manifest and graphs, the initial weights, frozen parts and evaluation data are blobs sent before.
-    secure, privacy: as `coterie.aggregation.private` and `coterie.privacy.dp.privacy` write them; None for none.
+    secure: how only sums over clients are seen; None for updates in the open. privacy: None for none.
     """
 
     name: Label
@@ -253,8 +255,8 @@ class ExperimentCreate(Request):
     evaluation: BlobRef | None = None
     evaluation_metrics: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
     seed: Whole = 0
-    secure: Annotated[dict[str, Any], Field(max_length=32)] | None = None
-    privacy: Annotated[dict[str, Any], Field(max_length=32)] | None = None
+    secure: SecureAggregation | None = None
+    privacy: WirePrivacy | None = None
 
     @field_validator("plan", "initial", "frozen", "evaluation")
     @classmethod

@@ -1,32 +1,15 @@
 """How an experiment's rounds run: cohort, deadlines, evaluation, and when to stop."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from coterie.protocol.by_hand import ByHand
 from coterie.protocol.over_selection import selection_for, smallest_selection
-from coterie.protocol.wire import ClassId, Number, Request, Seconds, Token, message_error
+from coterie.protocol.wire import ClassId, Number, Seconds, Token
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 ClientName = Annotated[str, Field(pattern=r"^[0-9A-Za-z_]{1,64}$")]
-
-
-class ByHand(Request):
-    """A message that a researcher makes in Python: what is wrong with it is said as by any other part of coterie.
-
-    Raises errors.InputError (``message_invalid``).
-    """
-
-    if not TYPE_CHECKING:  # a type checker goes by the fields
-
-        def __init__(self, **fields: Any) -> None:
-            try:
-                self.__pydantic_validator__.validate_python(fields, self_instance=self)
-            except ValidationError as error:
-                raise message_error(type(self), error) from None
-
-        # Messages that are read from JSON, or stand inside others, are not made through here.
-        __init__.__pydantic_base_init__ = True
 
 
 class Target(ByHand):

@@ -12,8 +12,8 @@ from coterie.errors import InternalError
 from coterie.privacy.audit.gaussian import Terms, enough_canaries
 from coterie.privacy.audit.one_run import canaries_for
 from coterie.privacy.audit.whitening import Matrix, expected_strengths, whitening
-from coterie.privacy.dp.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
 from coterie.privacy.secagg.parameters import share_of
+from coterie.protocol.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 
 ROUNDS = 4
@@ -199,7 +199,7 @@ def _shaped(experiment: Experiment, clients: int, rounds: int | None) -> Experim
         times = privacy.max_participations or count
         cohort = min(cohort, max(1, times * clients // count))
         if privacy.schedule is not None:
-            privacy = replace(privacy, schedule=privacy.schedule[:count])
+            privacy = privacy.but(schedule=privacy.schedule[:count])
     kept = policy.model_dump(exclude=_SHAPED)
     # Nobody drops out here, so shares of noise are made for all: what they are more than is asked for hides canaries.
     shared = isinstance(privacy, UserLevel) and privacy.mechanism in DISTRIBUTED

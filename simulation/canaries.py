@@ -23,8 +23,8 @@ from coterie.privacy.audit.gaussian import POWER, Marks, judge_marks
 from coterie.privacy.audit.one_run import CONFIDENCE, Audit, audit_scores
 from coterie.privacy.audit.verdict import Verdict, verdict_of
 from coterie.privacy.audit.whitening import even_scales, matched
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.secagg.entropy import Entropy
+from coterie.protocol.privacy import UserLevel
 from coterie.simulation.audited import Asked, Audited, audited, no_canaries
 from coterie.simulation.canary_trainer import CanaryTrainer
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer

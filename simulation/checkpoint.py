@@ -65,8 +65,8 @@ def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> 
         "seed": experiment.seed,
         "policy": json.dumps(policy, sort_keys=True),
         "reducer": experiment.reducer,
-        "secure": None if experiment.secure is None else experiment.secure.to_json(),
-        "privacy": None if experiment.privacy is None else experiment.privacy.to_json(),
+        "secure": None if experiment.secure is None else experiment.secure.model_dump(mode="json"),
+        "privacy": None if experiment.privacy is None else experiment.privacy.model_dump(mode="json"),
         "server": json.dumps([server.name, dict(server.parameters)], sort_keys=True),
     }
 

@@ -9,9 +9,9 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.secure import clip_in, secure_terms
 from coterie.aggregation.server_optimizers import State
-from coterie.privacy.dp.privacy import DISTRIBUTED, UserLevel
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.privacy import DISTRIBUTED, UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.simulation.noised import NoisedCollector
 from coterie.simulation.ring import Opening, RingCollector

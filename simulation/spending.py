@@ -9,8 +9,8 @@ from coterie.aggregation.private.costs import SMALLEST_DELTA, cost_of
 from coterie.aggregation.round import Cause
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Event
-from coterie.privacy.dp.privacy import ExampleLevel, UserLevel
 from coterie.privacy.dp.rounds import Draws
+from coterie.protocol.privacy import ExampleLevel, UserLevel
 
 
 @dataclass

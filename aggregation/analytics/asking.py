@@ -23,7 +23,6 @@ from coterie.aggregation.analytics.rule import (
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.manifest import MOST_ROWS
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
@@ -31,6 +30,7 @@ from coterie.compute.nn.module import Module, Parameters, ParameterSpec
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 
 def ask(

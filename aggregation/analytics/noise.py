@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from coterie import errors
@@ -16,17 +15,17 @@ from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.private.central import CentralNoise, deviation_of
 from coterie.aggregation.private.shared_noise import shared_noise
 from coterie.privacy.dp import local
-from coterie.privacy.dp.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.privacy.secagg.encoding import rounding
 from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol.codecs.grid import EXTENT
 from coterie.protocol.layout import Layout
+from coterie.protocol.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_sections import SecureSection
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
-    from coterie.aggregation.private.secure_aggregation import SecureAggregation
+    from coterie.protocol.secure_aggregation import SecureAggregation
 
 NOISE = "noise"
 """What devices are told of it, for the reader's sake: its deviation first."""
@@ -107,7 +106,7 @@ def with_room(experiment: Experiment, version: Shapes) -> Noised:
     privacy, secure = experiment.privacy, experiment.secure
     if isinstance(privacy, UserLevel) and privacy.mechanism not in DISTRIBUTED and secure is not None:
         whole, grid = _grid(experiment, secure, version, privacy.clip)
-        return replace(privacy, clip=privacy.clip * (1 + rounding(grid, (whole,))))
+        return privacy.but(clip=privacy.clip * (1 + rounding(grid, (whole,))))
     if isinstance(privacy, UserLevel | LocalLevel):
         return privacy
     raise errors.InternalError("Only experiments whose sums are noised have a clip to widen.")

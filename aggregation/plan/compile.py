@@ -38,9 +38,9 @@ from coterie.compute.ir import Graph
 from coterie.compute.nn.foreign import require_logits
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
-from coterie.privacy.dp.privacy import LocalLevel, UserLevel
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout, Tensor
+from coterie.protocol.privacy import LocalLevel, UserLevel
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import encode_tensors
 

@@ -5,8 +5,8 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.manifest import Training
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.privacy.dp import poisson
-from coterie.privacy.dp.privacy import ExampleLevel
 from coterie.privacy.dp.rounds import multiplier
+from coterie.protocol.privacy import ExampleLevel
 
 OVERFLOW_SHARE = 1e-4
 """Of δ: what batches that overflow may cost in all rounds together, where the experiment does not say."""

@@ -15,13 +15,13 @@ from coterie.aggregation.preparation.counting import in_bins, of_texts
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import COLUMNS, LONGEST, matrix
 from coterie.aggregation.preparation.rule import SurveyRule
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec
 from coterie.compute.optim import sgd
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 ROWS = 256
 """Of a batch, where nothing asks for fewer."""

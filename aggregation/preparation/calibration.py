@@ -25,13 +25,13 @@ from coterie.aggregation.analytics.rule import HIGH, LOW, TALLY, TOLD, largest_o
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.preparation import bins
 from coterie.aggregation.preparation.ranges import BINS, RangesRule, calibrate_rule
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment

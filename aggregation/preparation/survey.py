@@ -25,7 +25,7 @@ from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
 from coterie.aggregation.preparation.prepared import Prepared, read
 from coterie.aggregation.preparation.rule import MOST_FOUND, NAME, UNUSED, SurveyRule, survey_rule
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment

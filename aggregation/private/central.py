@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie import errors
 from coterie.privacy.dp.adaptive import next_clip
 from coterie.privacy.dp.clipping import clip
 from coterie.privacy.dp.matrix.factorisation import NoiseState, factorisation
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.privacy import MATRIX, Privacy, UserLevel
 from coterie.privacy.dp.rounds import round_noise
+from coterie.protocol.privacy import MATRIX, UserLevel
 
 Vector = npt.NDArray[np.float64]
 State = Mapping[str, npt.NDArray[Any]]
@@ -64,15 +63,6 @@ class NoisedMean:
     mean: Vector
     clip: float
     state: State = field(repr=False)
-
-
-def user_level(privacy: Privacy) -> UserLevel:
-    """The privacy, which is one that the coordinator's noise can give. Raises errors.ExperimentError."""
-    if not isinstance(privacy, UserLevel):
-        raise errors.ExperimentError(
-            f"The coordinator's noise gives user-level privacy, not {type(privacy).__name__}.", code="privacy_invalid"
-        )
-    return privacy
 
 
 class ClippedSum:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from coterie import errors
 from coterie.aggregation.horizontal.algorithm import Rules, Shapes
 from coterie.aggregation.plan.manifest import DELTA
-from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation, mode_for
+from coterie.aggregation.private.secure_aggregation import FROM_COHORT, mode_for
 from coterie.aggregation.selection import selector_of
-from coterie.privacy.dp.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS, parameters
 from coterie.protocol.codecs.table import varying
 from coterie.protocol.layout import Layout, Tensor
+from coterie.protocol.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.sections import SectionSpec
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment

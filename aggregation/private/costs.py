@@ -2,12 +2,12 @@
 
 from collections.abc import Collection
 
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.private.shared_noise import measured
 from coterie.privacy.dp.events import Event
-from coterie.privacy.dp.privacy import DISTRIBUTED, Privacy, UserLevel
 from coterie.privacy.dp.rounds import Draws, Measured, round_cost
+from coterie.protocol.privacy import DISTRIBUTED, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 SMALLEST_DELTA = 1e-12
 """At which the loss of pure mechanisms is told, whose δ is 0."""

@@ -6,8 +6,8 @@ from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.training import training_of
 from coterie.compute.nn.module import Module
 from coterie.privacy.dp import local
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.privacy.dp.rounds import multiplier
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 
 HOPELESS = 10.0
 """Noise that is so many times as long as all that clients may add to a model leaves next to nothing of it."""

@@ -14,8 +14,8 @@ from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
 from coterie.errors import PlanRefused
 from coterie.privacy.dp.local import privatise
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.privacy import LocalLevel, Privacy
 from coterie.protocol.claims import LocalTerms
+from coterie.protocol.privacy import LocalLevel, Privacy
 
 Sections = Mapping[str, npt.NDArray[Any]]
 

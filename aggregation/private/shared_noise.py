@@ -2,16 +2,17 @@
 
 import math
 from functools import lru_cache
+from typing import Any, cast
 
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.privacy.dp import distributed
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.events import Concentrated
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.dp.rounds import Measured, round_noise, whole_cost
 from coterie.privacy.secagg.parameters import share_of
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 
 def shared_noise(
@@ -28,7 +29,8 @@ def shared_noise(
     mechanism: distributed.Mechanism = "skellam" if privacy.mechanism == "skellam" else "discrete_gaussian"
     found = _chosen(mechanism, privacy.clip, multiplier, length, policy.cohort, max(honest, 1))
     for _ in range(_CORRECTIONS):
-        over = _over(privacy, policy.rounds, policy.cohort, distributed.event(found))
+        # Frozen messages have a hash, which a type checker does not see.
+        over: float = cast(Any, _over)(privacy, policy.rounds, policy.cohort, distributed.event(found))
         if not 1 < over < math.inf:
             break
         multiplier *= over * (1 + 1e-6)

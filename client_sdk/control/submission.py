@@ -85,6 +85,6 @@ async def _blobs(
         evaluation=evaluation,
         evaluation_metrics=experiment.evaluation_metrics,
         seed=experiment.seed,
-        secure=None if experiment.secure is None else experiment.secure.to_json(),
-        privacy=None if experiment.privacy is None else experiment.privacy.to_json(),
+        secure=experiment.secure,
+        privacy=experiment.privacy,
     )

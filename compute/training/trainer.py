@@ -27,6 +27,7 @@ from coterie.compute.runtime.steady import Fallback, SteadyExecutable
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
 from coterie.compute.training.checks import check_arguments, check_callable, check_initial
+from coterie.compute.training.diverged import check_losses
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.loops import Loop, LoopOptions, loaded, made_loop, name_of
@@ -149,7 +150,9 @@ class Trainer:
 
     def fit(self, data: Data, epochs: int = 1, *, steps: int | None = None) -> Fit:
         """Train over the data, ``epochs`` times: from where the trainer stands to the end of that many epochs, of which
-        the one that it stands in is the first. steps: stop after so many, also in the middle of an epoch.
+        the one that it stands in is the first. steps: stop after so many, also in the middle of an epoch. A loss that
+        is not finite ends it and leaves the trainer where it was (InputError ``training_diverged``, or DataError
+        ``data_cell`` where it comes of the data); with a scaled loss it is left in ``Fit.losses``.
 
         data: arrays [N, ...] by name, the label among them, whose rows are shuffled anew each epoch; or a pipeline of
         compute.data, which gives its own order (its passes are the epochs).
@@ -258,6 +261,8 @@ class Trainer:
         for fed, count in feeder.feeds(batches, loop.feeds, self.steps):
             loop.step(fed)
             losses.append(loop.read(["loss"])["loss"].reshape(-1)[:count])
+            if self._precision is None:  # a scaled loss may overflow once: that step is left out and the scale halved
+                check_losses(losses[-1], fed, self.steps + sum(map(len, losses[:-1])))
             calls += 1
         return np.concatenate(losses) if losses else np.zeros(0, np.float32), calls
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.privacy.dp.matrix.factorisation import factorisation
-from coterie.privacy.dp.privacy import MATRIX, UserLevel
 from coterie.privacy.dp.rounds import multiplier, round_noise
+from coterie.protocol.privacy import MATRIX, UserLevel
 
 Matrix = npt.NDArray[np.float64]
 

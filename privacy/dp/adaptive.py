@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from coterie import errors
-from coterie.privacy.dp.privacy import AdaptiveClip
+from coterie.protocol.privacy import AdaptiveClip
 
 LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
 

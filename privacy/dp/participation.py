@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from coterie import errors
-from coterie.privacy.dp.privacy import Privacy, UserLevel
+from coterie.protocol.privacy import Privacy, UserLevel
 
 
 def required_rest(privacy: Privacy | None) -> int:

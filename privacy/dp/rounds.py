@@ -15,6 +15,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from coterie.privacy.dp.calibration import analytic_gaussian, calibrate, concent
 from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.participation import most_participations
-from coterie.privacy.dp.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.protocol.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
 
 _BELOW = 1 - 1e-9
 """Leaves a billionth to sums of floats and to samplers, so that no claim is above what was asked for."""
@@ -67,13 +68,19 @@ class Measured:
     bits: Event | None = None
 
 
-@lru_cache(maxsize=256)
 def multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | None = None) -> float:
     """The noise multiplier z: the one that was asked for, or the least that keeps `rounds` rounds within epsilon.
 
     For `UserLevel` under a schedule, that of a factor of 1. Raises errors.ExperimentError (``privacy_invalid``) for
     `ExampleLevel` without draws, or where no noise suffices.
     """
+    # Frozen messages have a hash, which a type checker does not see.
+    return cast(Any, _multiplier)(privacy, rounds, draws)
+
+
+@lru_cache(maxsize=256)
+def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | None) -> float:
+    """See `multiplier`, whose search takes a second."""
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     epsilon = privacy.epsilon or 0.0

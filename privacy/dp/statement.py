@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 from coterie.privacy.dp.accounting import Spent, spent
 from coterie.privacy.dp.participation import most_participations
-from coterie.privacy.dp.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.privacy.dp.rounds import Draws, Measured, multiplier, whole_cost
+from coterie.protocol.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
 
 Trust: TypeAlias = Literal["device", "cohort", "coordinator"]

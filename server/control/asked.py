@@ -9,15 +9,16 @@ from coterie.aggregation.horizontal import Algorithm
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
-from coterie.aggregation.private.secure_aggregation import SecureAggregation, secure_of
+from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.participation import check_policy
-from coterie.privacy.dp.privacy import ExampleLevel, Privacy, UserLevel, from_json
 from coterie.privacy.dp.rounds import multiplier
 from coterie.protocol.control import BlobRef, ExperimentCreate
+from coterie.protocol.privacy import ExampleLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 _BELOW = 1 - 1e-9
 """For multipliers that two machines have calibrated."""
@@ -56,7 +57,7 @@ def check_combination(request: ExperimentCreate, manifest: Manifest) -> None:
         algorithm=algorithm(named.name, named.parameters),
         reducer=request.reducer,
         secure=secure_of(request),
-        privacy=None if request.privacy is None else from_json(request.privacy),
+        privacy=request.privacy,
         rounds=request.rounds,
         server_optimizer=server_optimizer(request.server.name, request.server.parameters),
         codecs=request.codecs,

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from coterie.aggregation.methods import known_methods
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.secure_aggregation import SecureAggregation, fewest_of_group
+from coterie.aggregation.private.secure_aggregation import fewest_of_group
 from coterie.errors import ExperimentError, Forbidden
-from coterie.privacy.dp.privacy import ExampleLevel
-from coterie.privacy.dp.privacy import from_json as privacy_from_json
 from coterie.protocol.control import ExperimentCreate, PolicyChange, PopulationPolicy
+from coterie.protocol.privacy import ExampleLevel
 from coterie.server.store.tables import PopulationRow
 
 
@@ -39,7 +38,7 @@ class Line:
 def _fewest(asked: Asked) -> int:
     """Of how few devices a sum of this experiment may be: of updates, of a group, or of what devices measure."""
     policy, fewest = asked.request.rounds, asked.request.rounds.min_updates
-    secure = None if asked.request.secure is None else SecureAggregation.from_json(asked.request.secure)
+    secure = asked.request.secure
     if secure is not None and secure.groups is not None and policy.purpose == "train":
         fewest = min(fewest, fewest_of_group(policy.cohort, secure))
     if policy.purpose == "train" and policy.evaluate_every == 0:
@@ -53,7 +52,7 @@ def _unit(asked: Asked) -> str:
     """Whom its privacy protects. Rounds that only measure add no noise, whatever privacy was asked for."""
     if asked.request.privacy is None or asked.request.rounds.purpose == "evaluate":
         return "none"
-    return "example" if isinstance(privacy_from_json(asked.request.privacy), ExampleLevel) else "user"
+    return "example" if isinstance(asked.request.privacy, ExampleLevel) else "user"
 
 
 def _bounded(policy: PopulationPolicy) -> bool:

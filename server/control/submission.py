@@ -14,7 +14,7 @@ from coterie.aggregation.methods import check_method
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.secure_aggregation import SecureAggregation, secure_of
+from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.progress import configure
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.secure import secure_terms
@@ -22,7 +22,6 @@ from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.whole_metrics import WHOLE_METRICS
 from coterie.errors import Conflict, ExperimentError, Forbidden
-from coterie.privacy.dp.privacy import from_json
 from coterie.protocol.codecs import parse
 from coterie.protocol.codecs.table import unfit
 from coterie.protocol.control import BlobRef, ExperimentCreate, PopulationPolicy
@@ -32,6 +31,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.refinement import departure
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.control.asked import check_combination
 from coterie.server.control.floor import check_signer, policy_of
@@ -228,7 +228,7 @@ def _check_rings(request: ExperimentCreate, manifest: Manifest, secure: SecureAg
             kind,
             attempt=new_id(ATTEMPT),
             secure=secure,
-            privacy=None if request.privacy is None else from_json(request.privacy),
+            privacy=request.privacy,
             rounds=request.rounds,
         )
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from coterie.aggregation.engine import Kind
 from coterie.aggregation.reducers import reducer
-from coterie.privacy.dp.privacy import LocalLevel
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport, Idle
+from coterie.protocol.privacy import LocalLevel
 from coterie.server.rounds.eligibility import has_the_data
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store.devices import ClientBounds

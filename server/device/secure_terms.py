@@ -10,8 +10,8 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CLIP
 from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.secure import clip_in, secure_terms
-from coterie.privacy.dp.privacy import Privacy, UserLevel, from_json
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.tensors import open_tensors
 from coterie.server.store import attempts, tasks
@@ -37,16 +37,15 @@ async def joined(
     experiment, number = opened.row.experiment, opened.row.number
     groups = secure.groups if kind == "train" and secure.groups else 1
     attempt = await attempts.join(session, experiment, number, kind, await _bucket(session, opened, kind, groups))
-    privacy = None if request.privacy is None else from_json(request.privacy)
     return secure_terms(
         manifest,
         kind,
         attempt=attempt.id,
         secure=secure,
-        privacy=privacy,
+        privacy=request.privacy,
         rounds=request.rounds,
         round=number,
-        clip=_clip(privacy, server_state),
+        clip=_clip(request.privacy, server_state),
     )
 
 

@@ -265,7 +265,7 @@ class Driver:
         async with self._parts.database.read() as session:
             await spending.foresee(session, row, found.value.number + 1)
         return {
-            "privacy": request.privacy,
+            "privacy": None if request.privacy is None else request.privacy.model_dump(mode="json"),
             "round": found.value.number,
             "rounds": request.rounds.rounds,
             "expected": request.rounds.cohort,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from coterie.aggregation.engine import Kind
 from coterie.aggregation.selection import Candidate
 from coterie.privacy.dp.participation import may_take_part
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, Privacy
 from coterie.protocol.device import DataReport
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.server.store import tasks
 from coterie.server.store.tables import ParticipationRow

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from coterie.aggregation.accumulate import Answer, accumulate_updates
 from coterie.aggregation.aggregate import Rejection, aggregate_updates
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.central import CentralNoise, user_level
+from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
-from coterie.privacy.dp.privacy import from_json
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.tensors import read_file
+from coterie.protocol.wire import read_message
 from coterie.server.store.intact import DAMAGED, check_intact, damaged, is_intact
 
 
@@ -115,7 +116,7 @@ def _told(rejected: Sequence[Rejection]) -> list[dict[str, str]]:
 def central_noise(value: Mapping[str, Any]) -> CentralNoise:
     """The noise that the coordinator adds, as a job is told of it."""
     return CentralNoise(
-        privacy=user_level(from_json(value["privacy"])),
+        privacy=read_message(UserLevel, value["privacy"]),
         round=value["round"],
         rounds=value["rounds"],
         expected=value["expected"],

@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Phase, Round
 from coterie.aggregation.history import RoundRecord
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.participants import Participant
+from coterie.protocol.privacy import UserLevel
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import experiments, tasks
 from coterie.server.store.tables import ExperimentRow

@@ -20,7 +20,6 @@ from coterie.aggregation.private.secure_aggregation import secure_of, shares_noi
 from coterie.aggregation.round import Cause as RoundCause
 from coterie.errors import ExperimentError, StorageError
 from coterie.privacy.dp.events import Event
-from coterie.privacy.dp.privacy import ExampleLevel, Privacy, UserLevel, from_json
 from coterie.privacy.dp.rounds import Draws, whole_cost
 from coterie.privacy.dp.statement import Trust, trusted
 from coterie.privacy.ledger.budget import Excess, charged, events_of, excess
@@ -29,6 +28,7 @@ from coterie.privacy.ledger.state import Standing, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.privacy import ExampleLevel, Privacy, UserLevel
 from coterie.server.clock import now_ms
 from coterie.server.plans import Plans
 from coterie.server.store import experiments
@@ -43,7 +43,7 @@ def privacy_of(request: ExperimentCreate) -> Privacy | None:
     """The differential privacy that an experiment asks for; None also where its rounds train nothing."""
     if request.privacy is None or request.rounds.purpose == "evaluate":
         return None
-    return from_json(request.privacy)
+    return request.privacy
 
 
 def noised_here(request: ExperimentCreate) -> bool:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from coterie.aggregation.history import History, RoundRecord
     from coterie.aggregation.horizontal.fedavg import FedAvg
     from coterie.aggregation.horizontal.fedprox import FedProx
-    from coterie.aggregation.private.secure_aggregation import SecureAggregation
     from coterie.aggregation.server_optimizers import server_sgd
     from coterie.client_sdk.control.control import Control
     from coterie.client_sdk.control.submit import submit
@@ -20,9 +19,10 @@ if TYPE_CHECKING:
     from coterie.client_sdk.device.device import Device
     from coterie.client_sdk.device.policy import DevicePolicy
     from coterie.errors import CoterieError
-    from coterie.privacy.dp.privacy import UserLevel
+    from coterie.protocol.privacy import UserLevel
     from coterie.protocol.rounds import RoundPolicy
     from coterie.protocol.schema import DataSchema, Feature, Label
+    from coterie.protocol.secure_aggregation import SecureAggregation
     from coterie.protocol.signing import SigningKey
     from coterie.simulation import dirichlet, iid, simulate, split
 
@@ -61,7 +61,6 @@ _HOMES = {
     "coterie.aggregation.history": ("History", "RoundRecord"),
     "coterie.aggregation.horizontal.fedavg": ("FedAvg",),
     "coterie.aggregation.horizontal.fedprox": ("FedProx",),
-    "coterie.aggregation.private.secure_aggregation": ("SecureAggregation",),
     "coterie.aggregation.server_optimizers": ("server_sgd",),
     "coterie.client_sdk.control.control": ("Control",),
     "coterie.client_sdk.control.submit": ("submit",),
@@ -69,9 +68,10 @@ _HOMES = {
     "coterie.client_sdk.device.device": ("Device",),
     "coterie.client_sdk.device.policy": ("DevicePolicy",),
     "coterie.errors": ("CoterieError",),
-    "coterie.privacy.dp.privacy": ("UserLevel",),
+    "coterie.protocol.privacy": ("UserLevel",),
     "coterie.protocol.rounds": ("RoundPolicy",),
     "coterie.protocol.schema": ("DataSchema", "Feature", "Label"),
+    "coterie.protocol.secure_aggregation": ("SecureAggregation",),
     "coterie.protocol.signing": ("SigningKey",),
     "coterie.simulation": ("dirichlet", "iid", "simulate", "split"),
 }

@@ -17,9 +17,9 @@ from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Tra
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import aggregate
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer, server_sgd
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import read_file, write_file

@@ -26,8 +26,8 @@ from coterie.compute.autodiff import value_and_grad
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import adam, sgd
 from coterie.compute.runtime.executable import Executable
-from coterie.privacy.dp.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors, read_file

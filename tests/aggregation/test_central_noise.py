@@ -19,13 +19,11 @@ from coterie.aggregation.private.central import (
     clip_of,
     noised_mean,
     noised_sum,
-    user_level,
 )
-from coterie.errors import ExperimentError
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.privacy import AdaptiveClip, LocalLevel, UserLevel
 from coterie.privacy.dp.rounds import round_noise
+from coterie.protocol.privacy import AdaptiveClip, UserLevel
 
 SEED = bytes(range(32))
 LENGTH = 40
@@ -189,7 +187,5 @@ def test_a_sum_that_others_clipped_gets_the_same_noise() -> None:
     assert np.abs(whole - release(vectors, terms(level())).mean).max() < 1e-5
 
 
-def test_only_user_level_privacy_is_the_coordinators() -> None:
-    with pytest.raises(ExperimentError, match="LocalLevel"):
-        user_level(LocalLevel(mechanism="gaussian", epsilon=1.0, delta=1e-6))
-    assert "seed" not in repr(terms(level())), "a seed is in nobody's log"
+def test_a_seed_is_in_nobodys_log() -> None:
+    assert "seed" not in repr(terms(level()))

@@ -25,7 +25,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import adam, sgd
 from coterie.compute.runtime.executable import Executable
 from coterie.errors import ExperimentError, PlanRefused
-from coterie.privacy.dp.privacy import ExampleLevel, UserLevel
+from coterie.protocol.privacy import ExampleLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
@@ -272,7 +272,7 @@ def test_rows_that_see_each_other_are_refused_by_name() -> None:
 
 def test_batches_without_room_are_refused() -> None:
     with pytest.raises(ExperimentError, match="max_batch") as refused:
-        compile_plan(replace(LINEAR, privacy=replace(LEVEL, max_batch=8)))
+        compile_plan(replace(LINEAR, privacy=LEVEL.but(max_batch=8)))
     assert refused.value.reason == "privacy_invalid"
 
 

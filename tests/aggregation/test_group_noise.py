@@ -14,18 +14,18 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import METRICS
 from coterie.aggregation.private.central import CentralNoise, State, noised_groups
 from coterie.aggregation.private.claims import claim_of
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.privacy import AdaptiveClip, UserLevel
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import reduced
 from coterie.protocol import ids
+from coterie.protocol.privacy import AdaptiveClip, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.simulation.simulation import simulate_full
 from coterie.simulation.work import Assignment, in_ring
 
@@ -162,7 +162,7 @@ def test_a_robust_rule_over_noised_groups_learns_in_simulation() -> None:
     losses = [record.metrics["loss"] for record in quiet.history]
     assert all(record.state == "committed" and not record.training for record in quiet.history)
     assert losses[-1] < 0.8 * losses[0]
-    loud = simulate_full(replace(asked, privacy=replace(PRIVACY, noise_multiplier=50.0)), clients)
+    loud = simulate_full(replace(asked, privacy=PRIVACY.but(noise_multiplier=50.0)), clients)
     away = np.concatenate([(loud.weights[name] - quiet.weights[name]).ravel() for name in quiet.weights])
     # A median of three normal numbers has 0.67 of their deviation.
     assert float(away.std()) == pytest.approx(0.67 * 50 * PRIVACY.clip / SIZE * np.sqrt(6), rel=0.3)

@@ -27,11 +27,11 @@ from coterie.aggregation.horizontal.algorithm import Aggregates, Finish
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.private.central import CentralNoise, noised_mean
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.array import Array
-from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.layout import Layout
+from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.simulation import simulate_full
 
 Rows = dict[str, NDArray[Any]]
@@ -207,8 +207,8 @@ def test_a_client_of_many_rows_is_shortened_and_counted_as_such() -> None:
 MECHANISMS: Mapping[str, tuple[Privacy, bool]] = {
     "the coordinator": (PRIVACY, False),
     "the coordinator, of secret sums": (PRIVACY, True),
-    "devices together": (replace(PRIVACY, mechanism="discrete_gaussian"), True),
-    "devices together, skellam": (replace(PRIVACY, mechanism="skellam"), True),
+    "devices together": (PRIVACY.but(mechanism="discrete_gaussian"), True),
+    "devices together, skellam": (PRIVACY.but(mechanism="skellam"), True),
     "each device": (LocalLevel(mechanism="gaussian", clip=150.0, epsilon=500.0, delta=1e-6), False),
     "each device, of secret sums": (LocalLevel(mechanism="gaussian", clip=150.0, epsilon=500.0, delta=1e-6), True),
 }
@@ -336,7 +336,7 @@ def test_what_is_stated_of_a_value_counts_the_highest_threshold_of_all_rounds() 
     times = {3: 130, 19: 110, 35: 95, 51: 85}
     values = draw.permutation(np.repeat(list(times), list(times.values())))
     parts = [{"code": part.astype(np.int32)} for part in np.array_split(values, CLIENTS)]
-    privacy = replace(PRIVACY, noise_multiplier=0.1)
+    privacy = PRIVACY.but(noise_multiplier=0.1)
     query = heavy_hitters("code", bits=6, fraction=0.01, step=5)
     answers = repeated(query, "code", 400, parts, privacy)
     margin = answers[0].margin
@@ -406,7 +406,7 @@ def test_clients_whose_rows_are_all_in_one_bin_count_in_full_in_a_ring(mechanism
     schema = DataSchema(features=(Feature(name="number", low=0, high=1e6),), label=Label(name="digit", low=0, high=9))
     parts = [{"number": np.full(80, value + 0.5, np.float32), "digit": np.zeros(80, np.int32)} for _ in range(CLIENTS)]
     query = histogram("number", low=0, high=8019, bins=8019)
-    asked = ask(query, schema, clients=CLIENTS, privacy=replace(PRIVACY, mechanism=mechanism), secure_aggregation=True)
+    asked = ask(query, schema, clients=CLIENTS, privacy=PRIVACY.but(mechanism=mechanism), secure_aggregation=True)
     found = query.answer(simulate_full(asked, parts).weights)
     assert abs(found.counts[value] - 80 * CLIENTS) < 5 * found.error < 60
 
@@ -414,7 +414,7 @@ def test_clients_whose_rows_are_all_in_one_bin_count_in_full_in_a_ring(mechanism
 @pytest.mark.parametrize(("mechanism", "fraction"), [("gaussian", 0.005), ("skellam", 0.001)])
 def test_sums_that_a_ring_has_no_room_for_are_refused(mechanism: Any, fraction: float) -> None:
     query = heavy_hitters("code", bits=16, fraction=fraction, step=8)
-    privacy = replace(PRIVACY, mechanism=mechanism)
+    privacy = PRIVACY.but(mechanism=mechanism)
     with pytest.raises(errors.ExperimentError, match="too many for secure aggregation with this noise") as caught:
         ask(query, SCHEMA, clients=20, privacy=privacy)
     assert caught.value.reason == "query_invalid"
@@ -434,8 +434,8 @@ def test_sums_lie_in_places_of_their_own_in_large_blocks(sums: int, more: int) -
 
 REFUSED: Mapping[str, tuple[Any, str]] = {
     "rows": (ExampleLevel(clip=1.0, delta=1e-6, epsilon=1.0), "not by ExampleLevel: it hides a row"),
-    "correlated": (replace(PRIVACY, mechanism="blt", min_separation=2), "mechanism='blt': rounds ask different"),
-    "adaptive": (replace(PRIVACY, adaptive=AdaptiveClip()), "adaptive: the clip says how many rows"),
+    "correlated": (PRIVACY.but(mechanism="blt", min_separation=2), "mechanism='blt': rounds ask different"),
+    "adaptive": (PRIVACY.but(adaptive=AdaptiveClip()), "adaptive: the clip says how many rows"),
     "signs": (LocalLevel(mechanism="sign_ds", epsilon=8.0), "mechanism='sign_ds': it sends signs"),
     "one sign": (LocalLevel(mechanism="randomised_response", epsilon=8.0), "mechanism='randomised_response'"),
     "no level": ("user", "'user', which is no level of privacy"),
@@ -455,11 +455,11 @@ def test_privacy_that_sums_cannot_have_is_refused_by_name(case: str) -> None:
 
 def test_shares_of_noise_in_the_open_are_refused() -> None:
     with pytest.raises(errors.ExperimentError, match="devices add only a share of the noise"):
-        ask(count("digit"), SCHEMA, clients=5, privacy=replace(PRIVACY, mechanism="skellam"))
+        ask(count("digit"), SCHEMA, clients=5, privacy=PRIVACY.but(mechanism="skellam"))
 
 
 def test_what_noise_hides_is_not_divided_by() -> None:
-    loud = replace(PRIVACY, noise_multiplier=1.5)
+    loud = PRIVACY.but(noise_multiplier=1.5)
     query = mean("age", low=0, high=120)
     asked = ask(query, SCHEMA, clients=CLIENTS, privacy=loud)
     rows = sum(len(part["age"]) for part in PARTS)
@@ -472,7 +472,7 @@ def test_what_noise_hides_is_not_divided_by() -> None:
 
 @pytest.mark.parametrize("query", [count("age"), mean("age", low=0, high=120), histogram("age", low=0, high=120)])
 def test_a_question_that_noise_leaves_no_answer_to_is_refused_before_it_is_paid_for(query: Query[Any]) -> None:
-    hopeless = replace(PRIVACY, noise_multiplier=2.0)
+    hopeless = PRIVACY.but(noise_multiplier=2.0)
     with pytest.raises(errors.ExperimentError, match="1,164 rows at most") as caught:
         ask(query, SCHEMA, clients=CLIENTS, privacy=hopeless)
     assert caught.value.reason == "query_hopeless"

@@ -26,19 +26,19 @@ from coterie.aggregation.preparation.counting import in_bins, of_texts
 from coterie.aggregation.preparation.hashing import COLUMNS, LONGEST, MARK, bits_of, digits_of, matrix, text_of
 from coterie.aggregation.preparation.rule import BINS, SLOTS, STAGE, SurveyRule
 from coterie.aggregation.preparation.tabular import tabular
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.optim import adam
 from coterie.privacy.dp.local import deviation
-from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.layout import Layout
+from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.refinement import departure
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.schema_file import read_schema, write_schema
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.texts import as_bytes
 from coterie.simulation import prepare, simulate, simulate_full
 

@@ -9,14 +9,16 @@ from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import IFCA, FedExP, FedNova, QFedAvg, Scaffold
 from coterie.aggregation.private.combinations import EXAMPLE, LOCAL, SECURE, USER
 from coterie.aggregation.private.promises import PROMISES, lines, mode_of
-from coterie.aggregation.private.secure_aggregation import FROM_COHORT, SecureAggregation
+from coterie.aggregation.private.secure_aggregation import FROM_COHORT
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.errors import ExperimentError
-from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
+from coterie.errors import ExperimentError, InputError
+from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
+from coterie.protocol.wire import read_message
 
 PLAIN = Experiment(
     name="private",
@@ -145,11 +147,11 @@ USER_CLASHES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "variates": ({"algorithm": Scaffold(clients=30)}, "algorithm 'scaffold'"),
     "shares in the open": (
-        {"privacy": replace(NOISE, mechanism="skellam"), "secure_aggregation": False},
+        {"privacy": NOISE.but(mechanism="skellam"), "secure_aggregation": False},
         "mechanism='skellam'",
     ),
     "bits in shares": (
-        {"privacy": replace(NOISE, mechanism="discrete_gaussian", adaptive=AdaptiveClip())},
+        {"privacy": NOISE.but(mechanism="discrete_gaussian", adaptive=AdaptiveClip())},
         "mechanism='discrete_gaussian'",
     ),
     "groups": ({"reducer": "mean", "secure_aggregation": SecureAggregation(groups=4)}, "groups"),
@@ -176,7 +178,7 @@ def test_every_row_of_the_tables_says_why_and_what_instead() -> None:
 
 ROWS_HIDDEN = ExampleLevel(clip=1.0, delta=1e-5, epsilon=3.0, rows=100)
 WITH_ROWS_HIDDEN: dict[str, tuple[dict[str, Any], str]] = {
-    "rows": ({"privacy": replace(ROWS_HIDDEN, rows=None)}, "no number of rows"),
+    "rows": ({"privacy": ROWS_HIDDEN.but(rows=None)}, "no number of rows"),
     "weights": ({"rounds": policy(evaluate_every=0)}, "weight_cap="),
     "evaluations": ({"rounds": policy(weight_cap=1, evaluate_every=1)}, "evaluate_every=1"),
     "losses": ({"rounds": policy(weight_cap=1, evaluate_every=0, selection="oort")}, "selection='oort'"),
@@ -236,20 +238,17 @@ BAD_FIELDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("field", BAD_FIELDS)
 def test_a_field_that_cannot_be_is_refused_by_name(field: str) -> None:
-    with pytest.raises(ExperimentError, match=f"SecureAggregation: {field} must be") as refused:
+    with pytest.raises(InputError, match=f"This is not a valid SecureAggregation: /{field}: ") as refused:
         SecureAggregation(**{field: BAD_FIELDS[field]})
-    assert refused.value.reason == "secure_aggregation_invalid"
-    with pytest.raises(ExperimentError, match=field):
-        SecureAggregation.from_json(SecureAggregation().to_json() | {field: BAD_FIELDS[field]})
+    assert refused.value.reason == "message_invalid"
 
 
 def test_it_reads_what_it_writes_and_nothing_else() -> None:
     mine = SecureAggregation(norm=3, bits=8, groups=4, mode="consistent", phase_s=5)
-    assert SecureAggregation.from_json(mine.to_json()) == mine
-    wrongs: tuple[object, ...] = ({"norm": 1.0, "norms": 2.0}, "norm", None)
-    for wrong in wrongs:
-        with pytest.raises(ExperimentError):
-            SecureAggregation.from_json(wrong)
+    assert SecureAggregation.model_validate_json(mine.model_dump_json()) == mine
+    with pytest.raises(InputError, match="/norms: there is no such field") as refused:
+        read_message(SecureAggregation, {"norm": 1.0, "norms": 2.0})
+    assert refused.value.hint == "Did you mean norm?"
 
 
 def test_every_mode_says_what_it_promises_and_what_it_does_not() -> None:

@@ -10,12 +10,12 @@ from coterie import errors
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import ALGORITHMS
 from coterie.aggregation.horizontal.algorithm import Shapes
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.simulation import simulate_full
 
 

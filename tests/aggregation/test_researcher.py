@@ -54,6 +54,23 @@ def product(params: Any, x: Any) -> Any:
     return x @ params["w"]
 
 
+def halved(params: Any, x: Any) -> Any:
+    while x.sum() > 1:
+        x = x * 0.5
+    return x @ params["w"]
+
+
+def doubled(params: Any, x: Any) -> Any:
+    return (x * 2 if x.sum() > 1 else x) @ params["w"]
+
+
+@pytest.mark.parametrize("call", [halved, doubled])
+def test_a_loop_or_branch_that_depends_on_data_names_its_line(make_experiment: Make, call: OfTwo) -> None:
+    error = refusal(make_experiment(model=Custom(call)))
+    assert here(error) and "is being traced" in error.message
+    assert "while_loop" in str(error.hint) and "cond" in str(error.hint)
+
+
 def test_a_module_of_ones_own_compiles(make_experiment: Make) -> None:
     assert compile_plan(make_experiment(model=Custom(product))).plan.manifest.layout.names == ("w",)
 

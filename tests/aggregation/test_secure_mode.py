@@ -8,14 +8,15 @@ import pytest
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.private.claims import claim_of
 from coterie.aggregation.private.promises import mode_of
-from coterie.aggregation.private.secure_aggregation import SecureAggregation, mode_for, settled
+from coterie.aggregation.private.secure_aggregation import mode_for, settled
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.errors import ExperimentError
-from coterie.privacy.dp.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.errors import ExperimentError, InputError
+from coterie.protocol.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 PLAIN = Experiment(
     name="mode",
@@ -74,9 +75,9 @@ def test_a_mode_that_is_asked_for_is_kept_and_the_claim_says_whom_it_trusts(name
 def test_the_wire_carries_the_mode_that_was_settled_and_takes_it_back() -> None:
     made = replace(PLAIN, privacy=SHARED["skellam"])
     assert made.secure is not None
-    assert made.secure.to_json()["mode"] == "consistent"
-    assert SecureAggregation.from_json(made.secure.to_json()) == made.secure
-    bare = SecureAggregation.from_json(SecureAggregation().to_json())
+    assert made.secure.mode == "consistent"
+    assert SecureAggregation.model_validate_json(made.secure.model_dump_json()) == made.secure
+    bare = SecureAggregation.model_validate_json(SecureAggregation().model_dump_json())
     assert (
         bare.mode is None
         and mode_for(bare, SHARED["skellam"]) == "consistent"
@@ -95,5 +96,5 @@ def test_fractions_that_only_semi_honest_withstands_are_refused_naming_the_mode(
 
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ExperimentError, match="mode must be one of semi_honest, consistent, or None"):
+    with pytest.raises(InputError, match="/mode: Input should be 'semi_honest' or 'consistent'"):
         SecureAggregation(mode="malicious")  # pyright: ignore[reportArgumentType]

@@ -5,16 +5,16 @@ import os
 import numpy as np
 import pytest
 
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.private.shared_noise import measured, shared_noise
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.choosing import choose
-from coterie.privacy.dp.privacy import CentralMechanism, UserLevel
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.privacy.secagg.encoding import Binding, encode
 from coterie.privacy.secagg.ring_sections import ring_sections
+from coterie.protocol.privacy import CentralMechanism, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.sections import SectionSpec
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.secure_sections import SecureSection
 
 

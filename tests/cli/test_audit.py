@@ -18,7 +18,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.privacy.dp.privacy import ExampleLevel, UserLevel
+from coterie.protocol.privacy import ExampleLevel, UserLevel
 
 random = np.random.default_rng(1)
 clients = [

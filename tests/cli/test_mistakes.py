@@ -200,7 +200,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "an impossible epsilon": Mistake(
         simulated(("holdout=0.2,", PRIVATE.format("-1")), IMPORTED),
-        "privacy_invalid", ("mistake.py, line", "epsilon must be a number above 0", "not -1"),
+        "message_invalid", ("mistake.py, line", "UserLevel: /epsilon: Input should be greater than 0"),
     ),
     "a hopeless epsilon": Mistake(
         simulated(

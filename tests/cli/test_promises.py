@@ -8,15 +8,15 @@ import pytest
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.private.promises import PROMISES, AggregationMode
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.cli.output import Output
 from coterie.cli.promises import promise, promised
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 MODES: dict[AggregationMode, dict[str, Any]] = {
     "open": {"secure_aggregation": False},

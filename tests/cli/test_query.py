@@ -220,7 +220,7 @@ ASKED_WRONG = {
     "quantiles pulse --asked 3 --levels 1.5": (BAD_INPUT, "query_invalid", "level"),
     "count pulse --asked 3 --min-updates 4": (BAD_INPUT, "message_invalid", "lower min_updates or raise cohort"),
     "count pulse --asked 3 --epsilon 1 --mechanism skellam": (BAD_INPUT, "experiment_combination", "secure"),
-    "count pulse --asked 3 --epsilon 0": (BAD_INPUT, "privacy_invalid", "epsilon must be a number above 0"),
+    "count pulse --asked 3 --epsilon 0": (BAD_INPUT, "message_invalid", "/epsilon: Input should be greater than 0"),
     "count pulse": (BAD_INPUT, "asked_missing", "--asked N"),
     "count pulse --population others": (REMOTE, "population_unknown", "this coordinator has people"),
 }

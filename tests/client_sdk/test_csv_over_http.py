@@ -21,7 +21,7 @@ from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import adam
 from coterie.errors import DataError, ExperimentError
-from coterie.privacy.dp.privacy import UserLevel
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from tests.patience import patience

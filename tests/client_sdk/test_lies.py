@@ -13,17 +13,17 @@ from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import clean_environment, experiment
 
 from coterie.aggregation.plan.training import training_of
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.spending import PrivacyLedger
 from coterie.privacy.dp.accounting import spent
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol import ids
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secagg import SecureTerms
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.secure_sections import SecureSection
 
 Events = list[dict[str, Any]]

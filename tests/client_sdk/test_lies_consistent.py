@@ -9,10 +9,10 @@ from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import experiment
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.device import Task
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 CLIENTS = 5
 NOISE = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=4.0, mechanism="discrete_gaussian")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import experiment, kinds
 
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.control import PolicyChange
 from coterie.protocol.endorsements import Endorsement
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.signing import SigningKey
 from tests.patience import patience
 
@@ -29,7 +28,7 @@ SECURE = SecureAggregation(mode="consistent", corrupt=0.1, dropout=0.25)
 
 def wanted(**changes: Any) -> Any:
     rounds = RoundPolicy(rounds=1, cohort=CLIENTS, min_updates=3, evaluate_every=0)
-    return experiment("own", rounds=rounds, secure_aggregation=replace(SECURE, **changes))
+    return experiment("own", rounds=rounds, secure_aggregation=SECURE.but(**changes))
 
 
 def endorsed(folder: Path, number: int, *, subject: str | None = None, issuer: SigningKey = ISSUER) -> Endorsement:

@@ -21,7 +21,6 @@ from coterie import errors
 from coterie.aggregation.horizontal import FedBuff, FedDyn, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.private.promises import lines
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.lineage import Place
 from coterie.client_sdk.device.store import Store
@@ -29,6 +28,7 @@ from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
 from coterie.protocol.lineage import GENESIS, Lineage, Link, head
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 from tests.patience import patience
 
 CLIENTS = 5
@@ -140,7 +140,7 @@ class Disguised:
     """An experiment whose request says another secure aggregation than its own checks saw."""
 
     def __init__(self, wanted: Any, secure: Mapping[str, Any]) -> None:
-        self._wanted, self._secure = wanted, SecureAggregation.from_json(dict(secure))
+        self._wanted, self._secure = wanted, SecureAggregation(**secure)
 
     def __getattr__(self, name: str) -> Any:
         return self._secure if name == "secure" else getattr(self._wanted, name)

@@ -15,11 +15,11 @@ from liar import DeviceProcess, Lying, devices, lying_coordinator, refusals
 from sdk_kit import Arrays, experiment, rows
 
 from coterie.aggregation.plan.compile import compile_plan
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.control.client import ControlClient
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.header import UpdateHeader
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 from tests.patience import patience
 
 ASKED = 3

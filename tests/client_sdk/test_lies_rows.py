@@ -16,7 +16,7 @@ from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan import graphs
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.spending import PrivacyLedger
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey

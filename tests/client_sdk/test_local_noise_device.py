@@ -10,9 +10,9 @@ from sdk_kit import Lab, assert_two_noised_rounds, experiment, run
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_promise
 from coterie.errors import PolicyRefused
-from coterie.privacy.dp.privacy import LocalLevel
 from coterie.protocol.claims import LocalTerms, PrivacyTerms
 from coterie.protocol.device import Task
+from coterie.protocol.privacy import LocalLevel
 from coterie.protocol.rounds import RoundPolicy
 
 CLIENTS = 5

@@ -13,11 +13,11 @@ from sdk_kit import SCHEMA, Arrays, Lab, rows, run
 from coterie.aggregation.analytics import Query, ask, histogram, quantiles
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.private.claims import claim_of
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.errors import RemoteError
-from coterie.privacy.dp.privacy import LocalLevel, UserLevel
 from coterie.protocol.control import PolicyChange
+from coterie.protocol.privacy import LocalLevel, UserLevel
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import decode_tensors
 
 CLIENTS = 6

@@ -5,7 +5,7 @@ from pathlib import Path
 from sdk_kit import Lab, assert_two_noised_rounds, experiment, run
 
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.privacy.dp.privacy import ExampleLevel
+from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 
 CLIENTS = 3

@@ -16,10 +16,10 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, Fit, FitResult, FitTask, Params
 from coterie.errors import CoterieError, DataError, InputError, PlanRefused
-from coterie.privacy.dp.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol import ids
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
+from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import encode_update, read_update

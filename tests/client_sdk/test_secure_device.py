@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sdk_kit import Events, Lab, counting, experiment, hear, kinds, rows, run
 
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.saved import UPLOAD, VECTOR
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 CLIENTS = 5
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from sdk_kit import RESEARCHER, Coordinator, clean_environment, coordinator_process, counting, experiment
 
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.device.faults import SECURE_POINTS
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 from tests.patience import patience
 from tests.ports import steady_port
 

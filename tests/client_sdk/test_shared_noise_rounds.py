@@ -12,8 +12,8 @@ from sdk_kit import Arrays, experiment, rows
 
 from coterie.aggregation.history import History
 from coterie.aggregation.private.claims import claim_of
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.device import Task
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import decode_tensors
 from coterie.simulation.simulation import simulate_full

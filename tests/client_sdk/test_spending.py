@@ -21,11 +21,11 @@ from coterie.client_sdk.device.spending import PrivacyLedger, Release, epsilon_o
 from coterie.errors import ConfigurationError, PolicyRefused
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Approximate, Event, Gaussian, Pure
-from coterie.privacy.dp.privacy import ExampleLevel
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from tests.patience import patience

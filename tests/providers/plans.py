@@ -24,7 +24,7 @@ from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.module import Module
 from coterie.compute.nn.zoo import char_gru, char_transformer, mlp, mobilenet, resnet
 from coterie.compute.optim import Optimizer, adam, sgd
-from coterie.privacy.dp.privacy import ExampleLevel
+from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from server_kit import Device, Operator, once, update
 
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.ledger.chain import Entry, Head, check
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.tensors import decode_tensors
 
 DELTA = 1e-6
@@ -21,7 +21,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def private(noise: float = 2.0, clip: float = 1.0, **changes: Any) -> dict[str, Any]:
     """User-level privacy as a request says it."""
-    return UserLevel(clip=clip, delta=DELTA, noise_multiplier=noise, **changes).to_json()
+    return UserLevel(clip=clip, delta=DELTA, noise_multiplier=noise, **changes).model_dump(mode="json")
 
 
 async def submitted(operator: Operator, privacy: dict[str, Any] | None, **changes: Any) -> Any:
@@ -29,7 +29,7 @@ async def submitted(operator: Operator, privacy: dict[str, Any] | None, **change
     asked: dict[str, Any] = {"weight_cap": 1, **changes}
     own = {"privacy": privacy, **({"codecs": asked.pop("codecs")} if "codecs" in asked else {})}
     request = await operator.request(**asked)
-    body = request.model_copy(update=own).model_dump(mode="json")
+    body = {**request.model_dump(mode="json"), **own}
     return await operator.call("POST", "/v1/experiments", json=body, headers=once())
 
 

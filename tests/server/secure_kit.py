@@ -15,7 +15,6 @@ from sqlalchemy import func, select, update
 
 from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.plan.manifest import DELTA
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.privacy.secagg import client
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
@@ -23,6 +22,7 @@ from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
 from coterie.protocol.metrics import METRICS, MetricSums
 from coterie.protocol.secagg import Agreements, Outcome, Roster, SecureTerms, SharesFor, Survivors
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import decode_tensors
 from coterie.server.store import attempts
 from coterie.server.store.tables import AttemptRow, EventRow, MailboxRow

@@ -23,7 +23,6 @@ from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
@@ -33,6 +32,7 @@ from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.signing import SigningKey, sign_plan, sign_request
 from coterie.protocol.tensors import encode_tensors
 from coterie.protocol.update import encode_update
@@ -193,7 +193,7 @@ class Operator:
             rounds=policy(**changes),
             server=ServerRule(name="sgd", parameters={"lr": lr, "momentum": 0.5}),
             reducer=reducer,
-            secure=None if secure is None else secure.to_json(),
+            secure=secure,
         )
 
     async def experiment(

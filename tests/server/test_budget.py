@@ -12,8 +12,8 @@ from server_kit import SIZE, Opener, fleet
 
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Gaussian
-from coterie.privacy.dp.privacy import AdaptiveClip
 from coterie.privacy.ledger.events import Limit, Refund, Reserve, Spend
+from coterie.protocol.privacy import AdaptiveClip
 from coterie.server.settings import Settings
 from tests.patience import patience
 

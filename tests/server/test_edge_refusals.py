@@ -11,8 +11,8 @@ from server_kit import SIZE, Device, Opener, Operator, once, prepare, tiny, upda
 
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.errors import ConfigurationError, CoterieError
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.protocol.device import EdgeTerms, Task
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.update import encode_update
 from coterie.server.auth.tokens import new_token
 from coterie.server.coordinator import open_coordinator
@@ -206,7 +206,7 @@ def test_an_edge_that_joins_later_gets_no_task_whose_sum_is_noised(coordinator: 
     async def story(operator: Operator, edge: Device) -> None:
         token = await operator.population("others")
         request = await operator.request("others", weight_cap=1)
-        privacy = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=1.0).to_json()
+        privacy = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=1.0)
         body = request.model_copy(update={"privacy": privacy}).model_dump(mode="json")
         await operator.ok("POST", "/v1/experiments", json=body, headers=once())
         asked = {"kind": "edge", "population": "others", "max_clients": 5}

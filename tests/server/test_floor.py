@@ -6,8 +6,8 @@ import pytest
 from budget_kit import entries, policy, run, submitted
 from server_kit import RESEARCHER, Opener, Operator, once
 
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.privacy.ledger.events import Limit
+from coterie.protocol.secure_aggregation import SecureAggregation
 
 FLOORS: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "secure": ({"require_secure_aggregation": True}, {}, "require_secure_aggregation", "asks for none"),

@@ -6,7 +6,7 @@ import numpy as np
 from secure_kit import Member, leased, secure, together
 from server_kit import Opener, fleet, once
 
-from coterie.privacy.dp.privacy import UserLevel
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.tensors import decode_tensors
 
 
@@ -19,7 +19,7 @@ def test_the_rule_works_on_noised_means_of_groups_and_the_round_pays_once(coordi
             request = await operator.request(
                 secure=secure(groups=3), reducer="median", lr=1.0, rounds=1, cohort=15, min_updates=15, weight_cap=1
             )
-            body = request.model_copy(update={"privacy": privacy.to_json()}).model_dump(mode="json")
+            body = request.model_copy(update={"privacy": privacy}).model_dump(mode="json")
             made = await operator.ok("POST", "/v1/experiments", json=body, headers=once())
             values = tuple(float(number % 5) / 5 for number in range(15))
             members = await leased(await fleet(operator, token, 15), values, (1,) * 15)

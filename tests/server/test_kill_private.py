@@ -19,9 +19,9 @@ from server_kit import SIZE, Device, Operator, fleet, once, update
 from coterie.aggregation.private.central import CentralNoise, noised_mean
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Gaussian
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment
 from coterie.privacy.ledger.events import Limit, Reserve, Spend
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.tensors import decode_tensors
 from coterie.server.faults import BUDGET_POINTS
 
@@ -60,7 +60,7 @@ async def assert_the_books_hold(point: str, zygote: Zygote, folder: Path) -> Non
         token = await operator.population()
         limit = {"max_epsilon_per_year": 50.0, "delta": 1e-6}
         await operator.ok("PATCH", "/v1/populations/people", json=limit)
-        request = (await operator.request(rounds=1, weight_cap=1)).model_copy(update={"privacy": PRIVACY.to_json()})
+        request = (await operator.request(rounds=1, weight_cap=1)).model_copy(update={"privacy": PRIVACY})
         made = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
         devices = await fleet(operator, token, 2)
         await asyncio.gather(*(_deliver(device, value) for device, value in zip(devices, VALUES, strict=True)))

@@ -4,7 +4,7 @@ import asyncio
 
 from server_kit import Opener, fleet, once
 
-from coterie.privacy.dp.privacy import LocalLevel
+from coterie.protocol.privacy import LocalLevel
 
 KNOWS = b'{"capabilities":{"trainers":["plan","external"],"secure":["local_noise/1"]}}'
 
@@ -18,7 +18,7 @@ def test_a_device_noises_one_upload_in_a_round_whatever_became_of_it(coordinator
             token = await operator.population()
             first, second = await fleet(operator, token, 2)
             request = await operator.request(rounds=2, cohort=2, weight_cap=1)
-            for privacy, again in ((None, True), (level.to_json(), False)):
+            for privacy, again in ((None, True), (level, False)):
                 body = request.model_copy(update={"privacy": privacy}).model_dump(mode="json")
                 made = await operator.ok("POST", "/v1/experiments", json=body, headers=once())
                 task = (await first.send("POST", "/v1/device/check-in", KNOWS)).json()["task"]

@@ -1,6 +1,5 @@
 """A request and its plan must mean the same example-level privacy: the ledger prices what devices really do."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import ExperimentError
-from coterie.privacy.dp.privacy import ExampleLevel
 from coterie.protocol.control import ExperimentCreate, ServerRule
+from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.server.control.asked import check_combination
@@ -38,7 +37,7 @@ def made(privacy: ExampleLevel | None) -> Any:
 def request(privacy: ExampleLevel | None) -> ExperimentCreate:
     told: dict[str, Any] = {"name": "rows", "rounds": POLICY, "reducer": "mean", "codecs": ("float32",)}
     told |= {"server": ServerRule(name="sgd", parameters={"lr": 1.0}), "evaluation": None, "secure": None}
-    told |= {"privacy": None if privacy is None else privacy.to_json()}
+    told |= {"privacy": privacy}
     return ExperimentCreate.model_construct(**told)
 
 
@@ -46,7 +45,7 @@ def test_a_request_that_means_what_its_plan_does_is_taken() -> None:
     check_combination(request(LEVEL), made(LEVEL))
     check_combination(request(None), made(None))
     # More noise than was asked for is no harm.
-    check_combination(request(replace(LEVEL, noise_multiplier=0.9)), made(LEVEL))
+    check_combination(request(LEVEL.but(noise_multiplier=0.9)), made(LEVEL))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +53,9 @@ def test_a_request_that_means_what_its_plan_does_is_taken() -> None:
     [
         (None, LEVEL),
         (LEVEL, None),
-        (replace(LEVEL, noise_multiplier=1.1), LEVEL),
-        (replace(LEVEL, clip=0.5), LEVEL),
-        (replace(LEVEL, rows=400), LEVEL),
+        (LEVEL.but(noise_multiplier=1.1), LEVEL),
+        (LEVEL.but(clip=0.5), LEVEL),
+        (LEVEL.but(rows=400), LEVEL),
     ],
     ids=["not asked for", "no noise in the plan", "less noise in the plan", "another clip", "more rows"],
 )

@@ -14,10 +14,10 @@ from server_kit import Opener, Operator, fleet, once
 from sqlalchemy import update
 
 from coterie.aggregation.plan.manifest import DELTA
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.ledger.events import Limit, Refund, Reserve, Spend
 from coterie.privacy.secagg.encoding import Binding, encode
 from coterie.protocol.metrics import METRICS
+from coterie.protocol.privacy import UserLevel
 from coterie.server.store.tables import LedgerHeadRow
 
 
@@ -50,7 +50,7 @@ async def begun(operator: Operator, privacy: UserLevel, rounds: int = 1) -> tupl
     """An experiment with secure aggregation and this privacy, and five members with tasks of its first round."""
     token = await operator.population()
     request = await operator.request(rounds=rounds, cohort=5, min_updates=4, weight_cap=1)
-    asked = request.model_copy(update={"privacy": privacy.to_json(), "secure": secure(norm=privacy.clip).to_json()})
+    asked = request.model_copy(update={"privacy": privacy, "secure": secure(norm=privacy.clip)})
     made = await operator.ok("POST", "/v1/experiments", json=asked.model_dump(mode="json"), headers=once())
     devices = await fleet(operator, token, 5)
     tasks = [await device.task() for device in devices]

@@ -6,8 +6,8 @@ import pytest
 from secure_kit import run, secure
 from server_kit import Opener, fleet, once
 
-from coterie.privacy.dp.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.device import Task
+from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel
 
 SHARED = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=0.02, mechanism="discrete_gaussian")
 CENTRAL = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=0.02)
@@ -31,7 +31,7 @@ LAWS: tuple[tuple[Privacy | None, str | None, str, str | None], ...] = (
 
 def wire(mode: str | None, **changes: Any) -> dict[str, Any]:
     """How secure aggregation is asked for, with this mode or without one."""
-    written = {**secure(norm=1.0, **changes).to_json(), "mode": mode}
+    written = {**secure(norm=1.0, **changes).model_dump(mode="json"), "mode": mode}
     return {name: value for name, value in written.items() if not (name == "mode" and mode == LEFT_OUT)}
 
 
@@ -45,7 +45,7 @@ def test_a_task_runs_in_the_mode_that_its_noise_needs_and_says_whom_it_trusts(
             request = await operator.request(rounds=1, cohort=5, min_updates=4, weight_cap=1, evaluate_every=0)
             body = request.model_dump(mode="json") | {
                 "secure": wire(mode),
-                "privacy": None if privacy is None else privacy.to_json(),
+                "privacy": None if privacy is None else privacy.model_dump(mode="json"),
             }
             await operator.ok("POST", "/v1/experiments", json=body, headers=once())
             (device,) = await fleet(operator, token, 1)
@@ -65,7 +65,7 @@ def test_fractions_are_held_to_the_mode_that_would_run(coordinator: Opener, mode
             request = await operator.request(rounds=1, cohort=10, min_updates=10, weight_cap=1, evaluate_every=0)
             body = request.model_dump(mode="json") | {
                 "secure": wire(mode, corrupt=0.3, dropout=0.3),
-                "privacy": SHARED.to_json(),
+                "privacy": SHARED.model_dump(mode="json"),
             }
             answer = await operator.call("POST", "/v1/experiments", json=body, headers=once())
             assert answer.status_code == status, answer.text

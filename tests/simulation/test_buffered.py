@@ -12,7 +12,7 @@ from coterie.aggregation.history import RoundRecord
 from coterie.aggregation.horizontal import FedAsync, FedAvg, FedBuff
 from coterie.aggregation.report.files import read_run
 from coterie.errors import ExperimentError
-from coterie.privacy.dp.privacy import LocalLevel
+from coterie.protocol.privacy import LocalLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
 from coterie.simulation.rounds import Rounds

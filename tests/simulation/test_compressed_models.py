@@ -19,7 +19,7 @@ from coterie.compute.optim import adam, sgd
 from coterie.compute.quant import QuantSettings, deploy, qat, quantise
 from coterie.compute.quant.reporting import operators_run
 from coterie.errors import ExperimentError
-from coterie.privacy.dp.privacy import ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
 

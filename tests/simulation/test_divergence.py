@@ -9,7 +9,7 @@ from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
-from coterie.privacy.dp.privacy import LocalLevel, Privacy, UserLevel
+from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 

@@ -14,7 +14,7 @@ from coterie.compute.nn.losses import mean_squared_error, softmax_cross_entropy
 from coterie.compute.onnx import ImportedModel
 from coterie.compute.optim import sgd
 from coterie.compute.training.trainer import Trainer
-from coterie.privacy.dp.privacy import UserLevel
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import simulate

@@ -13,7 +13,7 @@ from coterie.aggregation.private.local_noise import level_of, local_terms, priva
 from coterie.errors import PlanRefused
 from coterie.privacy.dp import local
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.privacy import LocalLevel, UserLevel
+from coterie.protocol.privacy import LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation.simulation import Simulation, simulate_full
 

@@ -16,7 +16,7 @@ from coterie.aggregation.methods import algorithm, register
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.privacy.dp.privacy import ExampleLevel
+from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
 

@@ -7,7 +7,7 @@ import pytest
 from simulation_kit import experiment, rows, same
 
 from coterie.aggregation.private.claims import claim_of
-from coterie.privacy.dp.privacy import ExampleLevel
+from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation.simulation import Simulation, simulate_full
 

@@ -12,9 +12,9 @@ from simulation_kit import CLIENTS, Spoils, experiment, rows, same
 
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.private.claims import claim_of
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
-from coterie.privacy.dp.privacy import AdaptiveClip, UserLevel
+from coterie.protocol.privacy import AdaptiveClip, UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import read_file
 from coterie.simulation.simulation import Simulation, simulate_full
 from coterie.simulation.spending import Spending

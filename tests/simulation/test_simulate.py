@@ -19,7 +19,6 @@ from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
 from coterie.aggregation.plan.compile import compile_plan
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
@@ -30,6 +29,7 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy, Target
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import read_file
 from coterie.protocol.update import encode_update
 from coterie.simulation import simulate, simulate_full

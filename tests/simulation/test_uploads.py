@@ -15,7 +15,7 @@ from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError
-from coterie.privacy.dp.privacy import UserLevel
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import read_file
 from coterie.simulation import simulate, simulate_full

@@ -14,7 +14,7 @@ from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
-from coterie.privacy.dp.privacy import ExampleLevel
+from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.simulation import simulate_full
 

@@ -29,7 +29,7 @@ from coterie import errors
 from coterie.privacy.dp.matrix import blt, toeplitz
 from coterie.privacy.dp.matrix.blt import Buffers
 from coterie.privacy.dp.matrix.toeplitz import Column
-from coterie.privacy.dp.privacy import MATRIX, UserLevel
+from coterie.protocol.privacy import MATRIX, UserLevel
 
 Vector = npt.NDArray[np.float64]
 MOST_ROUNDS = 20_000

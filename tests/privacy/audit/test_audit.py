@@ -228,7 +228,7 @@ def test_canaries_are_found_where_there_is_no_noise_and_a_claim_is_refuted(secur
 def test_members_of_an_overfit_model_are_told_and_those_of_a_private_one_are_not() -> None:
     from coterie.compute.nn.zoo import mlp
     from coterie.compute.optim import sgd
-    from coterie.privacy.dp.privacy import UserLevel
+    from coterie.protocol.privacy import UserLevel
     from coterie.protocol.rounds import RoundPolicy
     from coterie.simulation.members import infer_members
     from coterie.simulation.simulation import simulate_full

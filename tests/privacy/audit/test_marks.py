@@ -15,8 +15,8 @@ from coterie.privacy.dp import normal
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.privacy import UserLevel
 from coterie.privacy.dp.rounds import round_noise
+from coterie.protocol.privacy import UserLevel
 
 stats: Any = import_module("scipy.stats")
 DELTA = 1e-5

@@ -13,13 +13,13 @@ import pytest
 
 from coterie.aggregation.horizontal import FedDyn
 from coterie.aggregation.private import central
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ArgumentValueError, ExperimentError
 from coterie.privacy.dp import clipping, distributed
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.simulation.audited import ROUNDS
 from coterie.simulation.canaries import CanaryAudit, audit_by_canaries
 

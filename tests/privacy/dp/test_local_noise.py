@@ -15,8 +15,8 @@ from coterie import errors
 from coterie.privacy.dp import local, randomised_response, sign_selection
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.privacy import LocalLevel
 from coterie.privacy.dp.sign_selection import Shape, best_shape, select
+from coterie.protocol.privacy import LocalLevel
 
 stats: Any = import_module("scipy.stats")
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from coterie.errors import ArgumentValueError, ExperimentError, InputError
 from coterie.privacy.dp.matrix import blt, toeplitz
 from coterie.privacy.dp.matrix.factorisation import Factorisation, NoiseState, factorisation
-from coterie.privacy.dp.privacy import UserLevel
+from coterie.protocol.privacy import UserLevel
 
 Array = npt.NDArray[np.float64]
 

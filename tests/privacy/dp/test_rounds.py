@@ -15,9 +15,9 @@ from coterie.privacy.dp.adaptive import bit, bits_stddev, next_clip, updates_mul
 from coterie.privacy.dp.calibration import analytic_gaussian, calibrate, concentrated_rho
 from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
 from coterie.privacy.dp.participation import check_policy, may_take_part, most_participations, required_rest
-from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.privacy.dp.rounds import Draws, Measured, multiplier, round_cost, round_noise, whole_cost
 from coterie.privacy.dp.schedules import SCHEDULES, exponential_decay, step_decay, time_decay
+from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 
 ROUNDS, COHORT = 20, 200
 ASKED: dict[str, Mapping[str, Any]] = {

@@ -8,9 +8,9 @@ import pytest
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Concentrated
-from coterie.privacy.dp.privacy import AdaptiveClip, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.privacy.dp.rounds import Draws, Measured, whole_cost
 from coterie.privacy.dp.statement import Trust, statement, trusted
+from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
 
 

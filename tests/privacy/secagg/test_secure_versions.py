@@ -10,14 +10,12 @@ import pytest
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.secure_aggregation import SecureAggregation
 from coterie.aggregation.secure import SecureResult, Summed, secure_aggregate, secure_evaluation, secure_terms
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import UpdateRefused
-from coterie.privacy.dp.privacy import Privacy, UserLevel
 from coterie.privacy.secagg import unmask
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import RingVector, reduced, unpack
@@ -25,9 +23,11 @@ from coterie.privacy.secagg.server import plan_masks
 from coterie.protocol import ids, spread
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.metrics import METRICS, MetricSums
+from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.secagg import SecureMode, SecureTerms
+from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import encode_tensors, read_file
 from coterie.simulation.collect import Aggregate
 from coterie.simulation.ring import Opening, RingCollector
