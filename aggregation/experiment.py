@@ -203,7 +203,10 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "uploads": ((tuple, list, NoneType), "a tuple of tensor names or patterns, or None"),
         "seed": (int, "a whole number"),
         "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
-        "evaluation": ((Mapping, NoneType), "a mapping of names to arrays, or a DataFrame"),
+        "evaluation": (
+            (Mapping, NoneType),
+            "a mapping of names to arrays or a DataFrame; load_data(file, schema) reads a file",
+        ),
         "evaluation_metrics": ((tuple, list), "a tuple of names such as ('auc',)"),
         "evaluation_batch": ((int, NoneType), "a whole number or None"),
         "infer_batch": (int, "a whole number"),

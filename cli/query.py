@@ -103,9 +103,8 @@ def query(
     refuse_idle(kind, given)
     privacy = _privacy(epsilon, {"clip": clip, "delta": delta, "mechanism": mechanism})
     policy: dict[str, Any] = {"min_updates": min_updates, "deadline_s": deadline}
-    from coterie.aggregation.analytics import Mean, ask
+    from coterie.aggregation.analytics import ask
     from coterie.aggregation.analytics.asking import foreseen
-    from coterie.aggregation.analytics.mean import rounding
     from coterie.cli.query_answers import answer_json, say_answer
     from coterie.client_sdk.control.asking import answered
     from coterie.client_sdk.control.control import Control
@@ -139,21 +138,16 @@ def query(
             if join is not None:
                 output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
             answers = _follow(output, run, question.rule.rounds)
-            found = answered(question, run)
+            found = answered(question, run, clients=answers if experiment.secure is not None else 0)
         cost = _cost(control, place.name, run)
-    rounded = None
-    if isinstance(found, Mean):
-        # What a ring makes of noised sums is in their errors.
-        secret = experiment.secure is not None and privacy is None
-        rounded = rounding(question.rule, found.rows, answers, secret=secret)
     output.event(
         "answer", query=kind.value, column=column, experiment=run.id, population=place.name, asked=place.devices,
-        rounds=question.rule.rounds, answer=answer_json(found), rounding=rounded, privacy=cost,
+        rounds=question.rule.rounds, answer=answer_json(found), privacy=cost,
         **promised(experiment),
     )  # fmt: skip
     if not json:
         elements, classes = _elements(place.schema, column), _classes(place.schema, column)
-        say_answer(output, column, found, elements=elements, classes=classes, rounded=rounded or (0.0, 0.0))
+        say_answer(output, column, found, elements=elements, classes=classes)
         _say_cost(output, place.name, cost)
 
 

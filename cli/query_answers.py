@@ -37,16 +37,13 @@ def say_answer(
     *,
     elements: Sequence[str],
     classes: Sequence[str],
-    rounded: tuple[float, float] = (0.0, 0.0),
 ) -> None:
-    """An answer with its errors for people. elements: what the column's are called. classes: its values, if named.
-    rounded: by how much a mean and its variance are, where no noise is added.
-    """
+    """An answer with its errors for people. elements: what the column's are called. classes: its values, if named."""
     match answer:
         case Count():
             output.say(f"{column}: {_give(answer.rows, answer.error)} rows.")
         case Mean():
-            _say_mean(output, column, answer, elements, rounded)
+            _say_mean(output, column, answer, elements)
         case Histogram():
             _say_histogram(output, column, answer, classes)
         case Quantiles():
@@ -67,9 +64,9 @@ def say_answer(
         )
 
 
-def _say_mean(output: Output, column: str, answer: Mean, elements: Sequence[str], rounded: tuple[float, float]) -> None:
+def _say_mean(output: Output, column: str, answer: Mean, elements: Sequence[str]) -> None:
     spread = np.sqrt(answer.variance)
-    of_mean, of_variance = np.hypot(answer.error, rounded[0]), np.hypot(answer.variance_error, rounded[1])
+    of_mean, of_variance = answer.error, answer.variance_error
     # Of the deviation, by error propagation: σ(√v) = σ(v) / 2√v; near zero it cannot be more than √σ(v).
     most = np.sqrt(of_variance)
     of_spread = np.minimum(np.divide(of_variance, 2 * spread, out=most.copy(), where=spread > 0), most)

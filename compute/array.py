@@ -155,7 +155,7 @@ class Array:
 
     def __bool__(self) -> bool:
         if self._data is None:
-            hint = "Use where(condition, a, b), cond or while_loop; or put jit on the function that decides, so that it may."
+            hint = "Use where(condition, a, b), cond or while_loop; or put jit on the function that decides."
             self._no_data("whether it is true", hint)
         return bool(self.item())
 

@@ -27,7 +27,7 @@ EVERYWHERE: Final[Mapping[str, str]] = {
     "digest": "SHA-256 of this entry and of the digest before it, hex: the end of the chain.",
     "encoding": "How numbers of the section become ring numbers.",
     "epsilon": "The ε of (ε, δ).",
-    "level": "Whom the privacy protects: `user` (a device with all of its rows), `example` (one row), `local` (an upload).",
+    "level": "Whom the privacy protects: `user`, a device with all its rows; `example`, one row; `local`, an upload.",
     "noise_multiplier": "Standard deviation of the noise over the clip; given instead of an epsilon.",
     "evaluated": "How many devices measured the version.",
     "evaluation": "The evaluation's rows, as a blob.",

@@ -18,7 +18,7 @@ first order (n is at least `bound.LEAST` times s₀, or nothing is said),
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class Mean:
     """rows: how many there are; whole without noise. mean, variance: ``[elements]``, in the column's units; the
-    variance divides by rows. rows_error, error, variance_error: the standard errors that noise gives to them.
-    shortened: the clients of whose rows not all count in full; None without noise.
+    variance divides by rows. rows_error, error, variance_error: their standard errors, of noise, or without any of what
+    sums round (`rounding`). shortened: the clients of whose rows not all count in full; None without noise.
     """
 
     rows: float
@@ -51,17 +51,24 @@ class Mean:
     shortened: Shortened | None = None
 
 
-def rounding(rule: Rule, rows: float, clients: int, *, secret: bool) -> tuple[float, float]:
-    """What float32 sums on devices make of a mean and of its variance, as a rule, in the column's units. rule: that of
-    the query; rows: of all who answered; clients: how many they are. secret: whether the sums were added in the ring of
-    secure aggregation, whose steps are 1 from 128 clients on, and smaller as fewer must fit.
+def rounding(rule: Rule, rows: float, clients: int | None) -> tuple[float, float]:
+    """What sums on devices, and in the ring of secure aggregation, round of a mean and of its variance, as a rule, in
+    the column's units.
+
+    rule: that of the query. rows: of all who answered. clients: how many they are under secure aggregation, 0 where
+    sums came in the open, None when nobody knows: then as many as round the most.
     """
-    width = rule.parameters["high"] - rule.parameters["low"]
-    clients, rows = max(clients, 1), max(rows, 1.0)
-    # 2**32 holds all clients' sums, each up to 2**24, or less from 256 on; a device rounds a sum up or down by lot.
-    ring = math.sqrt(clients) / 2 * 2.0 ** min(clients.bit_length() - 8, 0) / rows if secret else 0.0
-    relative = math.hypot(math.sqrt(rows / clients) * 2.0**-24, ring)
+    width, rows = rule.parameters["high"] - rule.parameters["low"], max(rows, 1.0)
+    some = [clients] if clients is not None else [1, int(rows)]
+    relative = max(math.hypot(math.sqrt(rows / max(each, 1)) * 2.0**-24, _ring(each) / rows) for each in some)
     return relative * width, 3 * relative * width**2
+
+
+def _ring(clients: int) -> float:
+    """The standard deviation of what so many clients' rounding adds to a sum. 2**32 holds all of their sums, each up to
+    2**24, or less from 256 clients on; a device rounds a sum up or down by lot.
+    """
+    return math.sqrt(clients) / 2 * 2.0 ** min(clients.bit_length() - 8, 0)
 
 
 def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noise: float = 0) -> Rule:
@@ -111,7 +118,14 @@ def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Me
     def noised(terms: Terms) -> Rule:
         return mean_rule(low, high, **terms.parameters)
 
-    return Query(column, mean_rule(low, high, elements), noised, _read)
+    def rounded(answer: Mean, clients: int | None) -> Mean:
+        # Of noised sums the ring's rounding is in the noise's own errors.
+        if answer.shortened is not None:
+            return answer
+        of_mean, of_variance = rounding(mean_rule(low, high, elements), answer.rows, clients)
+        return replace(answer, error=answer.error + of_mean, variance_error=answer.variance_error + of_variance)
+
+    return Query(column, mean_rule(low, high, elements), noised, _read, rounded)
 
 
 def _read(rule: Rule, total: Vector, told: Told) -> Mean:

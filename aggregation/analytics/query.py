@@ -18,22 +18,30 @@ from coterie.aggregation.reducers import Vector
 Answer = TypeVar("Answer")
 
 
+def _as_it_is(answer: Any, clients: int | None) -> Any:
+    return answer
+
+
 @dataclass(frozen=True, eq=False)
 class Query(Generic[Answer]):
     """A question about one column: a feature of the schema, every element of which counts, or the label.
 
     rule: without noise. noised(terms): the rule with noise. read(rule, total, told): the answer, from the last round's
-    sums and what devices would be told next.
+    sums and what devices would be told next. rounded(answer, clients): the same with what the sums rounded in its
+    errors.
     """
 
     column: str
     rule: Rule
     noised: Callable[[Terms], Rule]
     read: Callable[[Rule, Vector, Told], Answer]
+    rounded: Callable[[Answer, int | None], Answer] = _as_it_is
 
-    def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Answer:
-        """The answer that a model version holds; of a noised one with its errors, whose size the version says.
+    def answer(self, version: Mapping[str, npt.NDArray[Any]], *, clients: int | None = None) -> Answer:
+        """The answer that a model version holds, with its errors: of a noised one the version says how large they are.
 
+        clients: how many answered under secure aggregation, whose ring rounds the sums of a mean; 0 where sums came in
+        the open. None when that is not known: the errors are then those of the number that rounds the most.
         Raises errors.InputError (``query_mismatch``) for what is none of this query's; errors.ExperimentError
         (``query_unanswered``) where noise hides what everything else is divided by.
         """
@@ -48,4 +56,4 @@ class Query(Generic[Answer]):
                 code="query_mismatch",
             )
         total = version[HIGH].astype(np.float64) + version[LOW]
-        return self.read(rule, total, {name: version[TOLD + name] for name in rule.told})
+        return self.rounded(self.read(rule, total, {name: version[TOLD + name] for name in rule.told}), clients)

@@ -9,12 +9,15 @@ from coterie.client_sdk.control.control import Run
 Answer = TypeVar("Answer")
 
 
-def answered(query: Query[Answer], run: Run, *, timeout_s: float | None = None) -> Answer:
+def answered(
+    query: Query[Answer], run: Run, *, clients: int | None = None, timeout_s: float | None = None
+) -> Answer:
     """What the devices answered, once the run of ``ask(query, ...)`` has finished.
 
         run = control.submit(ask(query, schema, clients=100), key=key, population="clinics")
         found = answered(query, run)
 
+    clients: as for `Query.answer`.
     Raises Unreachable (``timeout``) when that takes longer than ``timeout_s``; ExperimentError (``query_unanswered``)
     for rounds that are missing, and where noise hides what everything else is divided by; RemoteError.
     """
@@ -24,4 +27,5 @@ def answered(query: Query[Answer], run: Run, *, timeout_s: float | None = None) 
         "needs (min_updates; --min-updates)."
     )
     rounds = query.rule.rounds
-    return query.answer(committed_answer(run, rounds, code="query_unanswered", hint=hint, timeout_s=timeout_s))
+    version = committed_answer(run, rounds, code="query_unanswered", hint=hint, timeout_s=timeout_s)
+    return query.answer(version, clients=clients)

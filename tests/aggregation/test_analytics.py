@@ -129,6 +129,23 @@ def test_mean_and_variance_are_those_of_all_rows_of_every_element() -> None:
     np.testing.assert_allclose(answer.variance, pixels.var(axis=0), rtol=1e-4)
 
 
+@pytest.mark.parametrize(("number", "secret"), [(3, False), (12, True), (130, True)])
+def test_a_mean_states_what_its_sums_round(number: int, secret: bool) -> None:
+    """Also with a range that is far wider than the values, and where nobody says how many answered."""
+    schema = DataSchema(features=(Feature(name="x"),), label=Label(name="y", dtype="float32"))
+    query, ratios = mean("x", low=-5000, high=5000), list[float]()
+    for seed in range(4):
+        rows = np.random.default_rng(seed).normal(40, 3, (number, 20)).astype(np.float32)
+        asked = ask(query, schema, clients=number, secure_aggregation=secret)
+        run = simulate_full(asked, [{"x": row, "y": row} for row in rows])
+        found = query.answer(run.weights, clients=number if secret else 0)
+        unsaid = query.answer(run.weights)
+        assert unsaid.error[0] >= found.error[0] > 0 and unsaid.variance_error[0] >= found.variance_error[0] > 0
+        off = (found.mean[0] - rows.mean(dtype=np.float64), found.variance[0] - rows.var(dtype=np.float64))
+        ratios += [abs(off[0]) / found.error[0], abs(off[1]) / found.variance_error[0]]
+    assert max(ratios) < 4 and max(ratios) > 0.01
+
+
 def test_values_beyond_the_range_of_a_mean_count_as_its_end() -> None:
     parts = clients()
     answer, ages = simulated(mean("age", low=30, high=40), parts), everything(parts, "age").clip(30, 40)

@@ -251,18 +251,18 @@ def test_a_mean_says_how_much_the_sums_of_its_range_round(people: Asking) -> Non
     wide = people.answer("mean", "pulse", "--low", "-20000", "--high", "20000")
     close = people.answer("mean", "pulse")
     for found, narrow in ((wide, False), (close, True)):
-        of_mean, of_variance = found["rounding"]
+        (of_mean,), (of_variance,) = (found["answer"][name] for name in ("error", "variance_error"))
         mean, variance = (np.array(found["answer"][name]) for name in ("mean", "variance"))
         assert np.all(np.abs(mean - WHOLE["pulse"].mean(axis=0)) < 2 * of_mean)
         assert np.all(np.abs(variance - WHOLE["pulse"].var(axis=0)) < 2 * of_variance)
         assert (of_variance < 0.1) == narrow
     secret = people.answer("mean", "pulse", "--secure-aggregation")
-    assert secret["rounding"][0] > 100 * close["rounding"][0]
+    assert secret["answer"]["error"][0] > 100 * close["answer"]["error"][0]
     exact = (("mean", WHOLE["pulse"].mean(axis=0)), ("variance", WHOLE["pulse"].var(axis=0)))
-    for (name, value), stated in zip(exact, secret["rounding"], strict=True):
-        assert np.all(np.abs(np.array(secret["answer"][name]) - value) < 4 * stated)
+    for (name, value), error in zip(exact, ("error", "variance_error"), strict=True):
+        assert np.all(np.abs(np.array(secret["answer"][name]) - value) < 4 * secret["answer"][error][0])
     shown = people.shown("mean", "pulse", "--low", "-20000", "--high", "20000")
-    assert f"{wide['rounding'][0]:.3g}" in shown and "close to the values" in shown
+    assert f"{wide['answer']['error'][0]:.3g}" in shown and "close to the values" in shown
 
 
 def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: Asking, tmp_path: Path) -> None:
