@@ -27,8 +27,8 @@ class Batches:
 
     Guarantees: the same arrays, seed and position give the same bytes on every machine and NumPy version (only the raw
     Philox stream is used, never a library's shuffle). ``restore(state())`` continues where ``state`` was taken, bit for
-    bit. Within an epoch every row occurs exactly once with its weight. Raises InputError for arrays of unequal length, no
-    rows, the reserved name, a size below one, or weights that are negative, not finite or all 0.
+    bit. Within an epoch every row occurs exactly once with its weight. Raises InputError for arrays of unequal length,
+    no rows, the reserved name, a size below one, or weights that are negative, not finite or all 0.
     """
 
     def __init__(
