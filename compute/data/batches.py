@@ -19,16 +19,16 @@ class Batches:
 
     arrays: by name, each ``[N, ...]`` with the same N of at least one. batch_size: B, the rows of every batch. seed:
     fixes the order; any integer of 64 bits. epochs: how often all rows are gone through; None for no end. shuffle: a
-    new order every epoch; without it the rows' own order.
+    new order every epoch; without it the rows' own order. sample_weight: [N], how much each row counts; all 1 without.
 
-    Each item holds every array's rows ``[B, ...]`` in its own dtype, and ``sample_weight`` float32[B]: 1 for a row, 0
-    for padding. Only the last batch of an epoch is padded, with copies of its first row, so that padding is always a
-    row that the model can digest.
+    Each item holds every array's rows ``[B, ...]`` in its own dtype, and ``sample_weight`` float32[B]: 1 for a row, or
+    what was given for it, and 0 for padding. Only the last batch of an epoch is padded, with copies of its first row,
+    so that padding is always a row that the model can digest.
 
     Guarantees: the same arrays, seed and position give the same bytes on every machine and NumPy version (only the raw
     Philox stream is used, never a library's shuffle). ``restore(state())`` continues where ``state`` was taken, bit for
-    bit. Within an epoch every row occurs exactly once with weight 1. Raises InputError for arrays of unequal length, no
-    rows, the reserved name, or a size below one.
+    bit. Within an epoch every row occurs exactly once with its weight. Raises InputError for arrays of unequal length,
+    no rows, the reserved name, a size below one, or weights that are negative, not finite or all 0.
     """
 
     def __init__(
@@ -39,8 +39,10 @@ class Batches:
         seed: int = 0,
         epochs: int | None = 1,
         shuffle: bool = True,
+        sample_weight: NDArray | None = None,
     ) -> None:
         self.rows = _count_rows(arrays)
+        self._weights = np.ones(self.rows, np.float32) if sample_weight is None else _weights(sample_weight, self.rows)
         for what, value in (("batch_size", batch_size), ("epochs", 1 if epochs is None else epochs)):
             if not isinstance(cast(object, value), int | np.integer) or value < 1:
                 raise InputError(f"Batches: {what} must be a whole number of at least 1, got {value!r}.")
@@ -71,10 +73,10 @@ class Batches:
         first = self._batch * self.batch_size
         chosen = self._order[first : first + self.batch_size]
         real = len(chosen)
-        weight = np.ones(self.batch_size, np.float32)
         if real < self.batch_size:
             chosen = np.concatenate([chosen, np.repeat(chosen[:1], self.batch_size - real)])
-            weight[real:] = 0
+        weight = self._weights[chosen]
+        weight[real:] = 0
         self._batch += 1
         return {name: array[chosen] for name, array in self.arrays.items()} | {WEIGHT: weight}
 
@@ -113,6 +115,31 @@ class Batches:
 
     def _order_of(self, epoch: int) -> NDArray:
         return permutation(self.rows, self.seed, epoch) if self.shuffle else np.arange(self.rows)
+
+
+def _weights(given: object, rows: int) -> NDArray:
+    """The weights as float32. Raises InputError for what is not one number a row that can count."""
+    if not isinstance(given, np.ndarray) or cast(NDArray, given).dtype.kind not in "fiub":
+        raise InputError(
+            f"{WEIGHT} must be a NumPy array of numbers, got a {type(cast(object, given)).__name__}.",
+            hint="Convert it with np.asarray(weights, np.float32).",
+        )
+    array = cast(NDArray, given)
+    if array.shape != (rows,):
+        raise InputError(f"{WEIGHT} must have one number for each of {rows} rows, got {list(array.shape)}.")
+    # What float32 cannot hold becomes infinite, and is told below.
+    with np.errstate(over="ignore"):
+        weights = array.astype(np.float32)
+    counts = np.isfinite(weights) & ((array == 0) | (weights >= SMALLEST_WEIGHT))
+    if not counts.all():
+        row = int(np.argmin(counts))
+        raise InputError(
+            f"{WEIGHT} of row {row} is {array[row]}; a weight must be 0 or a finite number of at least "
+            f"{SMALLEST_WEIGHT}.",
+        )
+    if not weights.any():
+        raise InputError(f"{WEIGHT} is 0 for every row.", hint="Give a weight above 0 to the rows that count.")
+    return weights
 
 
 def _count_rows(arrays: Mapping[str, NDArray]) -> int:

@@ -3,11 +3,14 @@
 Both take x[B, T, inputs]. The products of the inputs with their weights are one product for all T steps; the steps
 follow one another, written out one by one (``unroll=True``: the graph grows with T) or as one ``scan``
 (``unroll=False``: the graph does not grow; a file for portable providers, which have no loops, unrolls it).
+
+``bidirectional=True`` reads the sequence a second time from its end, with weights of its own (the same names with
+``_reverse``): the outputs are [B, T, 2 hidden], forward first, and a state is [2, B, hidden].
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import TypeAlias
 
@@ -31,6 +34,8 @@ from coterie.compute.nn.module import (
 State: TypeAlias = tuple[Array, ...]
 Groups: TypeAlias = tuple[Array, ...]
 
+_BACKWARD = "_reverse"  # what ends the names of the weights that read from the end
+
 
 @dataclass(frozen=True)
 class _Recurrent(Module):
@@ -39,6 +44,7 @@ class _Recurrent(Module):
     inputs: int
     hidden: int
     unroll: bool = True
+    bidirectional: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         check_positive(self, inputs=self.inputs, hidden=self.hidden)
@@ -68,18 +74,39 @@ class _Recurrent(Module):
 
     def specs(self) -> dict[str, ParameterSpec]:
         rows, init = self._gates * self.hidden, Uniform(1 / sqrt(self.hidden))
-        return {
+        one_way = {
             "weight_ih": ParameterSpec((rows, self.inputs), init),
             "weight_hh": ParameterSpec((rows, self.hidden), init),
             "bias_ih": ParameterSpec((rows,), init),
             "bias_hh": ParameterSpec((rows,), init),
         }
+        return {f"{name}{ending}": spec for ending in self._endings for name, spec in one_way.items()}
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         return self._walk(params, x, None)[0]
 
+    @property
+    def _endings(self) -> tuple[str, ...]:
+        """What ends the names of the weights of each direction."""
+        return ("", _BACKWARD) if self.bidirectional else ("",)
+
     def _walk(self, params: Parameters, x: Array, state: State | None) -> tuple[Array, State]:
-        """The outputs [B, T, hidden] and the last state."""
+        """The outputs of every step and the last state, of one direction or of both."""
+        if not self.bidirectional:
+            return self._one_way(params, x, state, "")
+        check_input(x, ("B", "T", self.inputs), self)
+        shape = (2, x.shape[0], self.hidden)
+        for array in state or ():
+            if array.shape != shape:
+                refuse_shape(self, f"a state {list(shape)}", array, hint="A state is [directions, examples, hidden].")
+        ahead, back = (None if state is None else tuple(array[way] for array in state) for way in range(2))
+        forward, last = self._one_way(params, x, ahead, "")
+        backward, first = self._one_way(params, xp.flip(x, axis=1), back, _BACKWARD)
+        both = tuple(xp.stack(pair, axis=0) for pair in zip(last, first, strict=True))
+        return xp.concat([forward, xp.flip(backward, axis=1)], axis=2), both
+
+    def _one_way(self, params: Parameters, x: Array, state: State | None, ending: str) -> tuple[Array, State]:
+        """The outputs [B, T, hidden] and the last state, by the weights whose names have this ending."""
         check_input(x, ("B", "T", self.inputs), self)
         count, steps, _ = x.shape
         if not steps:
@@ -93,13 +120,13 @@ class _Recurrent(Module):
         # Time first, so that a step is a run of rows.
         rows = xp.reshape(xp.permute_dims(x, (1, 0, 2)), (steps * count, self.inputs))
         weights_in, biases_in, biases = (
-            self._cut(require(params, name, self)) for name in ("weight_ih", "bias_ih", "bias_hh")
+            self._cut(require(params, f"{name}{ending}", self)) for name in ("weight_ih", "bias_ih", "bias_hh")
         )
         given = [
             rows @ xp.matrix_transpose(weight) + (bias + own if added else bias)
             for weight, bias, own, (_, added) in zip(weights_in, biases_in, biases, self._groups, strict=True)
         ]
-        own_weight = require(params, "weight_hh", self)
+        own_weight = require(params, f"weight_hh{ending}", self)
         if self.unroll:
             outputs, carry = self._unrolled(given, carry, own_weight, biases, steps)
             stacked = xp.reshape(outputs, (steps, *shape))
@@ -168,7 +195,9 @@ class GRU(_Recurrent):
         return made, (made[-carry[0].shape[0] :],)
 
     def run(self, params: Parameters, x: Array, state: Array | None = None) -> tuple[Array, Array]:
-        """The outputs of every step [B, T, hidden] and the last h [B, hidden], starting from h = ``state``."""
+        """The outputs of every step [B, T, hidden] and the last h [B, hidden], starting from h = ``state``.
+        Of both directions: [B, T, 2 hidden] and [2, B, hidden].
+        """
         outputs, (h,) = self._walk(params, x, None if state is None else (state,))
         return outputs, h
 
@@ -202,6 +231,8 @@ class LSTM(_Recurrent):
     def run(
         self, params: Parameters, x: Array, state: tuple[Array, Array] | None = None
     ) -> tuple[Array, tuple[Array, Array]]:
-        """The outputs of every step [B, T, hidden] and the last (h, c), [B, hidden] each, starting from ``state``."""
+        """The outputs of every step [B, T, hidden] and the last (h, c), [B, hidden] each, starting from ``state``.
+        Of both directions: [B, T, 2 hidden] and [2, B, hidden] each.
+        """
         outputs, (h, c) = self._walk(params, x, state)
         return outputs, (h, c)

@@ -61,11 +61,12 @@ class Supply(ABC):
 
 @dataclass(frozen=True)
 class OfArrays(Supply):
-    """Arrays, all rows in a new order each epoch."""
+    """Arrays, all rows in a new order each epoch. weights: how much each row counts; None for all alike."""
 
     arrays: Arrays
     batch_size: int
     seed: int
+    weights: NDArray | None = None
 
     @property
     def sample(self) -> Arrays:
@@ -75,7 +76,9 @@ class OfArrays(Supply):
     def open(self, place: Place, epochs: int) -> Generator[Iterator[tuple[Batch, Place]]]:
         if place.stream:
             raise _elsewhere("a pipeline")
-        batches = Batches(self.arrays, batch_size=self.batch_size, seed=self.seed, epochs=epochs)
+        batches = Batches(
+            self.arrays, batch_size=self.batch_size, seed=self.seed, epochs=epochs, sample_weight=self.weights
+        )
         rows = place.rows if place.batch else batches.rows
         batches.restore({**batches.state(), "epoch": place.epoch, "batch": place.batch, "rows": rows})
         yield ((batch, self._behind(batches)) for batch in batches)
@@ -86,7 +89,7 @@ class OfArrays(Supply):
         return Place(state["epoch"] + more, batch, batches.rows)
 
     def once(self) -> Iterator[Batch]:
-        return Batches(self.arrays, batch_size=self.batch_size, shuffle=False)
+        return Batches(self.arrays, batch_size=self.batch_size, shuffle=False, sample_weight=self.weights)
 
     def check_labels(self, label: str, classes: int) -> Supply:
         check_labels(label, self.arrays[label], classes)
@@ -129,14 +132,21 @@ class OfPipeline(Supply):
         return batch
 
 
-def supply_of(data: Data, label: str, batch_size: int, seed: int) -> Supply:
+def supply_of(data: Data, label: str, batch_size: int, seed: int, weights: NDArray | None = None) -> Supply:
     """Arrays, or a pipeline whose batches have ``batch_size`` rows; a data set without batches is batched as it is.
 
-    Raises InputError for what is neither, batches of another size, and sync points, which a trainer cannot update.
+    weights: of the rows of arrays. Raises InputError for what is neither, batches of another size, weights beside a
+    pipeline, and sync points, which a trainer cannot update.
     """
     batched = data.batch(batch_size) if isinstance(data, Dataset) else data
     if not isinstance(batched, Batched):
-        return OfArrays(check_data(batched, label), batch_size, seed)
+        return OfArrays(check_data(batched, label), batch_size, seed, weights)
+    if weights is not None:
+        raise InputError(
+            f"Trainer: {WEIGHT} goes with arrays; the data is a pipeline.",
+            hint="Keep the weights in a column, and let batch(..., per_batch_map=...) multiply "
+            f"the batch's {WEIGHT!r} by it and drop it.",
+        )
     if batched.size != batch_size:
         raise InputError(
             f"Trainer: the data's batches have {batched.size} rows, the trainer's batch_size is {batch_size}.",

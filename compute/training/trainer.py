@@ -148,7 +148,9 @@ class Trainer:
             if name.startswith(groups)
         }
 
-    def fit(self, data: Data, epochs: int = 1, *, steps: int | None = None) -> Fit:
+    def fit(
+        self, data: Data, epochs: int = 1, *, steps: int | None = None, sample_weight: NDArray | None = None
+    ) -> Fit:
         """Train over the data, ``epochs`` times: from where the trainer stands to the end of that many epochs, of which
         the one that it stands in is the first. steps: stop after so many, also in the middle of an epoch. A loss that
         is not finite ends it and leaves the trainer where it was (InputError ``training_diverged``, or DataError
@@ -156,9 +158,13 @@ class Trainer:
 
         data: arrays [N, ...] by name, the label among them, whose rows are shuffled anew each epoch; or a pipeline of
         compute.data, which gives its own order (its passes are the epochs).
+
+        sample_weight: [N], how much each row of the arrays counts: 2 as if it were twice in its batch, 0 as if it were
+        not there. The loss of a step is the sum of weight times loss over the sum of weights; of a batch where all
+        weights are 0 it is 0, and so is its gradient. The statistics of BatchNorm are weighted by the same.
         """
         check_whole("fit", epochs=epochs, **({} if steps is None else {"steps": steps}))
-        supply = self._supply(data)
+        supply = self._supply(data, sample_weight)
         before = len(self._fallbacks)
         loop = self._loop(supply)
         end, places = self._place.epoch + epochs, list[Place]()
@@ -175,9 +181,11 @@ class Trainer:
         fallbacks = tuple(self._fallbacks[before:])
         return Fit(losses=losses, epochs=epoch_means, host_calls=calls, fallbacks=fallbacks)
 
-    def evaluate(self, data: Data) -> dict[str, float]:
-        """The mean loss and metrics over the data, with the model in its evaluation mode."""
-        supply = self._supply(data)
+    def evaluate(self, data: Data, *, sample_weight: NDArray | None = None) -> dict[str, float]:
+        """The mean loss and metrics over the data, with the model in its evaluation mode; weighted by
+        ``sample_weight``, [N], where it is given.
+        """
+        supply = self._supply(data, sample_weight)
         sample = supply.sample
         key = _signature(sample)
         if key not in self._evaluations:
@@ -235,8 +243,8 @@ class Trainer:
         told = {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, **asdict(self._place)}
         return {"optimizer": self._optimizer.name, **told}
 
-    def _supply(self, data: Data) -> Supply:
-        supply = supply_of(data, self._label, self._batch_size, self._seed)
+    def _supply(self, data: Data, weights: NDArray | None) -> Supply:
+        supply = supply_of(data, self._label, self._batch_size, self._seed, weights)
         sample = supply.sample
         key = _signature(sample)
         if key not in self._classes:

@@ -80,7 +80,15 @@ MODELS: dict[str, tuple[Module, tuple[int, ...], str]] = {
         "int32",
     ),
     "recurrent": (
-        Sequential(Embedding(9, 4), GRU(4, 3), LSTM(3, 2), RMSNorm(2), Flatten(), Linear(6, 3)),
+        Sequential(
+            Embedding(9, 4),
+            GRU(4, 3, bidirectional=True),
+            LSTM(6, 2),
+            LSTM(2, 2, bidirectional=True),
+            RMSNorm(4),
+            Flatten(),
+            Linear(12, 3),
+        ),
         (3,),
         "int32",
     ),

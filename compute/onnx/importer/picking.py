@@ -1,5 +1,6 @@
 """Elements at positions that are data: picked, put in, and in order."""
 
+from collections.abc import Callable, Mapping
 from math import prod
 
 import numpy as np
@@ -58,16 +59,20 @@ def _scatter_nd(node: Operation) -> Array:
 
 
 def _put(node: Operation, x: Array, coordinates: list[Array], updates: Array) -> Array:
-    """x with slices at coordinates of its first axes replaced by the updates, or with these added to them."""
+    """x with slices at coordinates of its first axes replaced by the updates, or joined with them by ``reduction``."""
     how, count = node.option("reduction", "none"), len(coordinates)
-    if how not in ("none", "add"):
-        node.refuse(f"it joins elements by {how!r}", 'Only the reductions "none" and "add" are translated.')
+    if how not in ("none", "add", *_EXTREMES):
+        node.refuse(
+            f"it joins elements by {how!r}", 'Only the reductions "none", "add", "max" and "min" are translated.'
+        )
     rest = x.shape[count:]
     places = cnp.reshape(in_row_major_order(coordinates, x.shape[:count]), (-1,))
     table = cnp.reshape(x, (prod(x.shape[:count]), *rest))
     rows = cnp.reshape(updates, (places.size, *rest))
     if how == "add":
         return cnp.reshape(ops.scatter_add(table, places, rows), x.shape)
+    if how in _EXTREMES:
+        return cnp.reshape(_extreme(node, how, table, places, rows), x.shape)
     if is_known(places) and np.unique(places.numpy()).size < places.size:
         node.refuse("it writes twice to one position", 'Export with the reduction "add", or without repeats.')
     # Sums of one update each; elsewhere what was there.
@@ -78,6 +83,32 @@ def _put(node: Operation, x: Array, coordinates: list[Array], updates: Array) ->
     put = cnp.astype(ops.scatter_add(zeros, places, cnp.astype(rows, summed)), x.dtype)
     touched = ops.scatter_add(marks, places, cnp.ones(places.shape, dtype="int32")) > 0
     return cnp.reshape(cnp.where(cnp.reshape(touched, (-1, *(1,) * len(rest))), put, table), x.shape)
+
+
+_EXTREMES: Mapping[str, Callable[[Array, Array], Array]] = {"max": cnp.maximum, "min": cnp.minimum}
+
+
+def _extreme(node: Operation, how: str, table: Array, places: Array, rows: Array) -> Array:
+    """The table [S, ...], each element joined with the greatest or the least update of its place; in O(n log n). Of
+    equal updates one has the gradient.
+    """
+    if rows.dtype.kind == "b":
+        node.refuse(f"it joins truth values by {how!r}", "Cast them to integers before.")
+    if not rows.size:
+        return table
+    width = rows.size // rows.shape[0]
+    each = cnp.expand_dims(places, 1) * width + Array(np.arange(width, dtype=places.dtype.name))
+    flat, values = cnp.reshape(each, (-1,)), cnp.reshape(rows, (-1,))
+    # By place, and within it by value: the last of a place is its extreme.
+    by_value = cnp.argsort(values, descending=how == "min")
+    order = cnp.take(by_value, cnp.argsort(cnp.take(flat, by_value, axis=0)), axis=0)
+    here, sorted_values = cnp.take(flat, order, axis=0), cnp.take(values, order, axis=0)
+    ends = cnp.concat([here[1:] != here[:-1], cnp.ones((1,), dtype="bool")], axis=0)
+    zeros = cnp.zeros((table.size,), dtype=values.dtype)
+    put = ops.scatter_add(zeros, here, cnp.where(ends, sorted_values, cnp.zeros((), dtype=values.dtype)))
+    touched = ops.scatter_add(cnp.zeros((table.size,), dtype="int32"), here, cnp.astype(ends, "int32")) > 0
+    before = cnp.reshape(table, (-1,))
+    return cnp.reshape(cnp.where(touched, _EXTREMES[how](before, put), before), table.shape)
 
 
 def _top_k(node: Operation) -> tuple[Array, Array]:

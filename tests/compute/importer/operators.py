@@ -132,6 +132,23 @@ CASES: list[Case] = [
         for data in (1, 3)
     ),
     case("ScatterElements", i(1, 2, 3), i(1, 1), i(5, 6), opset=18, reduction="add"),
+    *(
+        case(
+            "ScatterElements",
+            X,
+            np.asarray([[1, 0, 1], [-2, 2, 1]]),
+            f(2, 3),
+            data=data,
+            opset=18,
+            reduction=how,
+            axis=axis,
+        )
+        for how, axis in (("max", 0), ("min", 0), ("max", 1))
+        for data in (1, 3)
+    ),
+    case("ScatterElements", i(1, 2, 3), i(1, 1, 0), i(5, 1, -4), opset=18, reduction="max"),
+    case("ScatterND", X, np.asarray([[2], [0], [2]]), f(3, 4), opset=18, reduction="max"),
+    case("ScatterND", X, np.asarray([[2], [0], [2]]), f(3, 4), data=1, opset=18, reduction="min"),
     case("ScatterND", X, np.asarray([[2], [0]]), f(2, 4), data=1),
     case("ScatterND", X, np.asarray([[2, -1], [0, 1]]), f(2)),
     case("ScatterND", b(3, 4), np.asarray([[2, 1]]), b(1)),

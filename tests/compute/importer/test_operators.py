@@ -7,6 +7,8 @@ import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from onnx import TensorProto
 
+from coterie.compute.array import Array
+from coterie.compute.autodiff import grad
 from coterie.compute.jit import jit
 from coterie.compute.onnx import load
 from coterie.compute.onnx.importer import learners
@@ -58,8 +60,8 @@ REFUSED: list[tuple[str, bytes]] = [
         built("Resize", [IMAGE, None, None, i(2, 4, 0, 6)], 1, {}, 17, 1),
     ),
     (
-        r"'the_node' \(ScatterND\) .*it joins elements by 'max'",
-        built("ScatterND", [X, np.asarray([[2]]), f(1, 4)], 1, {"reduction": "max"}, 18, 1),
+        r"'the_node' \(ScatterND\) .*it joins elements by 'mul'",
+        built("ScatterND", [X, np.asarray([[2]]), f(1, 4)], 1, {"reduction": "mul"}, 18, 1),
     ),
     (
         r"'the_node' \(ScatterND\) .*it writes twice",
@@ -111,3 +113,21 @@ def test_wrong_calls_name_the_input() -> None:
         model({"in1": f(2, 4)}, X)
     with pytest.raises(StorageError, match="cannot be read"):
         load("no/such/file.onnx")
+
+
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_the_gradient_of_an_extreme_goes_to_the_element_that_won(how: str) -> None:
+    """Against the definition, element by element in NumPy: [0, j] and [1, j] of the updates both go to row 1."""
+    places, updates, weigh = np.asarray([[1] * 4, [1] * 4]), f(2, 4), f(3, 4)
+    model = load(built("ScatterElements", [X, places, updates], 3, {"reduction": how}, 18, 1))
+
+    def total(given: dict[str, Any]) -> Any:
+        found: Any = model(model.parameters, given["x"], places, given["updates"])
+        return (found * Array(weigh)).sum()
+
+    told = grad(total)({"x": Array(X), "updates": Array(updates)})
+    rivals = np.stack([X[1], *updates])
+    winners = rivals == (rivals.max(axis=0) if how == "max" else rivals.min(axis=0))
+    expected = winners * weigh[1]
+    np.testing.assert_allclose(told["updates"].numpy(), expected[1:], rtol=1e-6)
+    np.testing.assert_allclose(told["x"].numpy(), np.stack([weigh[0], expected[0], weigh[2]]), rtol=1e-6)

@@ -3,6 +3,7 @@ alike, both as ONNX.
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,9 +143,42 @@ def test_the_weights_of_torch_give_its_output(kind: str, unroll: bool):
 
 @UNROLL
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
-def test_loss_and_gradients_as_onnx(kind: type[nn.GRU] | type[nn.LSTM], unroll: bool):
+def test_both_directions_equal_what_torch_says(kind: type[nn.GRU] | type[nn.LSTM], unroll: bool):
+    """bidirectional.npz is from make_bidirectional.py: outputs, last states and gradients of PyTorch, float64."""
+    layer = kind(2, 3, unroll, bidirectional=True)
+    with np.load(Path(__file__).parent / "bidirectional.npz") as file:
+        prefix = f"{kind.__name__}/"
+        told = {name.removeprefix(prefix): file[name] for name in file.files if name.startswith(prefix)}
+    weights = {name: told[f"weight/{name}"] for name in layer.specs()}
+    assert {name: spec.shape for name, spec in layer.specs().items()} == {n: w.shape for n, w in weights.items()}
+    states = [name.removeprefix("state/") for name in told if name.startswith("state/")]
+
+    def run(given: dict[str, Array]) -> tuple[Array, tuple[Array, ...]]:
+        if isinstance(layer, nn.GRU):
+            y, h = layer.run(given, given["x"], given["0"])
+            return y, (h,)
+        return layer.run(given, given["x"], (given["0"], given["1"]))
+
+    given = arrays(weights | {"x": told["x"]} | {name: told[f"state/{name}"] for name in states})
+    y, last = run(given)
+    np.testing.assert_allclose(y.numpy(), told["y"], rtol=1e-9)
+    for name, array in zip(states, last, strict=True):
+        np.testing.assert_allclose(array.numpy(), told[f"last/{name}"], rtol=1e-9)
+
+    def total(given: dict[str, Array]) -> Array:
+        return (run(given)[0] * Array(told["seed"])).sum()
+
+    for name, value in grad(total)(given).items():
+        np.testing.assert_allclose(value.numpy(), told[f"gradient/{name}"], rtol=1e-8, atol=1e-12, err_msg=name)
+
+
+@UNROLL
+@pytest.mark.parametrize("both", [False, True], ids=["forward", "bidirectional"])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_loss_and_gradients_as_onnx(kind: type[nn.GRU] | type[nn.LSTM], both: bool, unroll: bool):
     """The unrolled form stays in the portable subset; the scan is a Loop, for CPU providers."""
-    model = nn.Sequential(nn.Embedding(7, 4), kind(4, 6, unroll), nn.Linear(6, 7))
+    layer = kind(4, 6, unroll, bidirectional=both)
+    model = nn.Sequential(nn.Embedding(7, 4), layer, nn.Linear(12 if both else 6, 7))
     first = model.init(0)
     ids = np.random.default_rng(0).integers(0, 7, (3, 6)).astype(np.int32)
 
@@ -206,6 +240,13 @@ def test_mistakes_are_named():
         layer(params, Array(np.zeros((3, 4, 3))))
     with pytest.raises(ShapeError, match=r"takes a state \[3, 5\], got \[1, 5\]"):
         layer.run(params, Array(X), (Array(ZERO[:1]), Array(ZERO)))
+    both = nn.LSTM(2, 5, bidirectional=True)
+    params = arrays(random_parameters(both))
+    with pytest.raises(ShapeError, match=r"takes a state \[2, 3, 5\], got \[3, 5\]"):
+        both.run(params, Array(X), (Array(ZERO), Array(ZERO)))
+    del params["bias_hh_reverse"]
+    with pytest.raises(InputError, match="bias_hh_reverse"):
+        both(params, Array(X))
 
 
 @UNROLL

@@ -135,3 +135,24 @@ def test_in_the_middle_of_an_epoch_the_data_is_not_exchanged() -> None:
         there.fit(Dataset.of(ArraySource(data)).batch(16))
     there.fit(noisy(data))
     there.fit(data)
+
+
+@dataclass(frozen=True)
+class Weighed(Transform):
+    """The column ``w`` as weights of the rows."""
+
+    def apply(self, value: Any, context: Context) -> Any:
+        kept = {name: column for name, column in value.items() if name != "w"}
+        return kept | {"sample_weight": value["sample_weight"] * value["w"]}
+
+
+def test_a_pipeline_weighs_rows_by_a_column_as_arrays_do_by_an_argument() -> None:
+    data, weight = arrays(), (np.arange(90) % 3).astype(np.float32)
+    plain, fed = trainer(), trainer()
+    pipeline = Dataset.of(ArraySource({**data, "w": weight})).shuffle(5).batch(16, per_batch_map=Weighed())
+    losses = fed.fit(pipeline, 2).losses
+    np.testing.assert_array_equal(plain.fit(data, 2, sample_weight=weight).losses, losses)
+    assert plain.evaluate(data, sample_weight=weight)["loss"] == pytest.approx(fed.evaluate(pipeline)["loss"], rel=1e-5)
+    with pytest.raises(InputError, match="sample_weight goes with arrays") as told:
+        plain.fit(pipeline, sample_weight=weight)
+    assert "per_batch_map" in (told.value.hint or "")

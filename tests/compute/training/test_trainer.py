@@ -383,3 +383,60 @@ def test_an_id_outside_the_table_is_named_and_trains_nothing(wrong: int) -> None
         model(model.init(0), ids)
     with pytest.raises(InputError, match="leaves the axis"):
         jit(nn.Embedding(5, 4))({"weight": np.ones((5, 4), np.float32)}, ids)
+
+
+def weighed(model: nn.Module, data: Data, **options: Any) -> Trainer:
+    fitted = trainer(optim.sgd(0.1, momentum=0.9), model=model, batch_size=len(data["y"]))
+    fitted.fit(data, 3, **options)
+    return fitted
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.BatchNorm1d(8)], ids=["plain", "batch norm"])
+def test_a_weight_counts_a_row_as_often_as_it_says(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), layer, nn.Linear(8, 3))
+    data, weight = rows(30), np.arange(30) % 3
+    repeated = {name: np.repeat(array, weight, axis=0) for name, array in data.items()}
+    ours, expected = weighed(model, data, sample_weight=weight), weighed(model, repeated)
+    plain = weighed(model, data)
+    assert any(np.abs(ours.params[name] - plain.params[name]).max() > 1e-3 for name in plain.params)
+    for name, value in expected.params.items():
+        np.testing.assert_allclose(ours.params[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+    told = ours.evaluate(data, sample_weight=weight)
+    for name, value in ours.evaluate(repeated).items():
+        assert told[name] == pytest.approx(value, rel=1e-5)
+    assert told["accuracy"] != ours.evaluate(data)["accuracy"] or told["loss"] != ours.evaluate(data)["loss"]
+
+
+@pytest.mark.parametrize("sink_size", [1, 3])
+def test_weights_follow_their_rows_through_every_order_and_a_stop(sink_size: int) -> None:
+    """Rows of weight 0 have wrong labels, in every batch; the loss of the first step is the weighted mean."""
+    data = rows()
+    weight = (np.arange(90) % 2).astype(np.float64)
+    wrong = {**data, "y": np.where(weight == 0, (data["y"] + 1) % 3, data["y"]).astype(np.int32)}
+    fits = [trainer(sink_size=sink_size) for _ in range(3)]
+    right, misled, halves = fits
+    losses = right.fit(data, 4, sample_weight=weight).losses
+    np.testing.assert_array_equal(misled.fit(wrong, 4, sample_weight=weight).losses, losses)
+    first = halves.fit(data, 4, steps=8, sample_weight=weight).losses
+    np.testing.assert_array_equal(np.concatenate([first, halves.fit(data, 3, sample_weight=weight).losses]), losses)
+    assert not np.array_equal(trainer(sink_size=sink_size).fit(data, 4).losses, losses)
+
+
+@pytest.mark.parametrize(
+    ("weight", "said"),
+    [
+        (np.ones(89), r"each of 90 rows, got \[89\]"),
+        (np.ones((90, 1)), r"each of 90 rows, got \[90, 1\]"),
+        ([1.0] * 90, "must be a NumPy array of numbers, got a list"),
+        (np.where(np.arange(90) == 7, -1.0, 1.0), r"of row 7 is -1.0; a weight must be 0 or"),
+        (np.where(np.arange(90) == 7, np.nan, 1.0), "of row 7 is nan"),
+        (np.where(np.arange(90) == 7, 1e300, 1.0), "of row 7 is 1e\\+300"),
+        (np.where(np.arange(90) == 7, 1e-300, 1.0), "of row 7 is 1e-300"),
+        (np.zeros(90), "is 0 for every row"),
+    ],
+)
+def test_weights_that_cannot_count_are_refused(weight: Any, said: str) -> None:
+    fitted = trainer()
+    for call in (fitted.fit, fitted.evaluate):
+        with pytest.raises(InputError, match=f"sample_weight .*{said}"):
+            call(rows(), sample_weight=weight)
