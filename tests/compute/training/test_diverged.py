@@ -12,9 +12,9 @@ RNG = np.random.default_rng(0)
 ROWS = {"x": RNG.normal(size=(40, 4)).astype(np.float32), "y": RNG.integers(0, 3, 40)}
 
 
-def trainer(rate: float, **options: int) -> Trainer:
+def trainer(rate: float, sink_size: int = 1) -> Trainer:
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    return Trainer(net, softmax_cross_entropy, optim.sgd(rate), batch_size=8, **options)
+    return Trainer(net, softmax_cross_entropy, optim.sgd(rate), batch_size=8, sink_size=sink_size)
 
 
 @pytest.mark.parametrize("sink_size", [1, 2])
