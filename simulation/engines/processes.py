@@ -83,7 +83,8 @@ class Processes:
 
     def close(self) -> None:
         """End the workers and clear the shared memory away. Workers that are still at work are given some seconds."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._end()
         self._pool.shutdown()
@@ -176,8 +177,11 @@ class Processes:
         return started
 
     def _start(self) -> "_Worker":
-        worker = _Worker.start(self._folder, self._trainer)
+        # Under the lock, so that no worker is started that closing does not see.
         with self._lock:
+            if self._closed:
+                raise RemoteError("The worker processes are being ended.", code="worker_lost")
+            worker = _Worker.start(self._folder, self._trainer)
             self._running.append(worker)
         return worker
 

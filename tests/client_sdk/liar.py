@@ -227,9 +227,9 @@ class DeviceProcess:
     folder: Path
 
     def events(self, seconds: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """All that it told, when it has ended; it is ended by its own process id after so many seconds."""
+        """All that it told, when it has ended. seconds: of a quiet machine, after which its process is ended by its id."""
         try:
-            out, _ = self.process.communicate(timeout=seconds)
+            out, _ = self.process.communicate(timeout=patience(seconds))
         except subprocess.TimeoutExpired:
             self.process.kill()
             out, _ = self.process.communicate()

@@ -13,9 +13,11 @@ from coterie.compute.data.source import Rows
 from coterie.compute.ir import NDArray
 from coterie.errors import ArgumentValueError, DataError
 from tests.compute.data.pipelines import numbered
+from tests.patience import patience
 
-# Long enough that other work on the machine does not turn the verdict: a stage sleeps for each of 4 rows in 10 batches.
-SLOW, QUICK = 0.002, 0.0002
+# Long enough that other work on the machine does not turn the verdict: a stage sleeps for each of 4 rows in 10 batches,
+# and on a busy machine any sleep lasts longer.
+SLOW, QUICK = patience(0.002), 0.0002
 
 
 @dataclass(frozen=True)
