@@ -110,7 +110,7 @@ def stacked(rows: Listed, empty: Empty = np.empty) -> dict[str, Values]:
     return {name: stack.values() for name, stack in stacks.items()}
 
 
-def _kind(array: NDArray) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _form(array: NDArray) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Dtype and shape. The order of bytes is none of a number's kind: arrays that are made here have the machine's."""
     return array.dtype.newbyteorder("="), array.shape
 
@@ -129,12 +129,12 @@ class _Stack:
         """The next value."""
         array = cast(NDArray, value) if isinstance(value, np.ndarray) else None
         if array is not None and not self._filled and array.ndim and array.dtype.kind in "biuf":
-            self._kind = _kind(array)
+            self._kind = _form(array)
             self._array = self._empty((self._count, *array.shape), self._kind[0])
         self._filled += 1
         if self._array is None:
             self._values.append(value)
-        elif array is not None and _kind(array) == self._kind:
+        elif array is not None and _form(array) == self._kind:
             self._array[self._filled - 1] = array
         else:
             self._values, self._array = [*self._array[: self._filled - 1], value], None
@@ -146,7 +146,7 @@ class _Stack:
         if isinstance(self._values[0], str | bytes):
             return self._values
         arrays = [np.asarray(value) for value in self._values]
-        kinds = {_kind(array) for array in arrays}
+        kinds = {_form(array) for array in arrays}
         return self._values if len(kinds) > 1 or arrays[0].dtype.kind not in "biuf" else np.stack(arrays)
 
 

@@ -227,7 +227,7 @@ class DeviceProcess:
     folder: Path
 
     def events(self, seconds: float = PATIENCE_S) -> list[dict[str, Any]]:
-        """All that it told, when it has ended. seconds: of a quiet machine, after which its process is ended by its id."""
+        """All that it told, when it has ended. seconds: of a quiet machine; then it is ended by its process id."""
         try:
             out, _ = self.process.communicate(timeout=patience(seconds))
         except subprocess.TimeoutExpired:
