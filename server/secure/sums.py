@@ -84,7 +84,7 @@ async def _central(parts: Parts, found: OpenRound, row: ExperimentRow) -> dict[s
         return {}
     secure = secure_of(request)
     return {
-        "privacy": request.privacy,
+        "privacy": None if request.privacy is None else request.privacy.model_dump(mode="json"),
         "round": found.row.number,
         "rounds": request.rounds.rounds,
         "expected": request.rounds.cohort,

@@ -232,7 +232,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "sizes that tell": (private(), {"codecs": ("int8+rice",)}, "codecs=('int8+rice',)"),
     "rest": (private(min_separation=3), {}, "rest_rounds=2"),
     "schedule": (private(schedule=(1.0, 1.0, 1.0)), {}, "3 factors for 2 rounds"),
-    "unknown": ({"level": "galaxy"}, {}, "no level 'galaxy'"),
+    "unknown": ({"level": "galaxy"}, {}, "Input tag 'galaxy'"),
 }
 
 
