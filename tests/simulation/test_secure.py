@@ -90,7 +90,7 @@ def test_groups_let_a_robust_rule_work_beside_secrecy() -> None:
     loss: dict[str, float] = {}
     for name, changes in {
         "mean": {"secure_aggregation": bare},
-        "median": {"secure_aggregation": replace(bare, groups=4), "reducer": "median"},
+        "median": {"secure_aggregation": bare.but(groups=4), "reducer": "median"},
     }.items():
         history: History = run(liar, rounds=policy, evaluation=rows(200, 77), **changes).history
         assert all(record.state == "committed" for record in history)
@@ -110,7 +110,7 @@ def test_noise_is_as_large_as_it_says_and_small_noise_learns(mechanism: str, sec
         )
     apart_by = 3 if mechanism == "toeplitz" else 1
     small = UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1e-2, mechanism=mechanism, min_separation=apart_by)  # pyright: ignore[reportArgumentType]
-    large = replace(small, noise_multiplier=20.0)
+    large = small.but(noise_multiplier=20.0)
     quiet, loud = run(privacy=small, **changes), run(privacy=large, **changes)
     for history in (quiet.history, loud.history):
         assert all(record.state == "committed" and not record.training for record in history)
