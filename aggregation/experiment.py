@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal import Algorithm, FedAvg
-from coterie.aggregation.horizontal.algorithm import changes_clients
 from coterie.aggregation.plan.manifest import (
     MOST_EPOCHS,
     MOST_HOLDOUT,
@@ -19,23 +19,19 @@ from coterie.aggregation.plan.manifest import (
     MOST_STEPS,
     SAMPLE_WEIGHT,
     Broadcast,
+    Training,
 )
-from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
 from coterie.aggregation.private.secure_aggregation import FROM_COHORT, settled, with_room
-from coterie.aggregation.reducers.fit import check_reducer
-from coterie.aggregation.selection import selector_of
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
-from coterie.aggregation.whole_metrics import WHOLE_METRICS
+from coterie.aggregation.terms import Terms
 from coterie.compute.array import Array
 from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.optim.optimizer import Optimizer
-from coterie.privacy.dp.participation import check_policy
-from coterie.protocol.codecs.table import unfit
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
-from coterie.protocol.privacy import ExampleLevel, Privacy
+from coterie.protocol.privacy import Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
@@ -141,23 +137,13 @@ class Experiment:
         object.__setattr__(self, "model", as_module(self.model))
         object.__setattr__(self, "codecs", tuple(self.codecs))
         object.__setattr__(self, "evaluation_metrics", tuple(self.evaluation_metrics))
-        selector_of(self.rounds.selection)
         if self.secure is not None:
             object.__setattr__(self, "rounds", with_room(self.rounds, self.secure))
-        for code, rules in (
-            ("experiment_invalid", _numbers),
-            ("experiment_combination", _combinations),
-            ("experiment_combination", secure_clashes),
-            ("experiment_combination", privacy_clashes),
-        ):
+        for code, rules in (("experiment_invalid", _numbers), ("experiment_combination", _combinations)):
             for holds, message in rules(self):
                 if not holds:
                     raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
-        groups = None if self.secure is None else self.secure.groups
-        votes, trusted = groups or self.rounds.min_updates, self.rounds.trusted
-        method, most, secret = self.algorithm.name, groups or self.rounds.cohort, self.secure is not None
-        check_reducer(self.reducer, votes, method, trusted=trusted, secret=secret, most_updates=most)
-        check_policy(self.privacy, rounds=self.rounds.rounds, rest_rounds=self.rounds.rest_rounds)
+        check_terms(self.terms)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
 
@@ -175,6 +161,37 @@ class Experiment:
             return settled(asked, self.privacy)
         wanted = self.rounds.cohort >= FROM_COHORT if asked is None else asked
         return settled(SecureAggregation(), self.privacy) if wanted else None
+
+    @property
+    def terms(self) -> Terms:
+        """What is asked for, as the rules read it; what only the compiled model says is not in it."""
+        external = isinstance(self.model, ExternalModel)
+        return Terms(
+            name=self.name,
+            algorithm=self.algorithm,
+            trainer="external" if external else "plan",
+            optimizer=self.optimizer,
+            server_optimizer=self.server_optimizer,
+            hyper={**(self.optimizer.hyper if self.optimizer else {}), **self.algorithm.client.hyper},
+            reducer=self.reducer,
+            rounds=self.rounds,
+            training=Training(
+                batch_size=self.batch_size,
+                epochs=self.epochs,
+                max_steps=self.max_steps,
+                holdout=float(self.holdout),
+            ),
+            codecs=self.codecs,
+            broadcast=self.broadcast,
+            schema=self.schema,
+            secure=self.secure,
+            secure_by_default=self.secure_aggregation is None,
+            privacy=self.privacy,
+            metrics=self.metric_names,
+            central=self.evaluation is not None,
+            evaluation_metrics=self.evaluation_metrics,
+            own_weights=self.initial is not None,
+        )
 
     def evaluation_rows(self) -> dict[str, npt.NDArray[Any]] | None:
         """The evaluation rows, checked against the schema. Raises errors.DataError."""
@@ -217,7 +234,6 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
     },
 )
-_LARGEST = float(np.finfo(np.float32).max)
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
 
 
@@ -235,7 +251,6 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     """Each field by itself."""
     e = experiment
     nameless = [name for name in e.codecs if type(name) is not str]
-    unfit_codecs = unfit(name for name in e.codecs if type(name) is str)
     return (
         (0 < len(e.name) <= 128 and e.name.isprintable(), "its name needs 1 to 128 printable characters"),
         (1 <= e.batch_size <= MOST_ROWS, f"batch_size must be in 1..{MOST_ROWS}, not {e.batch_size}"),
@@ -259,7 +274,6 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         ),
         (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
         (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
-        (not unfit_codecs, f"these codecs do not exist or do not fit weights: {'; '.join(unfit_codecs)}"),
         (
             len(set(e.metric_names)) == len(e.metric_names),
             f"metrics {', '.join(RESERVED_METRICS)} are added by coterie",
@@ -267,15 +281,6 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (
             all(str(name).isidentifier() and len(name) <= 64 for name in e.metric_names),
             "a metric's name must be a Python identifier of at most 64 characters",
-        ),
-        (
-            all(name in WHOLE_METRICS for name in e.evaluation_metrics),
-            f"evaluation_metrics must be some of {', '.join(WHOLE_METRICS)}, not {e.evaluation_metrics!r}; what is a "
-            "mean over examples goes into metrics",
-        ),
-        (
-            len({*e.evaluation_metrics, *e.metric_names}) == len(e.evaluation_metrics) + len(e.metric_names),
-            "a name is listed twice in metrics and evaluation_metrics",
         ),
         (all(callable(metric) for metric in e.metrics.values()), "a metric must be a function of (prediction, label)"),
         (
@@ -286,20 +291,11 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
 
 
 def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
-    """Fields that exclude or need each other, with what to choose instead."""
+    """Fields that exclude or need each other and that no request has; those of both are in `check_terms`."""
     e = experiment
     names = [*(feature.name for feature in e.schema.features), e.schema.label.name]
     external = isinstance(e.model, ExternalModel)
-    known = {*e.metric_names, *e.evaluation_metrics}
     clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
-    hyper = {**(e.optimizer.hyper if e.optimizer else {}), **e.algorithm.client.hyper}
-    schedule = e.rounds.hyper_schedule or {}
-    scheduled = set(schedule) - set(hyper)
-    # What an optimizer refuses when it is made, a schedule must not bring in later.
-    negative = sorted(name for name in set(schedule) & set(hyper) if min(schedule[name]) < 0 <= hyper[name])
-    strange = e.schema.label.lacks(e.rounds.labels)
-    why = changes_clients(e.algorithm)
-    measured = e.evaluation is not None or e.rounds.evaluate_every > 0
     return (
         (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
         (external or e.loss is not None, "it needs a loss: (prediction, label) -> [B]"),
@@ -309,62 +305,9 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "an ExternalModel brings its own loss and optimizer",
         ),
         (not external or not e.metrics, "name an ExternalModel's metrics in ExternalModel(metrics=...)"),
-        (
-            not external or e.evaluation is None,
-            "an ExternalModel has no eval graph; leave evaluation out, clients evaluate",
-        ),
-        (
-            not e.evaluation_metrics or e.evaluation is not None,
-            "evaluation_metrics are taken on the coordinator's own rows; give evaluation=rows",
-        ),
         (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
-        (
-            not external or not why,
-            f"an ExternalModel's clients run code of their own, and {e.algorithm.name} {why}, which coterie can write "
-            "only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write the "
-            "model as an nn.Module, or import its ONNX file",
-        ),
-        (
-            not external or not isinstance(e.privacy, ExampleLevel),
-            "ExampleLevel privacy is clipping and noise in the plan's own step, which an ExternalModel does not have; "
-            "write the model as an nn.Module, or choose LocalLevel(...)",
-        ),
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
-        *e.algorithm.needs(e),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
-        (
-            not (e.rounds.rest_rounds or e.rounds.rest_s) or e.rounds.selection.partition("(")[0] != "cyclic",
-            'selection="cyclic" counts through those who may be asked; where they rest between contributions some '
-            'would never have a turn; leave rest_rounds and rest_s out, or choose selection="least_recent"',
-        ),
-        (
-            all(abs(value) <= _LARGEST for values in schedule.values() for value in values),
-            "hyper_schedule holds a number that no float32 holds",
-        ),
-        (not negative, f"hyper_schedule makes {', '.join(negative)} negative, which the experiment has not"),
-        (
-            not strange,
-            f"labels={e.rounds.labels!r} asks for clients with the label {strange[0] if strange else None}, and the "
-            "schema has none such, so nobody could ever take part",
-        ),
-        (not scheduled, f"hyper_schedule names {', '.join(sorted(scheduled))}, which no rule has"),
-        (e.rounds.evaluate_every == 0 or e.holdout > 0, "clients cannot evaluate with holdout=0; set evaluate_every=0"),
-        (
-            e.rounds.patience is None or measured,
-            "patience needs an evaluation; give evaluation rows or set evaluate_every",
-        ),
-        (
-            e.rounds.target is None or measured,
-            "a target needs an evaluation; give evaluation rows or set evaluate_every",
-        ),
-        (
-            e.rounds.target is None or e.rounds.target.metric in known,
-            f"the target's metric is none of {', '.join(sorted(known))}",
-        ),
-        (
-            e.rounds.best.metric in known - {EXAMPLES},
-            f"the best metric is none of {', '.join(sorted(known - {EXAMPLES}))}",
-        ),
     )
 
 

@@ -40,8 +40,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
-    from coterie.aggregation.horizontal.algorithm import Arrays
+    from coterie.aggregation.horizontal.algorithm import Arrays, MethodTerms
     from coterie.compute.array import Array
     from coterie.compute.optim.optimizer import Optimizer
 
@@ -225,7 +224,7 @@ def method(rule: Sums) -> Algorithm:
             statistics=False,
         ),
         server=ServerPart(init=init, apply=apply, reads=(section,)),
-        needs=lambda experiment: _needs(rule, experiment),
+        needs=lambda terms: _needs(rule, terms),
     )
 
 
@@ -283,18 +282,18 @@ def _told(rule: Sums, version: Vector) -> Told:
     return told
 
 
-def _needs(rule: Sums, experiment: Experiment) -> Rules:
-    e, wanted = experiment, rule.rounds
+def _needs(rule: Sums, terms: MethodTerms) -> Rules:
+    e, training, wanted = terms, terms.training, rule.rounds
     return (
         (
-            e.epochs == 1 and (e.max_steps is None or rule.samples),
+            training.epochs == 1 and (training.max_steps is None or rule.samples),
             "a query goes through every row once; set epochs=1 and no max_steps",
         ),
-        (e.holdout == 0, "a query asks all rows; set holdout=0"),
+        (training.holdout == 0, "a query asks all rows; set holdout=0"),
         (e.rounds.rounds == wanted, f"the query {rule.name} takes {wanted} rounds, not {e.rounds.rounds}"),
-        (e.rounds.evaluate_every == 0 and e.evaluation is None, "a query has nothing to evaluate; evaluate_every=0"),
+        (e.rounds.evaluate_every == 0 and not e.central, "a query has nothing to evaluate; evaluate_every=0"),
         (e.rounds.mode == "synchronous", "a query's updates must answer the same question; its mode is synchronous"),
         (tuple(e.codecs) == ("float32",), "a query's sums are exact; its only codec is float32"),
         (e.broadcast == "float32", "a query's version is its answer; its broadcast is float32"),
-        (e.initial is None, "a query starts from nothing; leave initial out"),
+        (not e.own_weights, "a query starts from nothing; leave initial out"),
     )

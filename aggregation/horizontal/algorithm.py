@@ -11,19 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.plan.manifest import DELTA
+from coterie.aggregation.plan.manifest import DELTA, Training
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.protocol.layout import Layout
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
     from coterie.compute.array import Array
     from coterie.compute.optim.optimizer import Optimizer
 
@@ -281,13 +281,36 @@ class ServerPart:
     reads_drift: bool = False
 
 
-def _anything(experiment: Experiment) -> Rules:
+class MethodTerms(Protocol):
+    """What of an experiment's `Terms` the needs of methods are about."""
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def optimizer(self) -> Optimizer | None: ...
+    @property
+    def server_optimizer(self) -> ServerOptimizer: ...
+    @property
+    def rounds(self) -> RoundPolicy: ...
+    @property
+    def training(self) -> Training: ...
+    @property
+    def codecs(self) -> tuple[str, ...]: ...
+    @property
+    def broadcast(self) -> str: ...
+    @property
+    def central(self) -> bool: ...
+    @property
+    def own_weights(self) -> bool: ...
+
+
+def _anything(terms: MethodTerms) -> Rules:
     return ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A method by its name and numbers, with its two parts. needs(experiment): what it requires of the rest of an
+    """A method by its name and numbers, with its two parts. needs(terms): what it requires of the rest of an
     experiment, and what is said when that does not hold.
     """
 
@@ -295,7 +318,7 @@ class Algorithm:
     parameters: Mapping[str, float] = field(default_factory=dict[str, float])
     client: ClientPart = field(default_factory=ClientPart, compare=False, repr=False)
     server: ServerPart = field(default_factory=ServerPart, compare=False, repr=False)
-    needs: Callable[[Experiment], Rules] = field(default=_anything, compare=False, repr=False)
+    needs: Callable[[MethodTerms], Rules] = field(default=_anything, compare=False, repr=False)
 
     @property
     def stateful(self) -> bool:

@@ -7,17 +7,12 @@ visit's weights are the next version's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from coterie.aggregation.horizontal.algorithm import Algorithm, Rules
+from coterie.aggregation.horizontal.algorithm import Algorithm, MethodTerms, Rules
 from coterie.aggregation.horizontal.needs import one_version, plain_server
 
-if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
 
-
-def _needs(experiment: Experiment) -> Rules:
-    rounds = experiment.rounds
+def _needs(terms: MethodTerms) -> Rules:
+    rounds = terms.rounds
     return (
         (rounds.cohort == 1, f"Cyclic visits one client a round; set cohort=1, not {rounds.cohort}"),
         (rounds.tasks() == 1, "Cyclic offers a round to one client; leave over_selection and dropout out"),
@@ -25,8 +20,8 @@ def _needs(experiment: Experiment) -> Rules:
             rounds.selection == "cyclic",
             f'Cyclic takes clients in turn; set selection="cyclic", not {rounds.selection!r}',
         ),
-        *one_version(experiment, "Cyclic"),
-        *plain_server(experiment, "Cyclic", "the visited client's weights are the next version's"),
+        *one_version(terms, "Cyclic"),
+        *plain_server(terms, "Cyclic", "the visited client's weights are the next version's"),
     )
 
 

@@ -29,8 +29,7 @@ from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
-    from coterie.aggregation.horizontal.algorithm import Arrays
+    from coterie.aggregation.horizontal.algorithm import Arrays, MethodTerms
 
 
 def _proximal(gradient: Arrays, step: Step) -> Arrays:
@@ -38,14 +37,14 @@ def _proximal(gradient: Arrays, step: Step) -> Arrays:
     return {name: value + rho * (step.params[name] - step.base[name]) for name, value in gradient.items()}
 
 
-def _needs(experiment: Experiment) -> Rules:
-    rounds = experiment.rounds
+def _needs(terms: MethodTerms) -> Rules:
+    rounds = terms.rounds
     return (
         (
             rounds.buffered and rounds.cohort == 1,
             'FedAsync takes updates one by one: RoundPolicy(mode="buffered", cohort=1)',
         ),
-        *plain_server(experiment, "FedAsync", "alpha says itself how long the step is"),
+        *plain_server(terms, "FedAsync", "alpha says itself how long the step is"),
     )
 
 

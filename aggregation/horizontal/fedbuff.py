@@ -12,23 +12,18 @@ this one does not divide by the s_i, so a buffer of old updates makes a small st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from coterie.aggregation.horizontal.algorithm import Aggregates, Algorithm, Optimize, Rules, ServerPart
+from coterie.aggregation.horizontal.algorithm import Aggregates, Algorithm, MethodTerms, Optimize, Rules, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State
-
-if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
 
 
 def _apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
     return optimize(aggregates.freshness * aggregates.sections[DELTA]), state
 
 
-def _needs(experiment: Experiment) -> Rules:
-    return ((experiment.rounds.buffered, 'FedBuff needs buffered rounds: RoundPolicy(mode="buffered")'),)
+def _needs(terms: MethodTerms) -> Rules:
+    return ((terms.rounds.buffered, 'FedBuff needs buffered rounds: RoundPolicy(mode="buffered")'),)
 
 
 def FedBuff() -> Algorithm:

@@ -39,8 +39,7 @@ from coterie.aggregation.server_optimizers import State
 from coterie.protocol.layout import Layout
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
-    from coterie.aggregation.horizontal.algorithm import Arrays
+    from coterie.aggregation.horizontal.algorithm import Arrays, MethodTerms
 
 
 def _client_state(shapes: Shapes) -> dict[str, tuple[int, ...]]:
@@ -51,12 +50,12 @@ def _begin(context: Begin) -> Arrays:
     return dict(context.client_state)
 
 
-def _needs(experiment: Experiment) -> Rules:
+def _needs(terms: MethodTerms) -> Rules:
     why = "the method says itself where the model goes"
     return (
-        *enough_clients(experiment, "FedDyn", experiment.algorithm.parameters["clients"]),
-        *plain_server(experiment, "FedDyn", why),
-        *one_version(experiment, "FedDyn"),
+        *enough_clients(terms, "FedDyn", terms.algorithm.parameters["clients"]),
+        *plain_server(terms, "FedDyn", why),
+        *one_version(terms, "FedDyn"),
     )
 
 

@@ -11,14 +11,13 @@ The paper's p_i are 1 / M; here they are the weights of the mean. It evaluates t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from coterie.aggregation.horizontal.algorithm import (
     Aggregates,
     Algorithm,
     ClientPart,
     Finish,
     Finished,
+    MethodTerms,
     Optimize,
     Rules,
     ServerPart,
@@ -34,9 +33,6 @@ from coterie.aggregation.server_optimizers import State
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
-if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
-
 SQUARE = "square"
 """The section that holds ‖Δ_i‖²."""
 
@@ -50,9 +46,9 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
     return (*whole_delta(shapes, layout), SectionSpec(name=SQUARE, length=1))
 
 
-def _needs(experiment: Experiment) -> Rules:
+def _needs(terms: MethodTerms) -> Rules:
     why = "the method says itself how long the step is"
-    return (*plain_server(experiment, "FedExP", why), *one_version(experiment, "FedExP"))
+    return (*plain_server(terms, "FedExP", why), *one_version(terms, "FedExP"))
 
 
 def FedExP(epsilon: float = 1e-3) -> Algorithm:

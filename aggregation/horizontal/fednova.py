@@ -19,6 +19,7 @@ from coterie.aggregation.horizontal.algorithm import (
     ClientPart,
     Finish,
     Finished,
+    MethodTerms,
     Optimize,
     Rules,
     ServerPart,
@@ -33,7 +34,6 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
     from coterie.compute.array import Array
     from coterie.compute.optim.optimizer import Optimizer
 
@@ -79,8 +79,8 @@ def _accumulates(optimizer: Optimizer) -> bool:
     return abs(float(params["x"][0]) + 2 + optimizer.hyper.get("momentum", 0.0)) < 1e-5
 
 
-def _needs(experiment: Experiment) -> Rules:
-    rule = experiment.optimizer
+def _needs(terms: MethodTerms) -> Rules:
+    rule = terms.optimizer
     holds = rule is None or (rule.name == "sgd" and _accumulates(rule))
     return ((holds, "FedNova needs optim.sgd on the clients, with or without momentum but not Nesterov's"),)
 

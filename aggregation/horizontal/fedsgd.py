@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coterie.aggregation.horizontal.algorithm import Algorithm, ClientPart, Finish, Finished, Rules
+from coterie.aggregation.horizontal.algorithm import Algorithm, ClientPart, Finish, Finished, MethodTerms, Rules
 from coterie.aggregation.horizontal.needs import plain_descent
 from coterie.aggregation.plan.manifest import DELTA
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
     from coterie.aggregation.horizontal.algorithm import Arrays
     from coterie.compute.array import Array
     from coterie.compute.optim.optimizer import Optimizer
@@ -52,13 +51,16 @@ def _finish(context: Finish) -> Finished:
     return Finished(sections={DELTA: step}, client_state={})
 
 
-def _needs(experiment: Experiment) -> Rules:
-    rule = experiment.optimizer
+def _needs(terms: MethodTerms) -> Rules:
+    rule = terms.optimizer
     decays = rule is not None and "weight_decay" in rule.hyper
     return (
-        *plain_descent(experiment, "FedSGD", "the server takes the step"),
+        *plain_descent(terms, "FedSGD", "the server takes the step"),
         (not decays, "FedSGD has no weight decay; add it to the loss"),
-        (experiment.epochs == 1, f"FedSGD goes through the rows once a round; set epochs=1, not {experiment.epochs}"),
+        (
+            terms.training.epochs == 1,
+            f"FedSGD goes through the rows once a round; set epochs=1, not {terms.training.epochs}",
+        ),
     )
 
 

@@ -41,8 +41,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
-    from coterie.aggregation.horizontal.algorithm import Arrays
+    from coterie.aggregation.horizontal.algorithm import Arrays, MethodTerms
     from coterie.compute.array import Array
 
 CHOICE = "choice"
@@ -88,8 +87,8 @@ def _select(version: Arrays, probe: Arrays, count: int) -> dict[str, Array]:
     return taken
 
 
-def _needs(experiment: Experiment) -> Rules:
-    numbers = experiment.server_optimizer.parameters
+def _needs(terms: MethodTerms) -> Rules:
+    numbers = terms.server_optimizer.parameters
     still = not any(numbers.get(name) for name in ("momentum", "beta1"))
     return ((still, "IFCA needs a server optimizer without momentum: it would move a model that nobody chose"),)
 

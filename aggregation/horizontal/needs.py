@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from coterie import errors
-from coterie.aggregation.horizontal.algorithm import Rules
+from coterie.aggregation.horizontal.algorithm import MethodTerms, Rules
 from coterie.aggregation.number import is_number
-
-if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
 
 BUFFERED = "buffered"
 
 
-def plain_descent(experiment: Experiment, method: str, why: str) -> Rules:
+def plain_descent(terms: MethodTerms, method: str, why: str) -> Rules:
     """The clients' optimizer is gradient descent without momentum."""
-    rule = experiment.optimizer
+    rule = terms.optimizer
     holds = rule is None or (rule.name == "sgd" and "momentum" not in rule.hyper)
     return ((holds, f"{method} needs optim.sgd(lr) without momentum on the clients: {why}"),)
 
 
-def plain_server(experiment: Experiment, method: str, why: str) -> Rules:
+def plain_server(terms: MethodTerms, method: str, why: str) -> Rules:
     """The server optimizer adds the step as it is."""
-    rule = experiment.server_optimizer
+    rule = terms.server_optimizer
     holds = rule.name == "sgd" and rule.parameters == {"lr": 1.0, "momentum": 0.0}
     return ((holds, f"{method} needs server_sgd() as it is: {why}"),)
 
 
-def moving(experiment: Experiment, method: str, why: str) -> Rules:
+def moving(terms: MethodTerms, method: str, why: str) -> Rules:
     """The clients' learning rate is positive in every round."""
-    rule, schedule = experiment.optimizer, experiment.rounds.hyper_schedule or {}
+    rule, schedule = terms.optimizer, terms.rounds.hyper_schedule or {}
     rates = (*schedule.get("lr", ()), *(() if rule is None else (rule.hyper.get("lr", 1.0),)))
     return ((all(rate > 0 for rate in rates), f"{method} needs a learning rate above 0 in every round: {why}"),)
 
@@ -53,9 +49,9 @@ def check_number(
     return float(value)
 
 
-def enough_clients(experiment: Experiment, method: str, clients: float) -> Rules:
+def enough_clients(terms: MethodTerms, method: str, clients: float) -> Rules:
     """A round needs no more clients than there are said to be in all."""
-    least = experiment.rounds.min_updates
+    least = terms.rounds.min_updates
     return (
         (
             least <= clients,
@@ -65,6 +61,6 @@ def enough_clients(experiment: Experiment, method: str, clients: float) -> Rules
     )
 
 
-def one_version(experiment: Experiment, method: str) -> Rules:
+def one_version(terms: MethodTerms, method: str) -> Rules:
     """All updates of a round were trained on the same version."""
-    return ((not experiment.rounds.buffered, f"{method} needs updates of one version; leave out mode={BUFFERED!r}"),)
+    return ((not terms.rounds.buffered, f"{method} needs updates of one version; leave out mode={BUFFERED!r}"),)

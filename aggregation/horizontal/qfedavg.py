@@ -22,6 +22,7 @@ from coterie.aggregation.horizontal.algorithm import (
     ClientPart,
     Finish,
     Finished,
+    MethodTerms,
     Optimize,
     Probe,
     Rules,
@@ -39,7 +40,6 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
     from coterie.compute.array import Array
 
 CURVATURE = "curvature"
@@ -77,13 +77,13 @@ def _apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Ve
     return optimize(scaled / curvature if curvature else np.zeros_like(scaled)), state
 
 
-def _needs(experiment: Experiment) -> Rules:
-    rule = experiment.optimizer
+def _needs(terms: MethodTerms) -> Rules:
+    rule = terms.optimizer
     return (
         (rule is None or "lr" in rule.hyper, "q-FedAvg needs a clients' optimizer with a learning rate `lr`"),
-        *moving(experiment, "q-FedAvg", "its step is measured in units of it"),
-        *plain_server(experiment, "q-FedAvg", "the method says itself how long the step is"),
-        *one_version(experiment, "q-FedAvg"),
+        *moving(terms, "q-FedAvg", "its step is measured in units of it"),
+        *plain_server(terms, "q-FedAvg", "the method says itself how long the step is"),
+        *one_version(terms, "q-FedAvg"),
     )
 
 

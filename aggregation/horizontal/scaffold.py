@@ -39,8 +39,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
-    from coterie.aggregation.horizontal.algorithm import Arrays
+    from coterie.aggregation.horizontal.algorithm import Arrays, MethodTerms
 
 VARIATE = "variate"
 
@@ -75,13 +74,13 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
     return SectionSpec.over(DELTA, layout, [(0, model)]), SectionSpec.over(VARIATE, layout, [(model, layout.size)])
 
 
-def _needs(experiment: Experiment) -> Rules:
+def _needs(terms: MethodTerms) -> Rules:
     why = "its variates are mean gradients, read off from the steps"
     return (
-        *enough_clients(experiment, "Scaffold", experiment.algorithm.parameters["clients"]),
-        *plain_descent(experiment, "SCAFFOLD", why),
-        *moving(experiment, "SCAFFOLD", why),
-        *one_version(experiment, "SCAFFOLD"),
+        *enough_clients(terms, "Scaffold", terms.algorithm.parameters["clients"]),
+        *plain_descent(terms, "SCAFFOLD", why),
+        *moving(terms, "SCAFFOLD", why),
+        *one_version(terms, "SCAFFOLD"),
     )
 
 

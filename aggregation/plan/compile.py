@@ -4,7 +4,7 @@ Compiling the same experiment twice gives the same bytes, hence the same plan id
 machine gets into a plan.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, ExternalModel, initial_tensors
+from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal.algorithm import zeros
 from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.bundle import Plan
@@ -40,7 +41,6 @@ from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout, Tensor
-from coterie.protocol.privacy import LocalLevel, UserLevel
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import encode_tensors
 
@@ -113,8 +113,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}
     version = {**zeros(layout.shapes), **client.initial(drawn)}
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
-    _require_exact_statistics(experiment, builder.buffers)
-    _require_no_noised_statistics(experiment, builder.buffers)
+    check_terms(replace(experiment.terms, statistics=tuple(builder.buffers)))
     graphs = builder.build()
     files = {name: _write(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
@@ -133,39 +132,13 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
 
 def _require_predictions(experiment: Experiment, manifest: Manifest) -> None:
     shape = manifest.graph("infer").outputs[0].shape
-    if experiment.evaluation_metrics and manifest.chooses:
-        raise errors.ExperimentError(
-            f"Experiment {experiment.name!r}: evaluation_metrics need one prediction for each row, and "
-            f"{experiment.algorithm.name} keeps several models.",
-            code="experiment_combination",
-        )
+    check_terms(replace(experiment.terms, several=manifest.chooses))
     try:
         check_prediction(experiment.evaluation_metrics, shape)
     except errors.InputError as error:
         raise errors.ExperimentError(
             f"Experiment {experiment.name!r}: {error.message}", hint=error.hint, code="metric_mismatch"
         ) from error
-
-
-def _require_exact_statistics(experiment: Experiment, buffers: Sequence[str]) -> None:
-    if experiment.broadcast != "float32" and buffers:
-        raise errors.ExperimentError(
-            f"Experiment {experiment.name!r} broadcasts versions as levels of 8 bits, which could round running "
-            f"statistics such as {buffers[0]!r} below 0.",
-            hint="Leave broadcast at 'float32', or take a normalisation without them, for example nn.GroupNorm.",
-            code="broadcast_statistics",
-        )
-
-
-def _require_no_noised_statistics(experiment: Experiment, buffers: Sequence[str]) -> None:
-    if buffers and isinstance(experiment.privacy, UserLevel | LocalLevel):
-        level = type(experiment.privacy).__name__
-        raise errors.ExperimentError(
-            f"Experiment {experiment.name!r}: running statistics such as {buffers[0]!r} (BatchNorm) cannot be together "
-            f"with {level} privacy: the clip is made for changes of weights, and a noised variance may fall below 0.",
-            hint="Take nn.GroupNorm or nn.LayerNorm; for training in levels QuantSettings(activations=None).",
-            code="experiment_combination",
-        )
 
 
 def _first(experiment: Experiment, builder: GraphBuilder, number: int) -> Tensors:

@@ -1,21 +1,19 @@
-"""What cannot be together with secure aggregation or differential privacy: one table, with the reason and what to
+"""What is incompatible with secure aggregation or differential privacy: one table, with the reason and what to
 choose instead.
 
 Secure aggregation is on by default from a cohort of ten; a clash is refused all the same, never silently resolved, so
 that nobody runs in the open who did not say so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from coterie import errors
 from coterie.aggregation.horizontal.algorithm import Rules, Shapes
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.private.secure_aggregation import FROM_COHORT, mode_for
 from coterie.aggregation.selection import selector_of
+from coterie.aggregation.terms import Terms
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS, parameters
 from coterie.protocol.codecs.table import varying
 from coterie.protocol.layout import Layout, Tensor
@@ -23,73 +21,70 @@ from coterie.protocol.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, User
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_aggregation import SecureAggregation
 
-if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment
-
 _RING = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
 class Clash:
-    """Two wishes that exclude each other. holds(experiment): what of it is in the way, as the researcher wrote it; None
+    """Two wishes that exclude each other. holds(terms): what of it is in the way, as the researcher wrote it; None
     where nothing is. because: why. instead: what to choose.
     """
 
-    holds: Callable[[Experiment], str | None]
+    holds: Callable[[Terms], str | None]
     because: str
     instead: str
 
 
-def _secure(experiment: Experiment) -> SecureAggregation:
-    if experiment.secure is None:
+def _secure(terms: Terms) -> SecureAggregation:
+    if terms.secure is None:
         raise errors.InternalError("Only experiments with secure aggregation are held to its rules.")
-    return experiment.secure
+    return terms.secure
 
 
-def _groups_of(experiment: Experiment) -> int | None:
-    groups = _secure(experiment).groups
-    return None if groups is None else experiment.rounds.cohort // groups
+def _groups_of(terms: Terms) -> int | None:
+    groups = _secure(terms).groups
+    return None if groups is None else terms.rounds.cohort // groups
 
 
-def _sections(experiment: Experiment) -> tuple[SectionSpec, ...]:
+def _sections(terms: Terms) -> tuple[SectionSpec, ...]:
     """The sections of the method for a model of one weight: which there are does not depend on the model."""
     shapes = Shapes(tensors={"weight": (1,)}, trained={"weight": (1,)})
-    client = experiment.algorithm.client
+    client = terms.algorithm.client
     layout = Layout(tuple(Tensor(name, tuple(shape)) for name, shape in client.version(shapes).items()))
     return client.sections(shapes, layout)
 
 
-def _keeps_state(experiment: Experiment) -> str | None:
-    name = f"algorithm {experiment.algorithm.name!r}"
-    return name if experiment.algorithm.stateful and _secure(experiment).mode == "consistent" else None
+def _keeps_state(terms: Terms) -> str | None:
+    name = f"algorithm {terms.algorithm.name!r}"
+    return name if terms.algorithm.stateful and _secure(terms).mode == "consistent" else None
 
 
-def _without_range(experiment: Experiment) -> str | None:
-    named = [spec.name for spec in _sections(experiment) if spec.is_extra and spec.value_range is None]
-    return f"algorithm {experiment.algorithm.name!r} (its section {named[0]!r})" if named else None
+def _without_range(terms: Terms) -> str | None:
+    named = [spec.name for spec in _sections(terms) if spec.is_extra and spec.value_range is None]
+    return f"algorithm {terms.algorithm.name!r} (its section {named[0]!r})" if named else None
 
 
-def _too_wide(experiment: Experiment) -> str | None:
-    for spec in _sections(experiment):
+def _too_wide(terms: Terms) -> str | None:
+    for spec in _sections(terms):
         if spec.reduction == "sum" and spec.value_range is not None:
             low, high = spec.value_range
-            if experiment.rounds.cohort * (high - low) > _RING:
-                return f"cohort={experiment.rounds.cohort} with sums up to {high:g} per client"
+            if terms.rounds.cohort * (high - low) > _RING:
+                return f"cohort={terms.rounds.cohort} with sums up to {high:g} per client"
     return None
 
 
-def _weights(experiment: Experiment) -> str | None:
-    policy, bits = experiment.rounds, _secure(experiment).bits or 2
-    means = any(spec.reduction == "weighted_mean" for spec in _sections(experiment))
+def _weights(terms: Terms) -> str | None:
+    policy, bits = terms.rounds, _secure(terms).bits or 2
+    means = any(spec.reduction == "weighted_mean" for spec in _sections(terms))
     most = policy.cohort * policy.weight_cap * ((1 << bits) - 1 if means else 1)
     return f"weight_cap={policy.weight_cap} for a cohort of {policy.cohort} at {bits} bits" if most > _RING else None
 
 
-def _unsound(experiment: Experiment) -> str | None:
-    secure, policy = _secure(experiment), experiment.rounds
-    mode = mode_for(secure, experiment.privacy)
+def _unsound(terms: Terms) -> str | None:
+    secure, policy = _secure(terms), terms.rounds
+    mode = mode_for(secure, terms.privacy)
     fewest = policy.min_updates if secure.groups is None else policy.cohort // secure.groups
-    for clients in sorted({fewest, _groups_of(experiment) or policy.cohort}):
+    for clients in sorted({fewest, _groups_of(terms) or policy.cohort}):
         if clients < FEWEST_CLIENTS:
             continue
         try:
@@ -99,44 +94,44 @@ def _unsound(experiment: Experiment) -> str | None:
     return None
 
 
-def _few_groups(experiment: Experiment) -> str | None:
-    each = _groups_of(experiment)
-    return None if each is None or each >= FEWEST_CLIENTS else f"groups={_secure(experiment).groups}"
+def _few_groups(terms: Terms) -> str | None:
+    each = _groups_of(terms)
+    return None if each is None or each >= FEWEST_CLIENTS else f"groups={_secure(terms).groups}"
 
 
-def _uneven_groups(experiment: Experiment) -> str | None:
-    policy, groups = experiment.rounds, _secure(experiment).groups
+def _uneven_groups(terms: Terms) -> str | None:
+    policy, groups = terms.rounds, _secure(terms).groups
     offers_more = groups is not None and not policy.buffered and policy.tasks() > policy.cohort
     return f"groups={groups} with {policy.tasks()} tasks for a cohort of {policy.cohort}" if offers_more else None
 
 
-def _buffers(experiment: Experiment) -> str | None:
-    return f"mode={experiment.rounds.mode!r}" if experiment.rounds.buffered else None
+def _buffers(terms: Terms) -> str | None:
+    return f"mode={terms.rounds.mode!r}" if terms.rounds.buffered else None
 
 
-def _reads_losses(experiment: Experiment) -> str | None:
-    asked = experiment.rounds.selection
+def _reads_losses(terms: Terms) -> str | None:
+    asked = terms.rounds.selection
     return f"selection={asked!r}" if selector_of(asked).needs_loss else None
 
 
-def _uneven_weights(experiment: Experiment) -> str | None:
-    cap = experiment.rounds.weight_cap
+def _uneven_weights(terms: Terms) -> str | None:
+    cap = terms.rounds.weight_cap
     return f"weight_cap={cap}" if cap != 1 else None
 
 
-def _devices_measure(experiment: Experiment) -> str | None:
-    every = experiment.rounds.evaluate_every
+def _devices_measure(terms: Terms) -> str | None:
+    every = terms.rounds.evaluate_every
     return f"evaluate_every={every}" if every else None
 
 
-def _varying_sizes(experiment: Experiment) -> str | None:
-    found = varying(experiment.codecs)
+def _varying_sizes(terms: Terms) -> str | None:
+    found = varying(terms.codecs)
     return f"codecs={found!r}" if found else None
 
 
-def _sends_more(experiment: Experiment) -> str | None:
-    alone = [spec.name for spec in _sections(experiment)] == [DELTA]
-    return None if alone else f"algorithm {experiment.algorithm.name!r}"
+def _sends_more(terms: Terms) -> str | None:
+    alone = [spec.name for spec in _sections(terms)] == [DELTA]
+    return None if alone else f"algorithm {terms.algorithm.name!r}"
 
 
 _IN_ROUNDS = 'choose mode="synchronous"'
@@ -158,13 +153,13 @@ SECURE: tuple[Clash, ...] = (
         _SELECT_BLINDLY,
     ),
     Clash(
-        lambda e: f"reducer={e.reducer!r}" if e.reducer != "mean" and _secure(e).groups is None else None,
+        lambda t: f"reducer={t.reducer!r}" if t.reducer != "mean" and _secure(t).groups is None else None,
         "it must look at single updates, and only their sum is ever seen",
         "choose reducer='mean', whose clients bound their norm themselves (SecureAggregation(norm=...)), or "
         "SecureAggregation(groups=...), which gives the rule the means of random groups",
     ),
     Clash(
-        lambda e: f"groups={_secure(e).groups}" if e.reducer == "mean" and _secure(e).groups is not None else None,
+        lambda t: f"groups={_secure(t).groups}" if t.reducer == "mean" and _secure(t).groups is not None else None,
         "groups show more than one sum does, and a mean of groups is no safer than the mean of all",
         "choose a robust reducer such as nnm(f)+trimmed_mean(f), or leave groups out",
     ),
@@ -179,24 +174,24 @@ SECURE: tuple[Clash, ...] = (
         "leave over_selection and dropout out of the round policy, or leave groups out",
     ),
     Clash(
-        lambda e: f"codecs={e.codecs!r}" if e.codecs != ("float32",) else None,
+        lambda t: f"codecs={t.codecs!r}" if t.codecs != ("float32",) else None,
         "updates are added as whole numbers on a public grid, which no other codec's bytes can be",
         "leave codecs out and choose SecureAggregation(bits=..., norm=...)",
     ),
     Clash(
-        lambda e: f"cohort={e.rounds.cohort}" if e.rounds.cohort < FEWEST_CLIENTS else None,
+        lambda t: f"cohort={t.rounds.cohort}" if t.rounds.cohort < FEWEST_CLIENTS else None,
         _HIDES_NOBODY,
         f"choose a cohort of at least {FEWEST_CLIENTS}",
     ),
     Clash(
-        lambda e: f"min_updates={e.rounds.min_updates}" if e.rounds.min_updates < FEWEST_CLIENTS else None,
+        lambda t: f"min_updates={t.rounds.min_updates}" if t.rounds.min_updates < FEWEST_CLIENTS else None,
         _HIDES_NOBODY,
         f"choose min_updates of at least {FEWEST_CLIENTS}",
     ),
     Clash(
-        lambda e: (
-            f"evaluation_cohort={e.rounds.evaluators()}"
-            if e.rounds.evaluate_every and e.rounds.evaluators() < FEWEST_CLIENTS
+        lambda t: (
+            f"evaluation_cohort={t.rounds.evaluators()}"
+            if t.rounds.evaluate_every and t.rounds.evaluators() < FEWEST_CLIENTS
             else None
         ),
         _HIDES_NOBODY,
@@ -225,15 +220,15 @@ SECURE: tuple[Clash, ...] = (
 """With secure aggregation."""
 
 
-def _user(experiment: Experiment) -> UserLevel:
-    if not isinstance(experiment.privacy, UserLevel):
+def _user(terms: Terms) -> UserLevel:
+    if not isinstance(terms.privacy, UserLevel):
         raise errors.InternalError("Only experiments with user-level privacy are held to its rules.")
-    return experiment.privacy
+    return terms.privacy
 
 
-def _noise_of_one_sum(experiment: Experiment) -> str | None:
-    asked = _user(experiment)
-    if experiment.secure is None or experiment.secure.groups is None:
+def _noise_of_one_sum(terms: Terms) -> str | None:
+    asked = _user(terms)
+    if terms.secure is None or terms.secure.groups is None:
         return None
     if asked.adaptive is not None:
         return "an adaptive clip in groups"
@@ -252,7 +247,7 @@ USER: tuple[Clash, ...] = (
         _MEASURE_CENTRALLY,
     ),
     Clash(
-        lambda e: f"reducer={e.reducer!r}" if e.reducer != "mean" and not (e.secure and e.secure.groups) else None,
+        lambda t: f"reducer={t.reducer!r}" if t.reducer != "mean" and not (t.secure and t.secure.groups) else None,
         "how far one device moves a robust rule is not known, so no noise can be made for it",
         "choose reducer='mean', whose clip bounds what one device does, or SecureAggregation(groups=...), which gives "
         "the rule the means of groups, each with all of the noise",
@@ -278,13 +273,13 @@ USER: tuple[Clash, ...] = (
         "choose a codec of fixed size, such as float16, int8, eden:4 or randk:0.1",
     ),
     Clash(
-        lambda e: f"mechanism={_user(e).mechanism!r}" if _user(e).mechanism in DISTRIBUTED and not e.secure else None,
+        lambda t: f"mechanism={_user(t).mechanism!r}" if _user(t).mechanism in DISTRIBUTED and not t.secure else None,
         "devices add only a share of the noise, so each must hide in a sum",
         "set secure_aggregation=True, or choose mechanism='gaussian'",
     ),
     Clash(
-        lambda e: (
-            f"mechanism={_user(e).mechanism!r}" if _user(e).mechanism in DISTRIBUTED and _user(e).adaptive else None
+        lambda t: (
+            f"mechanism={_user(t).mechanism!r}" if _user(t).mechanism in DISTRIBUTED and _user(t).adaptive else None
         ),
         "the clip bits of an adaptive clip would need shares of noise of their own",
         "leave adaptive out, or choose mechanism='gaussian'",
@@ -322,15 +317,15 @@ LOCAL: tuple[Clash, ...] = (
 """With `LocalLevel`."""
 
 
-def _example(experiment: Experiment) -> ExampleLevel:
-    if not isinstance(experiment.privacy, ExampleLevel):
+def _example(terms: Terms) -> ExampleLevel:
+    if not isinstance(terms.privacy, ExampleLevel):
         raise errors.InternalError("Only experiments with example-level privacy are held to its rules.")
-    return experiment.privacy
+    return terms.privacy
 
 
 EXAMPLE: tuple[Clash, ...] = (
     Clash(
-        lambda e: "no number of rows" if _example(e).rows is None else None,
+        lambda t: "no number of rows" if _example(t).rows is None else None,
         "what a step costs depends on how likely a row is to be in its batch, and that must be public",
         "give ExampleLevel(rows=...), how many rows a device has at least",
     ),
@@ -350,12 +345,14 @@ EXAMPLE: tuple[Clash, ...] = (
         _SELECT_BLINDLY,
     ),
     Clash(
-        lambda e: f"algorithm {e.algorithm.name!r}" if e.algorithm.client.probe else None,
+        lambda t: f"algorithm {t.algorithm.name!r}" if t.algorithm.client.probe else None,
         "it sums over a device's rows before it trains, without noise",
         "choose FedAvg, FedProx, SCAFFOLD or another method without a probe",
     ),
     Clash(
-        lambda e: f"holdout={e.holdout:g}" if e.holdout and e.schema.label.others == "dropped" else None,
+        lambda t: (
+            f"holdout={t.training.holdout:g}" if t.training.holdout and t.schema.label.others == "dropped" else None
+        ),
         "which rows are held out goes by their places, and one row that the label's classes drop moves all behind it",
         "set holdout=0",
     ),
@@ -363,31 +360,31 @@ EXAMPLE: tuple[Clash, ...] = (
 """With `ExampleLevel`. Models whose rows see each other (BatchNorm) are refused when the plan is compiled."""
 
 
-def secure_clashes(experiment: Experiment) -> Rules:
+def secure_clashes(terms: Terms) -> Rules:
     """What secure aggregation excludes, as rules: (holds, what is said)."""
-    default = experiment.secure_aggregation is None
+    default = terms.secure_by_default
     why = f"secure aggregation (the default from a cohort of {FROM_COHORT})" if default else "secure aggregation"
-    return _rules(SECURE, experiment, why, ", or set secure_aggregation=False") if experiment.secure else ()
+    return _rules(SECURE, terms, why, ", or set secure_aggregation=False") if terms.secure else ()
 
 
-def privacy_clashes(experiment: Experiment) -> Rules:
+def privacy_clashes(terms: Terms) -> Rules:
     """What the privacy asked for excludes, as rules: (holds, what is said)."""
-    asked = experiment.privacy
+    asked = terms.privacy
     if asked is None:
         return ()
     match asked:
         case UserLevel():
-            return _rules(USER, experiment, "UserLevel privacy", "")
+            return _rules(USER, terms, "UserLevel privacy", "")
         case ExampleLevel():
-            return _rules(EXAMPLE, experiment, "ExampleLevel privacy", "")
+            return _rules(EXAMPLE, terms, "ExampleLevel privacy", "")
         case LocalLevel():
-            return _rules(LOCAL, experiment, "LocalLevel privacy", "")
+            return _rules(LOCAL, terms, "LocalLevel privacy", "")
 
 
-def _rules(table: tuple[Clash, ...], experiment: Experiment, other: str, way_out: str) -> Rules:
+def _rules(table: tuple[Clash, ...], terms: Terms, other: str, way_out: str) -> Rules:
     found: list[tuple[bool, str]] = []
     for clash in table:
-        thing = clash.holds(experiment)
-        said = f"{thing} cannot be together with {other}: {clash.because}; {clash.instead}{way_out}"
+        thing = clash.holds(terms)
+        said = f"{thing} is incompatible with {other}: {clash.because}; {clash.instead}{way_out}"
         found.append((thing is None, said))
     return tuple(found)

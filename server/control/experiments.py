@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import Round, StopRequested
 from coterie.aggregation.plan.strategies import strategies
 from coterie.aggregation.progress import Progress, Reason, measured
+from coterie.aggregation.requested import settled_request
 from coterie.errors import Conflict, InternalError, NotFound
 from coterie.protocol import ids
 from coterie.protocol.control import ExperimentCreate, ExperimentView, ModelView, Page, RoundView
@@ -75,6 +76,7 @@ async def create(
     body: ExperimentCreate, response: Response, here: Here, admin: Admin, once: OnceOnly
 ) -> ExperimentView:
     """Checked whole before it is created; its first round begins in the same transaction."""
+    body = settled_request(body)
     manifest = await submission.check(here, body)
     async with here.database.write("experiment") as session:
         earlier = await once.earlier(session, response)

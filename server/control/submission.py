@@ -10,30 +10,23 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.accumulator import tree_reducer
-from coterie.aggregation.methods import check_method
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.progress import configure
-from coterie.aggregation.reducers.fit import check_reducer
+from coterie.aggregation.requested import check_requested
 from coterie.aggregation.secure import secure_terms
-from coterie.aggregation.selection import selector_of
-from coterie.aggregation.server_optimizers import server_optimizer
-from coterie.aggregation.whole_metrics import WHOLE_METRICS
 from coterie.errors import Conflict, ExperimentError, Forbidden
 from coterie.protocol.codecs import parse
-from coterie.protocol.codecs.table import unfit
 from coterie.protocol.control import BlobRef, ExperimentCreate, PopulationPolicy
 from coterie.protocol.device import TaskKind
 from coterie.protocol.ids import ATTEMPT, new_id
 from coterie.protocol.layout import Layout
 from coterie.protocol.refinement import departure
-from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import TensorLimits, read_file
-from coterie.server.control.asked import check_combination
 from coterie.server.control.floor import check_signer, policy_of
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
@@ -84,7 +77,6 @@ async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
     plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
     _check_fit(request, plan.manifest, base)
     _check_state(request, plan.manifest, base)
-    _check_selection(request.rounds, plan.manifest)
     await asyncio.to_thread(_check_weights, here.blobs, request, plan.manifest)
     return plan.manifest
 
@@ -100,7 +92,7 @@ async def _check_tree(session: AsyncSession, request: ExperimentCreate) -> None:
         what = "secure aggregation" if request.secure is not None else "differential privacy"
         raise ExperimentError(
             f"Population {request.population!r} has edge aggregators, which see their devices' updates and send sums "
-            f"of them: {what} cannot be together with them yet.",
+            f"of them: {what} is incompatible with them yet.",
             hint="Let the devices join the coordinator itself, in a population of its own.",
             code="experiment_combination",
         )
@@ -153,67 +145,8 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
             hint="Compile the experiment with the population's schema, or with one that was prepared from it.",
             code="schema_mismatch",
         )
-    unfit_codecs = unfit(request.codecs)
-    unknown_hyper = sorted((set(request.hyper) | set(request.rounds.hyper_schedule or {})) - set(manifest.hyper))
-    whole = request.evaluation_metrics
-    measured = {*manifest.metrics, *whole}
-    rules = (
-        (
-            len(measured) == len(manifest.metrics) + len(whole) and set(whole) <= set(WHOLE_METRICS),
-            f"The metrics of all evaluation rows together are {', '.join(WHOLE_METRICS)}, each listed once.",
-            "unknown_metric",
-        ),
-        (
-            not whole or (request.evaluation is not None and manifest.trainer == "plan" and not manifest.chooses),
-            "Metrics of all rows together need evaluation rows and a method that keeps one model.",
-            "evaluation_unsupported",
-        ),
-        (
-            not unfit_codecs,
-            f"These codecs do not exist or do not fit weights: {'; '.join(unfit_codecs)}.",
-            "unknown_codec",
-        ),
-        (not unknown_hyper, f"The plan has no hyper-parameter {', '.join(unknown_hyper)}.", "unknown_hyper"),
-        (
-            request.rounds.best.metric in measured,
-            f"The plan measures no {request.rounds.best.metric!r}.",
-            "unknown_metric",
-        ),
-        (
-            request.rounds.target is None or request.rounds.target.metric in measured,
-            "The plan does not measure the target's metric.",
-            "unknown_metric",
-        ),
-        (
-            request.evaluation is None or "eval" in manifest.graphs,
-            "The coordinator can only evaluate plans that have an eval graph; this one brings its own trainer.",
-            "evaluation_unsupported",
-        ),
-        (
-            (request.frozen.sha256 if request.frozen else None)
-            == (manifest.frozen.sha256 if manifest.frozen else None),
-            "The frozen blob is not the one that the plan names.",
-            "frozen_mismatch",
-        ),
-    )
-    for holds, message, code in rules:
-        if not holds:
-            raise ExperimentError(message, code=code)
-    check_method(manifest)
-    check_combination(request, manifest)
-    server_optimizer(request.server.name, request.server.parameters)
+    check_requested(request, manifest)
     secure = secure_of(request)
-    groups = secure.groups if secure else None
-    votes = groups or request.rounds.min_updates
-    trusted = request.rounds.trusted
-    check_reducer(
-        request.reducer,
-        votes,
-        manifest.algorithm.name,
-        trusted=trusted,
-        secret=secure is not None,
-        most_updates=groups or request.rounds.cohort,
-    )
     if secure is not None:
         _check_rings(request, manifest, secure)
     configure(request.rounds, 1, central=request.evaluation is not None, secure=request.secure is not None)
@@ -248,19 +181,6 @@ def _check_state(request: ExperimentCreate, manifest: Manifest, base: Ground) ->
             hint="Choose a method and codecs without client state, such as FedAvg and eden:4, or a population made "
             "with client_state 'kept'.",
             code="stateless_population",
-        )
-
-
-def _check_selection(policy: RoundPolicy, manifest: Manifest) -> None:
-    """Raises ExperimentError: ``selection_invalid``, or ``labels_unknown`` for labels that no device can have."""
-    selector_of(policy.selection)
-    label = manifest.schema.label
-    wrong = label.lacks(policy.labels)
-    if wrong:
-        raise ExperimentError(
-            f"The rounds ask for devices with rows of label {wrong[0]}, but {label.name!r} has no such class.",
-            hint="Name classes by their numbers, from 0 in the order of the schema's classes.",
-            code="labels_unknown",
         )
 
 

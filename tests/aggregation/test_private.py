@@ -82,7 +82,7 @@ UNBOUNDED = {"fedexp": FedExP(), "fednova": FedNova(), "ifca": IFCA(2), "qfedavg
 
 @pytest.mark.parametrize("name", UNBOUNDED)
 def test_methods_that_send_numbers_without_a_public_range_are_refused_by_their_section(name: str) -> None:
-    with pytest.raises(ExperimentError, match=f"algorithm '{name}' .its section '.*'. cannot be together"):
+    with pytest.raises(ExperimentError, match=f"algorithm '{name}' .its section '.*'. is incompatible"):
         replace(PLAIN, algorithm=UNBOUNDED[name])
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.requested import check_requested
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
@@ -14,7 +15,6 @@ from coterie.protocol.control import ExperimentCreate, ServerRule
 from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
-from coterie.server.control.asked import check_combination
 
 LEVEL = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=40)
 POLICY = RoundPolicy(rounds=2, cohort=3, weight_cap=1, evaluate_every=0)
@@ -42,10 +42,10 @@ def request(privacy: ExampleLevel | None) -> ExperimentCreate:
 
 
 def test_a_request_that_means_what_its_plan_does_is_taken() -> None:
-    check_combination(request(LEVEL), made(LEVEL))
-    check_combination(request(None), made(None))
+    check_requested(request(LEVEL), made(LEVEL))
+    check_requested(request(None), made(None))
     # More noise than was asked for is no harm.
-    check_combination(request(LEVEL.but(noise_multiplier=0.9)), made(LEVEL))
+    check_requested(request(LEVEL.but(noise_multiplier=0.9)), made(LEVEL))
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_a_request_that_means_what_its_plan_does_is_taken() -> None:
 )
 def test_a_request_that_means_another_privacy_is_refused(asked: ExampleLevel | None, plan: ExampleLevel | None) -> None:
     with pytest.raises(ExperimentError, match="plan") as refused:
-        check_combination(request(asked), made(plan))
+        check_requested(request(asked), made(plan))
     assert refused.value.reason == "experiment_combination"

@@ -1,0 +1,205 @@
+"""Whether the parts of an experiment go together: one list of rules over `Terms`, the same for Python and for REST."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from coterie import errors
+from coterie.aggregation.horizontal.algorithm import Rules, changes_clients
+from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
+from coterie.aggregation.reducers.fit import check_reducer
+from coterie.aggregation.selection import selector_of
+from coterie.aggregation.terms import Terms
+from coterie.aggregation.whole_metrics import WHOLE_METRICS
+from coterie.privacy.dp.participation import check_policy
+from coterie.protocol.codecs.table import unfit
+from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def check_terms(terms: Terms) -> None:
+    """Raise unless everything that is asked for can be had together.
+
+    Raises errors.ExperimentError: by the code of the rule that is broken (`RULES`), ``selection_invalid``, what
+    `check_reducer` raises, and ``privacy_invalid`` for rounds that the noise was not made for.
+    """
+    selector_of(terms.rounds.selection)
+    _hold(terms, RULES)
+    groups = None if terms.secure is None else terms.secure.groups
+    check_reducer(
+        terms.reducer,
+        groups or terms.rounds.min_updates,
+        terms.algorithm.name,
+        trusted=terms.rounds.trusted,
+        secret=terms.secure is not None,
+        most_updates=groups or terms.rounds.cohort,
+    )
+    check_policy(terms.privacy, rounds=terms.rounds.rounds, rest_rounds=terms.rounds.rest_rounds)
+    _hold(terms, OF_MODELS)
+
+
+def _hold(terms: Terms, table: "Sequence[tuple[str, Callable[[Terms], Rules]]]") -> None:
+    for code, rules in table:
+        for holds, message in rules(terms):
+            if not holds:
+                raise errors.ExperimentError(f"Experiment {terms.name[:64]!r}: {message}.", code=code)
+
+
+def _codecs(terms: Terms) -> Rules:
+    wrong = unfit(terms.codecs)
+    return ((not wrong, f"these codecs do not exist or do not fit weights: {'; '.join(wrong)}"),)
+
+
+def _labels(terms: Terms) -> Rules:
+    wrong = terms.schema.label.lacks(terms.rounds.labels)
+    return (
+        (
+            not wrong,
+            f"labels={terms.rounds.labels!r} asks for clients with the label {wrong[0] if wrong else None}, and the "
+            "schema has none such, so nobody could ever take part",
+        ),
+    )
+
+
+def _hyper(terms: Terms) -> Rules:
+    scheduled = terms.rounds.hyper_schedule or {}
+    unknown = sorted((set(scheduled) | set(terms.overrides)) - set(terms.hyper))
+    return (
+        (not unknown, f"there is no hyper-parameter {', '.join(unknown)}; its rules have {', '.join(terms.hyper)}"),
+    )
+
+
+def _numbers(terms: Terms) -> Rules:
+    scheduled = terms.rounds.hyper_schedule or {}
+    # What an optimizer refuses when it is made, a schedule must not bring in later.
+    negative = sorted(
+        name for name in set(scheduled) & set(terms.hyper) if min(scheduled[name]) < 0 <= terms.hyper[name]
+    )
+    given = [*terms.overrides.values(), *(value for values in scheduled.values() for value in values)]
+    return (
+        (all(abs(value) <= _LARGEST for value in given), "hyper_schedule holds a number that no float32 holds"),
+        (not negative, f"hyper_schedule makes {', '.join(negative)} negative, which the experiment has not"),
+    )
+
+
+def _metrics(terms: Terms) -> Rules:
+    known = {*terms.metrics, *terms.evaluation_metrics}
+    target = terms.rounds.target
+    return (
+        (
+            set(terms.evaluation_metrics) <= set(WHOLE_METRICS),
+            f"evaluation_metrics must be some of {', '.join(WHOLE_METRICS)}, not {terms.evaluation_metrics!r}; what is "
+            "a mean over examples goes into metrics",
+        ),
+        (
+            len(known) == len(terms.metrics) + len(terms.evaluation_metrics),
+            "a name is listed twice in metrics and evaluation_metrics",
+        ),
+        (
+            target is None or target.metric in known,
+            f"the target's metric is none of {', '.join(sorted(known))}",
+        ),
+        (
+            terms.rounds.best.metric in known - {EXAMPLES},
+            f"the best metric is none of {', '.join(sorted(known - {EXAMPLES}))}",
+        ),
+    )
+
+
+def _evaluation(terms: Terms) -> Rules:
+    external = terms.trainer == "external"
+    return (
+        (
+            not external or not terms.central,
+            "its clients train with code of their own, so there is no eval graph; leave evaluation out, they measure",
+        ),
+        (
+            not terms.evaluation_metrics or terms.central,
+            "evaluation_metrics are taken on the coordinator's own rows; give evaluation=rows",
+        ),
+    )
+
+
+def _combinations(terms: Terms) -> Rules:
+    rounds, external, why = terms.rounds, terms.trainer == "external", changes_clients(terms.algorithm)
+    measured = terms.central or rounds.evaluate_every > 0
+    return (
+        (
+            not external or not why,
+            f"an ExternalModel's clients run code of their own, and {terms.algorithm.name} {why}, which coterie can "
+            "write only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write "
+            "the model as an nn.Module, or import its ONNX file",
+        ),
+        (
+            not external or not isinstance(terms.privacy, ExampleLevel),
+            "ExampleLevel privacy is clipping and noise in the plan's own step, which an ExternalModel does not have; "
+            "write the model as an nn.Module, or choose LocalLevel(...)",
+        ),
+        *terms.algorithm.needs(terms),
+        (
+            not (rounds.rest_rounds or rounds.rest_s) or rounds.selection.partition("(")[0] != "cyclic",
+            'selection="cyclic" counts through those who may be asked; where they rest between contributions some '
+            'would never have a turn; leave rest_rounds and rest_s out, or choose selection="least_recent"',
+        ),
+        (
+            rounds.evaluate_every == 0 or terms.training.holdout > 0,
+            "clients cannot evaluate with holdout=0; set evaluate_every=0",
+        ),
+        (
+            rounds.patience is None or measured,
+            "patience needs an evaluation; give evaluation rows or set evaluate_every",
+        ),
+        (
+            rounds.target is None or measured,
+            "a target needs an evaluation; give evaluation rows or set evaluate_every",
+        ),
+        *secure_clashes(terms),
+        *privacy_clashes(terms),
+    )
+
+
+def _models(terms: Terms) -> Rules:
+    some = terms.statistics[0] if terms.statistics else None
+    level = type(terms.privacy).__name__
+    return (
+        (
+            not terms.evaluation_metrics or not terms.several,
+            f"evaluation_metrics need one prediction for each row, and {terms.algorithm.name} keeps several models",
+        ),
+        (
+            some is None or not isinstance(terms.privacy, UserLevel | LocalLevel),
+            f"running statistics such as {some!r} (BatchNorm) are incompatible with {level} privacy: the clip is made "
+            "for changes of weights, and a noised variance may fall below 0; take nn.GroupNorm or nn.LayerNorm, and "
+            "for training in levels QuantSettings(activations=None)",
+        ),
+    )
+
+
+def _broadcast(terms: Terms) -> Rules:
+    some = terms.statistics[0] if terms.statistics else None
+    return (
+        (
+            some is None or terms.broadcast == "float32",
+            f"it broadcasts versions as levels of 8 bits, which could round running statistics such as {some!r} below "
+            "0; leave broadcast at 'float32', or take a normalisation without them, for example nn.GroupNorm",
+        ),
+    )
+
+
+RULES: Sequence[tuple[str, Callable[[Terms], Rules]]] = (
+    ("unknown_codec", _codecs),
+    ("labels_unknown", _labels),
+    ("unknown_hyper", _hyper),
+    ("hyper_invalid", _numbers),
+    ("unknown_metric", _metrics),
+    ("evaluation_unsupported", _evaluation),
+    ("experiment_combination", _combinations),
+)
+OF_MODELS: Sequence[tuple[str, Callable[[Terms], Rules]]] = (
+    ("experiment_combination", _models),
+    ("broadcast_statistics", _broadcast),
+)
+"""As `RULES`, of what only a compiled model says: they come last, so that the first refusal is the same before."""
+"""The code of a refusal, and its rules: (whether it holds, what is said where it does not)."""

@@ -1,0 +1,215 @@
+"""What is asked in Python and what is asked by a request is refused, or taken, by the same rules and codes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.fitting import RULES
+from coterie.aggregation.horizontal import FedAvg, FedBuff, Scaffold
+from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
+from coterie.aggregation.requested import check_requested, settled_request
+from coterie.aggregation.server_optimizers import ServerOptimizer, server_adam, server_sgd
+from coterie.compute import nn
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.optim import sgd
+from coterie.errors import CoterieError, ExperimentError
+from coterie.protocol.control import ExperimentCreate, ServerRule
+from coterie.protocol.device import PlanRef
+from coterie.protocol.privacy import LocalLevel, UserLevel
+from coterie.protocol.rounds import Best, RoundPolicy, Target
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.secure_aggregation import SecureAggregation
+from coterie.protocol.signing import SigningKey
+from coterie.protocol.wire import BlobRef
+
+SCHEMA = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2))
+ROWS: dict[str, Any] = {"x": [[0.0] * 4] * 3, "y": [0, 1, 2]}
+KEY = SigningKey.generate()
+BLOB = BlobRef(sha256="0" * 64, size=8)
+
+
+def experiment(**changes: Any) -> Experiment:
+    base: dict[str, Any] = {
+        "name": "terms",
+        "model": nn.Sequential(nn.Linear(4, 3)),
+        "schema": SCHEMA,
+        "loss": softmax_cross_entropy,
+        "optimizer": sgd(0.1),
+        "secure_aggregation": False,
+        "rounds": RoundPolicy(rounds=2, cohort=2),
+    }
+    return Experiment(**{**base, **changes})
+
+
+BASES: dict[str, Experiment] = {
+    "fedavg": experiment(),
+    "normalised": experiment(model=nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))),
+    "in levels": experiment(broadcast="int8"),
+    "scaffold": experiment(algorithm=Scaffold(clients=8)),
+    "buffered": experiment(algorithm=FedBuff(), rounds=RoundPolicy(rounds=2, cohort=2, mode="buffered")),
+    "without held-out rows": experiment(holdout=0.0, rounds=RoundPolicy(rounds=2, cohort=2, evaluate_every=0)),
+}
+PLANS: dict[str, CompiledPlan] = {name: compile_plan(base) for name, base in BASES.items()}
+
+
+def request(base: str, asked: dict[str, Any]) -> ExperimentCreate:
+    """The request of an experiment with these changes that was never an `Experiment`."""
+    plan, server = PLANS[base].plan.sign(KEY), asked.get("server_optimizer", server_sgd())
+    evaluation = BLOB if asked.get("evaluation") is not None else None
+    said = {
+        "name": "terms",
+        "population": "people",
+        "plan": PlanRef(id=plan.id, signature=plan.signature or "", signer=plan.signer or ""),
+        "initial": BLOB,
+        "rounds": asked.get("rounds", BASES[base].rounds),
+        "server": ServerRule(name=server.name, parameters=dict(server.parameters)),
+        "reducer": asked.get("reducer", "mean"),
+        "codecs": asked.get("codecs", ("float32",)),
+        "evaluation": evaluation,
+        "evaluation_metrics": asked.get("evaluation_metrics", ()),
+        "secure": asked.get("secure_aggregation") or None,
+        "privacy": asked.get("privacy"),
+    }
+    return ExperimentCreate.model_validate({name: value for name, value in said.items() if value is not None})
+
+
+def verdict(call: Any) -> str:
+    try:
+        call()
+    except CoterieError as error:
+        return f"{error.reason}: {error.message}"
+    return "taken"
+
+
+def of_python(base: str, asked: dict[str, Any]) -> str:
+    def made() -> None:
+        compile_plan(replace(BASES[base], **asked))
+
+    return verdict(made)
+
+
+def of_a_request(base: str, asked: dict[str, Any]) -> str:
+    return verdict(lambda: check_requested(settled_request(request(base, asked)), PLANS[base].plan.manifest))
+
+
+NOISE = UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0)
+ALIKE = RoundPolicy(rounds=2, cohort=2, weight_cap=1, evaluate_every=0)
+
+
+def mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
+    """The usual value, or once in a while another, so that most requests have few faults or none."""
+    return st.sampled_from([*[usual] * 4 * len(others), *others])
+
+
+POLICIES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "cohort": st.sampled_from([1, 2, 5, 12]),
+        "mode": mostly("synchronous", "buffered"),
+        "weight_cap": st.sampled_from([1, 1, 100]),
+        "evaluate_every": st.sampled_from([0, 0, 1]),
+        "selection": mostly("uniform", "cyclic", "power_of_choice(4)", "nobody"),
+        "rest_rounds": mostly(0, 2),
+        "labels": mostly((), (1,), (7,)),
+        "best": mostly(Best(), Best(metric="accuracy"), Best(metric="auc"), Best(metric="examples")),
+        "target": mostly(None, Target(metric="loss", value=0.1, mode="min"), Target(metric="f1", value=1.0)),
+        "patience": mostly(None, 2),
+        "hyper_schedule": mostly(None, {"lr": (0.1, 0.2)}, {"lr": (0.1, -1.0)}, {"mu": (0.1, 0.1)}),
+    }
+)
+SERVERS: list[ServerOptimizer] = [server_sgd(), server_sgd(lr=0.5), server_adam()]
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> dict[str, Any]:
+    fields = draw(POLICIES)
+    asked: dict[str, Any] = {
+        "reducer": draw(mostly("mean", "median", "krum(1)", "fltrust", "unheard")),
+        "codecs": draw(mostly(("float32",), ("int8",), ("int8+rice",), ("paper",))),
+        "server_optimizer": draw(st.sampled_from(SERVERS)),
+        "secure_aggregation": draw(
+            st.sampled_from([False, False, SecureAggregation(), SecureAggregation(groups=2)])
+        ),
+        "privacy": draw(
+            st.sampled_from(
+                [
+                    *(None, None, NOISE, NOISE.but(mechanism="skellam"), NOISE.but(min_separation=3)),
+                    LocalLevel(mechanism="gaussian", epsilon=1.0, delta=1e-5),
+                ]
+            )
+        ),
+        "evaluation": draw(st.sampled_from([None, ROWS])),
+        "evaluation_metrics": draw(mostly((), ("auc",), ("best",))),
+    }
+    try:
+        asked["rounds"] = RoundPolicy(rounds=2, **fields)
+    except CoterieError:
+        asked["rounds"] = ALIKE
+    return asked
+
+
+@settings(max_examples=150, deadline=None)
+@given(base=st.sampled_from(sorted(BASES)), asked=wishes())
+def test_python_and_rest_give_one_verdict_by_one_code(base: str, asked: dict[str, Any]) -> None:
+    python, rest = of_python(base, asked), of_a_request(base, asked)
+    assert python == rest
+
+
+BROKEN: dict[str, tuple[str, dict[str, Any], str]] = {
+    "BatchNorm under noise of the device": (
+        "normalised",
+        {"privacy": LocalLevel(mechanism="gaussian", epsilon=1.0, delta=1e-5), "rounds": ALIKE},
+        "experiment_combination",
+    ),
+    "a codec that is none": ("fedavg", {"codecs": ("paper",)}, "unknown_codec"),
+    "a label that is none": ("fedavg", {"rounds": RoundPolicy(rounds=2, cohort=2, labels=(7,))}, "labels_unknown"),
+    "a schedule of nothing": (
+        "fedavg",
+        {"rounds": RoundPolicy(rounds=2, cohort=2, hyper_schedule={"mu": (0.1, 0.1)})},
+        "unknown_hyper",
+    ),
+    "a best that is not measured": (
+        "fedavg",
+        {"rounds": RoundPolicy(rounds=2, cohort=2, best=Best(metric="f1"))},
+        "unknown_metric",
+    ),
+    "patience without an evaluation": (
+        "without held-out rows",
+        {"rounds": RoundPolicy(rounds=2, cohort=2, evaluate_every=0, patience=2)},
+        "experiment_combination",
+    ),
+    "a server optimizer that the method excludes": ("fedavg", {"reducer": "krum(1)"}, "reducer_updates"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_known_refusals_are_the_same_for_both(case: str) -> None:
+    base, asked, code = BROKEN[case]
+    assert of_python(base, asked).startswith(f"{code}: ")
+    assert of_python(base, asked) == of_a_request(base, asked)
+
+
+def test_statistics_are_not_broadcast_in_levels_whoever_asks() -> None:
+    normalised = PLANS["normalised"].plan.manifest
+    with pytest.raises(ExperimentError) as refused:
+        check_requested(request("normalised", {}), replace(normalised, broadcast="int8"))
+    assert refused.value.reason == "broadcast_statistics"
+    with pytest.raises(ExperimentError) as refused:
+        compile_plan(replace(BASES["normalised"], broadcast="int8"))
+    assert refused.value.reason == "broadcast_statistics"
+
+
+def test_a_request_that_says_no_min_updates_has_room_for_those_who_vanish() -> None:
+    said = request("fedavg", {}).model_dump(mode="json", exclude_unset=True)
+    said |= {"rounds": {"rounds": 2, "cohort": 20}, "secure": {"dropout": 0.25}}
+    wanted = experiment(rounds=RoundPolicy(rounds=2, cohort=20), secure_aggregation=SecureAggregation(dropout=0.25))
+    assert settled_request(ExperimentCreate.model_validate(said)).rounds == wanted.rounds
+    assert wanted.rounds.min_updates == 15
+
+
+def test_every_rule_has_a_code_that_is_explained() -> None:
+    assert {"unknown_codec", "experiment_combination"} <= {code for code, _ in RULES}
+    assert FedAvg().needs(experiment().terms) == ()
