@@ -130,7 +130,7 @@ def test_methods_with_state_are_for_coordinators_that_are_trusted_to_follow_the_
 
 def test_the_coordinator_refuses_them_too_whoever_wrote_the_request(tmp_path: Path) -> None:
     wanted = in_secret(HONEST, algorithm=Scaffold(clients=CLIENTS))
-    consistent = wanted.secure.to_json() | {"mode": "consistent"}
+    consistent = wanted.secure.model_dump() | {"mode": "consistent"}
     with lying_coordinator(tmp_path) as lying, pytest.raises(errors.CoterieError) as refused:
         lying.submit(Disguised(wanted, consistent))
     assert refused.value.reason == "experiment_combination"

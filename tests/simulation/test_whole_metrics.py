@@ -108,10 +108,10 @@ def test_a_loss_that_compares_rows_sees_which_are_padding() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"evaluation_metrics": ("auc",)}, "experiment_combination", "give evaluation=rows"),
-        ({"evaluation_metrics": ("roc",), "evaluation": TEST}, "experiment_invalid", "auc, f1, c_index"),
+        ({"evaluation_metrics": ("auc",)}, "evaluation_unsupported", "give evaluation=rows"),
+        ({"evaluation_metrics": ("roc",), "evaluation": TEST}, "unknown_metric", "auc, f1, c_index"),
         ({"evaluation_metrics": "auc", "evaluation": TEST}, "experiment_invalid", "tuple of names"),
-        ({"evaluation_metrics": ("auc", "auc"), "evaluation": TEST}, "experiment_invalid", "listed twice"),
+        ({"evaluation_metrics": ("auc", "auc"), "evaluation": TEST}, "unknown_metric", "listed twice"),
         (
             {"evaluation_metrics": ("auc",), "evaluation": TEST, "algorithm": IFCA(2)},
             "experiment_combination",
