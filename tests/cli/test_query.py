@@ -251,11 +251,11 @@ def test_a_mean_says_how_much_the_sums_of_its_range_round(people: Asking) -> Non
     wide = people.answer("mean", "pulse", "--low", "-20000", "--high", "20000")
     close = people.answer("mean", "pulse")
     for found, narrow in ((wide, False), (close, True)):
-        (of_mean,), (of_variance,) = (found["answer"][name] for name in ("error", "variance_error"))
+        of_mean, of_variance = (np.array(found["answer"][name]) for name in ("error", "variance_error"))
         mean, variance = (np.array(found["answer"][name]) for name in ("mean", "variance"))
         assert np.all(np.abs(mean - WHOLE["pulse"].mean(axis=0)) < 2 * of_mean)
         assert np.all(np.abs(variance - WHOLE["pulse"].var(axis=0)) < 2 * of_variance)
-        assert (of_variance < 0.1) == narrow
+        assert np.all(of_variance < 0.2) == narrow
     secret = people.answer("mean", "pulse", "--secure-aggregation")
     assert secret["answer"]["error"][0] > 100 * close["answer"]["error"][0]
     exact = (("mean", WHOLE["pulse"].mean(axis=0)), ("variance", WHOLE["pulse"].var(axis=0)))

@@ -275,7 +275,9 @@ def test_no_second_round_begins_while_one_is_open(coordinator: Opener) -> None:
         fleet, names = await answered(operator, above, first)
         above.offered = second
         await operator.until_round(experiment, 2, "collecting")
-        assert (await fleet[0].check_in())["task"] is not None
+        async with asyncio.timeout(patience(60)):
+            while (await fleet[0].check_in())["task"] is None:
+                await asyncio.sleep(0.01)
         above.over, above.offered = frozenset({second.id}), third
         await operator.until_round(experiment, 3, "collecting")
         found = [(entry["round"], entry["state"], entry["cause"]) for entry in await operator.rounds(experiment)]
