@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 from server_kit import Opener, fleet, sha256, update
 
+from tests.patience import patience
+
 
 def test_a_task_has_one_body_that_comes_in_and_the_newest_counts(coordinator: Opener) -> None:
     async def work() -> None:
@@ -25,21 +27,21 @@ def test_a_task_has_one_body_that_comes_in_and_the_newest_counts(coordinator: Op
                 await asyncio.Event().wait()
 
             async def stuck() -> tuple[int, str]:
-                begun.clear()
                 signed = {**device.signed("PATCH", path, b""), **headers, "Repr-Digest": f"sha-256=:{digest}:"}
                 answer = await operator.http.request("PATCH", path, content=endless(), headers=signed)
                 return answer.status_code, answer.json()["code"]
 
             waiting = list[asyncio.Task[tuple[int, str]]]()
             for _ in range(5):
+                begun.clear()  # here, since the task itself begins later
                 waiting.append(asyncio.create_task(stuck()))
                 await begun.wait()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 assert await asyncio.gather(*waiting[:-1]) == [(409, "upload_superseded")] * 4
             scratch = operator.app.state.coordinator.blobs.scratch
             assert len(list(scratch.iterdir())) == 1
             assert (await device.upload(task, data)).status_code == 200
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience(30)):
                 assert await waiting[-1] == (409, "upload_superseded")
             assert not list(scratch.glob("body-*"))
 
