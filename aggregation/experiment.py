@@ -12,6 +12,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal import Algorithm, FedAvg
+from coterie.aggregation.horizontal.algorithm import changes_clients
 from coterie.aggregation.plan.manifest import (
     MOST_EPOCHS,
     MOST_HOLDOUT,
@@ -295,6 +296,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     e = experiment
     names = [*(feature.name for feature in e.schema.features), e.schema.label.name]
     external = isinstance(e.model, ExternalModel)
+    why = changes_clients(e.algorithm)
     clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
     return (
         (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
@@ -305,6 +307,12 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "an ExternalModel brings its own loss and optimizer",
         ),
         (not external or not e.metrics, "name an ExternalModel's metrics in ExternalModel(metrics=...)"),
+        (
+            not external or not why,
+            f"an ExternalModel's clients run code of their own, and {e.algorithm.name} {why}, which coterie can "
+            "write only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write "
+            "the model as an nn.Module, or import its ONNX file",
+        ),
         (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),

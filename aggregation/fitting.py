@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from coterie import errors
-from coterie.aggregation.horizontal.algorithm import Rules, changes_clients
+from coterie.aggregation.horizontal.algorithm import Rules
 from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
@@ -123,15 +123,9 @@ def _evaluation(terms: Terms) -> Rules:
 
 
 def _combinations(terms: Terms) -> Rules:
-    rounds, external, why = terms.rounds, terms.trainer == "external", changes_clients(terms.algorithm)
+    rounds, external = terms.rounds, terms.trainer == "external"
     measured = terms.central or rounds.evaluate_every > 0
     return (
-        (
-            not external or not why,
-            f"an ExternalModel's clients run code of their own, and {terms.algorithm.name} {why}, which coterie can "
-            "write only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write "
-            "the model as an nn.Module, or import its ONNX file",
-        ),
         (
             not external or not isinstance(terms.privacy, ExampleLevel),
             "ExampleLevel privacy is clipping and noise in the plan's own step, which an ExternalModel does not have; "
