@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from coterie import errors
+from coterie.aggregation.accumulator import tree_reducer
 from coterie.aggregation.horizontal.algorithm import Rules
 from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
 from coterie.aggregation.reducers.fit import check_reducer
@@ -12,6 +13,7 @@ from coterie.aggregation.selection import selector_of
 from coterie.aggregation.terms import Terms
 from coterie.aggregation.whole_metrics import WHOLE_METRICS
 from coterie.privacy.dp.participation import check_policy
+from coterie.protocol.calls import name_of
 from coterie.protocol.codecs.table import unfit
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
@@ -38,6 +40,24 @@ def check_terms(terms: Terms) -> None:
     )
     check_policy(terms.privacy, rounds=terms.rounds.rounds, rest_rounds=terms.rounds.rest_rounds)
     _hold(terms, OF_MODELS)
+
+
+def check_tree(terms: Terms) -> None:
+    """Raise unless what is asked for can be had where edge aggregators send sums of their devices' updates.
+
+    Raises errors.ExperimentError: ``reducer_in_tree`` for a reducer that needs single updates;
+    ``experiment_combination`` for secure aggregation, whose masks cancel among all, and for differential privacy, whose
+    noise is made for one sum.
+    """
+    tree_reducer(terms.reducer)
+    for what, asked in (("secure aggregation", terms.secure), ("differential privacy", terms.privacy)):
+        if asked is not None:
+            raise errors.ExperimentError(
+                f"Experiment {terms.name[:64]!r}: {what} is incompatible with edge aggregators, which see their "
+                "devices' updates and send sums of them.",
+                hint="Let the devices join the coordinator itself, in a population of its own.",
+                code="experiment_combination",
+            )
 
 
 def _hold(terms: Terms, table: "Sequence[tuple[str, Callable[[Terms], Rules]]]") -> None:
@@ -133,7 +153,7 @@ def _combinations(terms: Terms) -> Rules:
         ),
         *terms.algorithm.needs(terms),
         (
-            not (rounds.rest_rounds or rounds.rest_s) or rounds.selection.partition("(")[0] != "cyclic",
+            not (rounds.rest_rounds or rounds.rest_s) or name_of(rounds.selection) != "cyclic",
             'selection="cyclic" counts through those who may be asked; where they rest between contributions some '
             'would never have a turn; leave rest_rounds and rest_s out, or choose selection="least_recent"',
         ),

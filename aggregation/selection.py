@@ -10,7 +10,6 @@ same ids; the order in which candidates are given does not matter.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from coterie import errors
+from coterie.protocol.calls import Parameter, read_call
 from coterie.protocol.canonical import sha256_hex
 
 
@@ -96,7 +96,6 @@ def _power_of_choice(among: float) -> Rule:
     """Cho, Wang and Joshi (2020): of ``among`` clients drawn in proportion to their rows, those with the highest loss.
     A client whose loss is unknown comes first: somebody has to ask it.
     """
-    _whole("power_of_choice", "among", among)
     draw = _weighted()
 
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
@@ -106,9 +105,7 @@ def _power_of_choice(among: float) -> Rule:
     return choose
 
 
-def _oort(
-    exploration: float = 0.9, decay: float = 0.98, floor: float = 0.2, seconds: float = 0.0, penalty: float = 2.0
-) -> Rule:
+def _oort(exploration: float, decay: float, floor: float, seconds: float, penalty: float) -> Rule:
     """Oort (Lai et al., OSDI 2021, algorithm 1): a share of the round explores clients never tried, the others are
     drawn in proportion to their utility among the best.
 
@@ -119,10 +116,6 @@ def _oort(
     percentile of those tried, so that nobody gains by reporting more than the others (section 4.4), and scaled to at
     most 1 before the paper's bonus for long absence, √(0.1 ln round / last round), is added.
     """
-    shares = (exploration, decay, floor)
-    if not all(0 <= share <= 1 for share in shares) or not (0 <= seconds < math.inf and 0 <= penalty < math.inf):
-        raise _invalid("oort's exploration, decay and floor must be in [0, 1], its seconds and penalty finite and >= 0")
-
     def worth_of(candidate: Candidate, gain: float, round: int) -> float:
         last = max(candidate.last_round or 1, 1)
         value = gain + math.sqrt(0.1 * math.log(max(round, 1)) / last)
@@ -183,22 +176,29 @@ def _least_recent() -> Rule:
     return choose
 
 
+def _number(name: str, default: float, most: float = math.inf) -> Parameter:
+    return Parameter(name, 0, default, whole=False, most=most)
+
+
 @dataclass(frozen=True)
 class _Entry:
     make: Callable[..., Rule]
+    parameters: tuple[Parameter, ...] = ()
     needs_loss: bool = False
 
 
+_SHARES = (_number("exploration", 0.9, 1), _number("decay", 0.98, 1), _number("floor", 0.2, 1))
 SELECTORS: Mapping[str, _Entry] = MappingProxyType(
     {
         "uniform": _Entry(_uniform),
         "weighted": _Entry(_weighted),
-        "power_of_choice": _Entry(_power_of_choice, needs_loss=True),
-        "oort": _Entry(_oort, needs_loss=True),
+        "power_of_choice": _Entry(_power_of_choice, (Parameter("among", 1),), needs_loss=True),
+        "oort": _Entry(_oort, (*_SHARES, _number("seconds", 0.0), _number("penalty", 2.0)), needs_loss=True),
         "cyclic": _Entry(_cyclic),
         "least_recent": _Entry(_least_recent),
     }
 )
+_PARAMETERS = {name: entry.parameters for name, entry in SELECTORS.items()}
 
 
 def selector_of(text: str) -> Selector:
@@ -207,36 +207,14 @@ def selector_of(text: str) -> Selector:
 
     Raises errors.ExperimentError (``selection_invalid``) naming what is wrong.
     """
-    match = re.fullmatch(r"([a-z_]+)(?:\((.*)\))?", text)
-    if match is None or match[1] not in SELECTORS:
-        raise _invalid(f"there is no selection {text[:64]!r}; there are {', '.join(SELECTORS)}")
-    entry = SELECTORS[match[1]]
-    positional: list[float] = []
-    named: dict[str, float] = {}
-    for part in (piece.strip() for piece in (match[2] or "").split(",") if piece.strip()):
-        name, equals, value = part.partition("=")
-        try:
-            number = float(value if equals else name)
-        except ValueError:
-            raise _invalid(f"{part[:32]!r} in {text[:64]!r} is no number") from None
-        if equals:
-            named[name.strip()] = number
-        else:
-            positional.append(number)
-    try:
-        return Selector(text, entry.needs_loss, entry.make(*positional, **named))
-    except TypeError:
-        raise _invalid(f"{match[1]} does not take the numbers of {text[:64]!r}") from None
+    call = read_call(text, _PARAMETERS, _invalid)
+    entry = SELECTORS[call.name]
+    return Selector(text, entry.needs_loss, entry.make(*call.numbers.values()))
 
 
 def _lots(random: np.random.Generator, count: int) -> list[int]:
     """0 .. count-1 in an order drawn by lot."""
     return random.permutation(count).tolist()
-
-
-def _whole(rule: str, name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 1 and value == int(value)):
-        raise _invalid(f"{rule}'s {name} must be a whole number of at least 1, not {value}")
 
 
 def _invalid(message: str) -> errors.ExperimentError:

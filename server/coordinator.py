@@ -1,7 +1,6 @@
 """The coordinator as one value: what every route and the driver work with, and how it is opened and closed."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -47,8 +46,10 @@ from coterie.server.store.engine import Database, sqlite_url
 from coterie.server.store.ledger import Ledger
 from coterie.server.store.lock import FolderLock
 from coterie.server.store.migrate import migrate
+from coterie.server.store.objects import open_objects
 
 TIDY_EVERY_S = 300.0
+SWEEP_EVERY_S = 3600.0
 DELTA_S = 120.0
 DELTA_NICENESS = 10
 log = structlog.get_logger("coterie.server")
@@ -114,8 +115,9 @@ async def open_coordinator(settings: Settings, faults: Faults | None = None) -> 
         await asyncio.to_thread(migrate, url)
         bell = Bell()
         database = Database(url, faults, bell.ring)
+        store = BlobStore(open_objects((folder / "blobs").as_uri()), folder / "blobs", faults)
         try:
-            async with _opened(settings, faults, database, BlobStore(folder / "blobs", faults), bell) as coordinator:
+            async with _opened(settings, faults, database, store, bell) as coordinator:
                 yield coordinator
         finally:
             await database.close()
@@ -128,18 +130,17 @@ async def _opened(
     settings: Settings, faults: Faults, database: Database, blobs: BlobStore, bell: Bell
 ) -> AsyncGenerator[Coordinator, None]:
     await _check_upstream(settings, database)
-    key, first_token = await housekeeping.first_start(database, settings.folder.resolve())
+    secrets = await housekeeping.first_start(database, settings.folder.resolve())
     await retention.forget_unused(database, settings.retention_days)
-    async with database.read() as session:
-        orphans = await housekeeping.sweep_orphans(session, blobs)
+    blobs.clear_scratch()
     fleet = Fleet()
     plans = Plans(blobs)
     checkpoints = (
         None
         if settings.ledger_checkpoints is None
-        else Checkpoints.of(settings.ledger_checkpoints, inside=settings.folder, public=key.public)
+        else Checkpoints.of(settings.ledger_checkpoints, inside=settings.folder, public=secrets.key.public)
     )
-    rounds = Rounds(fleet=fleet, spending=Spending(Ledger(key, epsilon, checkpoints), plans))
+    rounds = Rounds(fleet=fleet, spending=Spending(Ledger(secrets.key, epsilon, checkpoints), plans))
     await _check_ledgers(database, rounds.spending.ledger)
     board = Board(database, plans, rounds)
     await board.refresh()
@@ -149,8 +150,8 @@ async def _opened(
         blobs=blobs,
         compression=Compression(blobs),
         deltas=Deltas(blobs, Workers(attempts=1, timeout_s=DELTA_S, niceness=DELTA_NICENESS), board.hands_out),
-        key=key,
-        nonces=Nonces(os.urandom(32), settings.nonce_window_s),
+        key=secrets.key,
+        nonces=Nonces(secrets.nonces, settings.nonce_window_s),
         devices=DeviceCache(database),
         plans=plans,
         board=board,
@@ -166,7 +167,7 @@ async def _opened(
         turns=Turns(),
         fleet=fleet,
         pacer=Pacer(settings, fleet),
-        first_token=first_token,
+        first_token=secrets.token,
     )
     driver = Driver(
         Parts(
@@ -184,6 +185,7 @@ async def _opened(
     background = [
         asyncio.create_task(driver.run(), name="driver"),
         asyncio.create_task(_tidy(coordinator), name="tidy"),
+        asyncio.create_task(_sweep(coordinator), name="sweep"),
         asyncio.create_task(board.follow(bell), name="board"),
     ]
     above = None if settings.upstream is None else Link(settings.upstream, ca=settings.upstream_ca)
@@ -197,7 +199,7 @@ async def _opened(
         background.append(asyncio.create_task(edge.run(), name="edge"))
     if settings.prestart:
         background.append(asyncio.create_task(coordinator.workers.start(), name="warm the worker"))
-    log.info("coordinator open", folder=str(settings.folder), orphans=orphans, experiments=board.count)
+    log.info("coordinator open", folder=str(settings.folder), experiments=board.count)
     try:
         yield coordinator
     finally:
@@ -272,3 +274,13 @@ async def _tidy(coordinator: Coordinator) -> None:
         except Exception as error:
             log.error("housekeeping failed", exc_info=error)
         await asyncio.sleep(TIDY_EVERY_S)
+
+
+async def _sweep(coordinator: Coordinator) -> None:
+    while True:
+        try:
+            if orphans := await housekeeping.sweep_orphans(coordinator.database, coordinator.blobs):
+                log.info("orphans deleted", blobs=orphans)
+        except Exception as error:
+            log.error("sweep failed", exc_info=error)
+        await asyncio.sleep(SWEEP_EVERY_S)

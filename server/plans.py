@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.server.store.blobs import BlobStore
-from coterie.server.store.intact import check_intact, damaged
 
 
 class Plans:
@@ -21,7 +20,7 @@ class Plans:
         (``blob_damaged``) for one that is missing or not what was stored.
         """
         if plan not in self._known:
-            path = check_intact(self._blobs.path("blobs", plan), "a plan")
+            path = await asyncio.to_thread(self._blobs.files.check, "blobs", plan, "a plan")
             data = await asyncio.to_thread(path.read_bytes)
             if len(self._known) >= self._bound:
                 self._known.pop(next(iter(self._known)))
@@ -33,7 +32,6 @@ class Plans:
         tensors that is missing; blocking.
         """
         for graph in graphs:
-            check_intact(self._blobs.path("blobs", graph), "a plan's graph")
+            self._blobs.files.check("blobs", graph, "a plan's graph")
         for digest in tensors:
-            if not (path := self._blobs.path("blobs", digest)).exists():
-                raise damaged(path, "a model")
+            self._blobs.files.file("blobs", digest, "a model")

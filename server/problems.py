@@ -16,7 +16,7 @@ from starlette.responses import Response
 from coterie.errors import DOCUMENTATION, CoterieError, InternalError, StorageError, Unavailable
 from coterie.protocol.device import PROBLEM_MEDIA_TYPE
 from coterie.server.store.blobs import no_space, storage_full
-from coterie.server.store.intact import damaged, lost
+from coterie.server.store.intact import lost, missing
 from coterie.server.store.migrate import is_full
 
 TITLES = {
@@ -149,7 +149,7 @@ def _missing(request: Request, error: Exception) -> StorageError | None:
     if not folder.is_dir():
         return lost(folder, "The coordinator's folder")
     path = Path(str(error.filename or ""))
-    return damaged(path, "the coordinator") if path.is_relative_to(folder) else None
+    return missing(path) if path.is_relative_to(folder) else None
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

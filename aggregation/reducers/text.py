@@ -5,7 +5,6 @@ numbers, by position or by name (``geometric_median(iterations=20)``). Executors
 only text, numbers and bytes cross processes.
 """
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,35 +32,12 @@ from coterie.aggregation.reducers.smea import MOST_ATTACKERS as MOST_OF_SMEA
 from coterie.aggregation.reducers.smea import smea
 from coterie.aggregation.reducers.steps import arc, bucketing, nnm, norm_bound, plain_mean
 from coterie.aggregation.reducers.sums import MEAN, SUM, bounded_mean
+from coterie.protocol.calls import Call, Parameter, name_of, read_call
 
 LONGEST_TEXT = 200
 MOST_PARTS = 8
 # A text comes from a researcher, and what it asks for runs on the coordinator.
 MOST_ITERATIONS = 10_000
-_PART = re.compile(r"([a-z_]+)(?:\(([^()]*)\))?")
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A number of a part: whole or not, at least ``least`` and at most ``most``, needed when it has no default."""
-
-    name: str
-    least: float
-    default: float | None = None
-    whole: bool = True
-    most: float = math.inf
-
-    def read(self, text: str, place: str) -> float:
-        """The number. Raises errors.ExperimentError (``reducer_invalid``)."""
-        value = float(text) if _NUMBER.fullmatch(text) else math.nan
-        if not (math.isfinite(value) and self.least <= value <= self.most) or (self.whole and value != int(value)):
-            kind = "a whole number" if self.whole else "a number"
-            bound = "" if self.most == math.inf else f" and at most {self.most:g}"
-            raise _invalid(
-                f"{place} needs {self.name} to be {kind} of at least {self.least:g}{bound}, not {text[:32]!r}"
-            )
-        return int(value) if self.whole else value
 
 
 @dataclass(frozen=True)
@@ -109,15 +85,9 @@ RULES: Mapping[str, Part] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class _Read:
-    name: str
-    numbers: Mapping[str, float]
-
-    @property
-    def text(self) -> str:
-        inside = ",".join(repr(number) for number in self.numbers.values())
-        return f"{self.name}({inside})" if inside else self.name
+PARAMETERS: Mapping[str, tuple[Parameter, ...]] = MappingProxyType(
+    {name: part.parameters for name, part in (*STEPS.items(), *RULES.items())}
+)
 
 
 def reducer(text: str) -> Reducer:
@@ -144,11 +114,11 @@ def reducer(text: str) -> Reducer:
         if part.name not in STEPS:
             raise _invalid(f"{part.name} is a rule, so it must come last; before it there may be {', '.join(STEPS)}")
     if read[-1].name in STEPS:
-        read.append(_Read("mean", {}))
+        read.append(Call("mean", {}))
     return _assembled(read)
 
 
-def _assembled(read: list[_Read]) -> Reducer:
+def _assembled(read: list[Call]) -> Reducer:
     name = "+".join(part.text for part in read)
     *before, last = read
     if last.name == MEAN.name and all(part.name == "norm_bound" for part in before):
@@ -159,46 +129,15 @@ def _assembled(read: list[_Read]) -> Reducer:
     return single(Pipeline(name, tuple(steps), rule))
 
 
-def _read(piece: str) -> _Read:
-    match = _PART.fullmatch(piece)
-    if match is None:
-        raise _invalid(f"{piece[:64]!r} is not of the form name or name(number, ...)")
-    name = match[1]
-    part = STEPS.get(name) or RULES.get(name)
-    if part is None:
+def _read(piece: str) -> Call:
+    name = name_of(piece)
+    if name is not None and name not in PARAMETERS:
         raise errors.ExperimentError(
             f"There is no reducer {name[:64]!r}.",
             hint=f"Choose one of {', '.join(RULES)}; before it, joined by '+', any of {', '.join(STEPS)}.",
             code="unknown_reducer",
         )
-    return _Read(name, _numbers(name, part, match[2] or ""))
-
-
-def _numbers(name: str, part: Part, inside: str) -> Mapping[str, float]:
-    known = {parameter.name: parameter for parameter in part.parameters}
-    given: dict[str, str] = {}
-    for place, item in enumerate(inside.split(",") if inside.strip() else ()):
-        key, equals, value = (one.strip() for one in item.partition("="))
-        if not equals:
-            if place >= len(part.parameters):
-                raise _invalid(
-                    f"{name} takes no more numbers than {', '.join(known)}" if known else f"{name} takes no number"
-                )
-            key, value = part.parameters[place].name, key
-        if key not in known or key in given:
-            raise _invalid(
-                f"{name} has no parameter {key[:32]!r} or has it twice; it takes {', '.join(known) or 'none'}"
-            )
-        given[key] = value
-    numbers: dict[str, float] = {}
-    for parameter in part.parameters:
-        if parameter.name in given:
-            numbers[parameter.name] = parameter.read(given[parameter.name], name)
-        elif parameter.default is None:
-            raise _invalid(f"{name} needs {parameter.name}, as in {name}({max(parameter.least, 1):g})")
-        else:
-            numbers[parameter.name] = parameter.default
-    return numbers
+    return read_call(piece, PARAMETERS, _invalid)
 
 
 def _invalid(why: str) -> errors.ExperimentError:

@@ -1,6 +1,5 @@
 """Getting a model version out of a coordinator, as one file that needs nothing else."""
 
-import re
 from pathlib import Path
 from typing import Final, Literal
 
@@ -8,6 +7,7 @@ from coterie.aggregation.averaging import average
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.control.client import ControlClient
 from coterie.errors import ConfigurationError, ExperimentError, NotFound
+from coterie.protocol.calls import Parameter, name_of, read_call
 from coterie.protocol.control import ModelView
 from coterie.protocol.files import write_durably
 from coterie.protocol.tensors import decode_tensors, encode_tensors
@@ -15,7 +15,7 @@ from coterie.protocol.tensors import decode_tensors, encode_tensors
 Form = Literal["infer", "weights"]
 FORMS: Final[tuple[Form, ...]] = ("infer", "weights")
 SHORTEST_PREFIX: Final = 6
-AVERAGE: Final = re.compile(r"average\(([1-9][0-9]{0,3})\)")
+_AVERAGE: Final = {"average": (Parameter("n", 1, most=9999),)}
 
 
 async def download(
@@ -47,10 +47,11 @@ def choose(models: list[ModelView], version: str, best: str | None) -> list[Mode
     is.
     """
     found: list[ModelView] = []
-    if (mean := AVERAGE.fullmatch(version)) and models:
+    if name_of(version) in _AVERAGE and models:
+        count = int(read_call(version, _AVERAGE, _invalid).numbers["n"])
         # What a run began with is none of what it made, and mostly random numbers.
         made = [model for model in models if model.round > 0]
-        return (made or models)[-int(mean[1]) :]
+        return (made or models)[-count:]
     if version == "latest" or (version == "best" and best is None):
         found = models[-1:]
     elif version == "best":
@@ -65,6 +66,14 @@ def choose(models: list[ModelView], version: str, best: str | None) -> list[Mode
     raise NotFound(
         f"{'No' if not found else 'More than one'} model version is called {version!r}.",
         hint=f"Say best, latest, average(3), a SHA-256 of at least {SHORTEST_PREFIX} digits, or a round: {rounds}.",
+        code="model_unknown",
+    )
+
+
+def _invalid(why: str) -> NotFound:
+    return NotFound(
+        f"This model version cannot be read: {why}.",
+        hint="Say best, latest, a round, or average(5) for the mean of the last five versions.",
         code="model_unknown",
     )
 

@@ -1,9 +1,10 @@
 """Nonces for signed requests: issued by the coordinator, good for one device, one request and a short time.
 
-A nonce is sealed with HMAC-SHA256 under a key that lives as long as the process, so nothing is stored when one is
-issued, and every nonce of an earlier process is stale. A used nonce is refused for as long as its seal would hold: this
-process remembers it, and a request that changes something records it in its own transaction as well, so that a copy
-handled elsewhere cannot commit. What is older is stale anyway, so a replay is refused for ever.
+A nonce is sealed with HMAC-SHA256 under a key that the coordinator keeps, so nothing is stored when one is issued, and
+any process of the coordinator knows it. A process takes none that is older than itself: it does not know which of those
+were used by requests that changed nothing, and so left no row. A used nonce is refused for as long as its seal would
+hold: this process remembers it, and a request that changes something records it in its own transaction as well, so that
+a copy handled elsewhere cannot commit. What is older is stale anyway, so a replay is refused for ever.
 """
 
 import base64
@@ -28,6 +29,7 @@ class Nonces:
         self._key = key
         self._window_ms = int(window_s * 1000)
         self._clock = clock
+        self._since = clock()
         self._used: set[str] = set()
         self._order: deque[tuple[int, str]] = deque()
 
@@ -38,7 +40,7 @@ class Nonces:
 
     def check(self, device: str, nonce: str) -> int:
         """When this nonce expires, in milliseconds. Raises Unauthenticated ``nonce_stale`` unless it was issued to this
-        device, lately, by this process.
+        device, lately, by this coordinator.
         """
         stale = Unauthenticated(
             "The nonce is not one that this coordinator lately gave to this device.",
@@ -56,8 +58,11 @@ class Nonces:
             or not hmac.compare_digest(seal, self._seal(device, head))
         ):
             raise stale
-        expires = int.from_bytes(head[:_TIME]) + self._window_ms
-        if expires <= self._clock():
+        issued, now = int.from_bytes(head[:_TIME]), self._clock()
+        expires = issued + self._window_ms
+        # A clock that was set back must not shut out every device until it is where it was.
+        self._since = min(self._since, now)
+        if issued < self._since or expires <= now or issued > now + self._window_ms:
             raise stale
         if nonce in self._used:
             raise used()

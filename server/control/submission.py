@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.accumulator import tree_reducer
+from coterie.aggregation.fitting import check_tree
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.progress import configure
-from coterie.aggregation.requested import check_requested
+from coterie.aggregation.requested import check_requested, terms_of
 from coterie.aggregation.secure import secure_terms
 from coterie.errors import Conflict, ExperimentError, Forbidden
 from coterie.protocol.codecs import parse
@@ -69,33 +69,18 @@ async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
         refs = [ref for ref in (request.initial, request.frozen, request.evaluation) if ref is not None]
         await _require(session, {request.plan.id, *(ref.sha256 for ref in refs)})
         await _require_sizes(session, refs)
-    manifest = Manifest.from_bytes(await asyncio.to_thread(here.blobs.path("blobs", request.plan.id).read_bytes))
+    manifest = Manifest.from_bytes(await asyncio.to_thread(here.blobs.files.read, "blobs", request.plan.id, "a plan"))
     async with here.database.read() as session:
         await _require(session, {graph.sha256 for graph in manifest.graphs.values()})
-        await _check_tree(session, request)
+        tree = await devices.any_edge(session, request.population)
         await _check_trusted(session, request)
     plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
     _check_fit(request, plan.manifest, base)
+    if tree:
+        check_tree(terms_of(request, plan.manifest))
     _check_state(request, plan.manifest, base)
     await asyncio.to_thread(_check_weights, here.blobs, request, plan.manifest)
     return plan.manifest
-
-
-async def _check_tree(session: AsyncSession, request: ExperimentCreate) -> None:
-    """Rules that need every single update do not go with edge aggregators, which send sums; nor does privacy, whose
-    noise is made for one sum, or masks, which cancel among all.
-    """
-    if not await devices.any_edge(session, request.population):
-        return
-    tree_reducer(request.reducer)
-    if request.secure is not None or request.privacy is not None:
-        what = "secure aggregation" if request.secure is not None else "differential privacy"
-        raise ExperimentError(
-            f"Population {request.population!r} has edge aggregators, which see their devices' updates and send sums "
-            f"of them: {what} is incompatible with them yet.",
-            hint="Let the devices join the coordinator itself, in a population of its own.",
-            code="experiment_combination",
-        )
 
 
 async def _check_trusted(session: AsyncSession, request: ExperimentCreate) -> None:
@@ -130,7 +115,9 @@ async def _require_sizes(session: AsyncSession, refs: list[BlobRef]) -> None:
 
 
 def _checked_plan(blobs: BlobStore, request: ExperimentCreate, manifest: Manifest, signers: tuple[str, ...]) -> Plan:
-    graphs = {name: blobs.path("blobs", graph.sha256).read_bytes() for name, graph in manifest.graphs.items()}
+    graphs = {
+        name: blobs.files.read("blobs", graph.sha256, "a plan's graph") for name, graph in manifest.graphs.items()
+    }
     return check_plan(
         manifest.data, graphs, signature=request.plan.signature, signer=request.plan.signer, allowed_signers=signers
     )
@@ -193,7 +180,7 @@ def _check_weights(blobs: BlobStore, request: ExperimentCreate, manifest: Manife
 
 def _check_tensors(blobs: BlobStore, digest: str, layout: Layout, what: str) -> None:
     limits = TensorLimits(max_bytes=layout.size * 4 + (1 << 20), dtypes=frozenset({"F32"}))
-    vector = layout.flatten(read_file(blobs.path("blobs", digest), limits))
+    vector = layout.flatten(read_file(blobs.files.file("blobs", digest, what), limits))
     if not np.isfinite(vector).all():
         raise ExperimentError(
             f"The {what} is not finite at element {int(np.argmin(np.isfinite(vector)))}.", code="not_finite"

@@ -82,7 +82,7 @@ async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, messa
     async with here.database.write("part") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.progress(session, row.id, size, max(row.lease_until, now_ms() + message.lease_ms)):
-            here.blobs.scratch_file(row.id).unlink(missing_ok=True)
+            await here.blobs.parts.drop(row.id)
             raise refusal((await own(session, row.id, device.id)).state)
 
 

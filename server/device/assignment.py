@@ -123,8 +123,8 @@ async def _make(
     model = await blob_rows.find(session, version)
     lease_ms = round(request.rounds.lease_s * 1000)
     edge = await edge_terms(session, opened, kind, asker.clients, request)
-    before = coordinator.blobs.path("blobs", experiment.server_state) if experiment.server_state else None
-    secure = await joined(session, opened, kind, request, manifest, before)
+    files = coordinator.blobs.files
+    secure = await joined(session, opened, kind, request, manifest, files, experiment.server_state)
     if secure is not None:
         largest = masked_limit(secure.sections)
     else:

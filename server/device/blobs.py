@@ -143,6 +143,6 @@ async def _send(
             yield chunk
         if whole is not None and whole.hexdigest() != sha256:
             here.metrics.damaged.inc()
-            log.error("a stored blob is damaged", file=str(here.blobs.path("blobs", sha256)))
+            log.error("a stored blob is damaged", file=here.blobs.where("blobs", sha256))
 
     return StreamingResponse(body(), status_code=variant.status, headers=headers)

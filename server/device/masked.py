@@ -55,7 +55,7 @@ async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, size:
         if refused is None and not await tasks.received(session, row.id, size):
             refused = refusal((await own(session, row.id, device.id)).state)
         if refused is not None:
-            here.blobs.scratch_file(row.id).unlink(missing_ok=True)
+            await here.blobs.parts.drop(row.id)
             raise refused
 
 

@@ -56,7 +56,7 @@ async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None
             raise refusal(tasks.CLOSED)
         _tell(session, row, body)
         await here.rounds.lost(session, row)
-    here.blobs.scratch_file(task).unlink(missing_ok=True)
+    await here.blobs.parts.drop(task)
 
 
 async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: TaskRow, body: Abort) -> bool:

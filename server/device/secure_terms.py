@@ -1,7 +1,7 @@
 """What a task says of its attempt of secure aggregation, and which attempt that is."""
 
+import asyncio
 import secrets
-from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,6 +15,7 @@ from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.tensors import open_tensors
 from coterie.server.store import attempts, tasks
+from coterie.server.store.blob_files import BlobFiles
 from coterie.server.store.experiments import OpenRound
 
 
@@ -24,12 +25,13 @@ async def joined(
     kind: Kind,
     request: ExperimentCreate,
     manifest: Manifest,
-    server_state: Path | None,
+    files: BlobFiles,
+    server_state: str | None,
 ) -> SecureTerms | None:
     """The terms of a task that is about to be made, whose attempt this makes if the task is its first; None where
     updates come in clear.
 
-    server_state: the file of what the rounds before have left.
+    files: of blobs. server_state: the digest of what the rounds before have left.
     """
     secure = secure_of(request)
     if secure is None:
@@ -45,15 +47,15 @@ async def joined(
         privacy=request.privacy,
         rounds=request.rounds,
         round=number,
-        clip=_clip(request.privacy, server_state),
+        clip=await asyncio.to_thread(_clip, request.privacy, files, server_state),
     )
 
 
-def _clip(privacy: Privacy | None, server_state: Path | None) -> float | None:
+def _clip(privacy: Privacy | None, files: BlobFiles, server_state: str | None) -> float | None:
     """The clipping norm that the quantiles of the rounds before have moved to; None where nothing moves it."""
     if not isinstance(privacy, UserLevel) or privacy.adaptive is None or server_state is None:
         return None
-    file = open_tensors(server_state)
+    file = open_tensors(files.file("blobs", server_state, "the server's state"))
     return clip_in({CLIP: file.read(CLIP)} if CLIP in file.tensors else {})
 
 

@@ -9,15 +9,16 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path as File
-from typing import Annotated
+from typing import Annotated, TypeVar
 
+import obstore
 from fastapi import Header, Path, Request, Response
 from starlette.requests import ClientDisconnect
 
-from coterie.errors import Conflict, InputError, UpdateRefused
+from coterie.errors import Conflict, CoterieError, InputError, StorageError, UpdateRefused
 from coterie.protocol.device import (
     DIGEST_HEADER,
     UPLOAD_LENGTH_HEADER,
@@ -30,11 +31,12 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device import acceptance, masked
 from coterie.server.device.task_states import own, refusal
 from coterie.server.store import tasks
-from coterie.server.store.blobs import sha256_file, storage_full, too_large
+from coterie.server.store.blobs import storage_full, too_large
 from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
 TaskName = Annotated[str, Path(pattern=r"^task_[0-9a-f]{32}$")]
+_T = TypeVar("_T")
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/]{43}=):")
 
 
@@ -45,6 +47,15 @@ class Part:
     offset: int
     length: int
     sha256: str
+
+
+@dataclass(frozen=True)
+class Body:
+    """What came in a request, in a scratch file. sha256: of these bytes; size: how many there are."""
+
+    path: File
+    sha256: str
+    size: int
 
 
 def _part(offset: int, length: int, digest: str) -> Part:
@@ -72,12 +83,12 @@ async def offset(task: TaskName, here: Here, device: Signed) -> Response:
     async with here.database.read() as session:
         row = await own(session, task, device.id)
     if masked.awaits_vector(row):
-        return Response(headers={UPLOAD_OFFSET_HEADER: str(_held_bytes(here, task))})
+        return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.blobs.parts.held(task))})
     if row.state == tasks.ACCEPTED:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(row.size or 0), UPLOAD_LENGTH_HEADER: str(row.size or 0)})
     if row.state != tasks.LEASED:
         raise refusal(row.state)
-    return Response(headers={UPLOAD_OFFSET_HEADER: str(_held_bytes(here, task))})
+    return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.blobs.parts.held(task))})
 
 
 @router.patch(
@@ -106,7 +117,8 @@ async def upload(
     limit = min(message.upload_limit, here.settings.update_limit)
     if part.length > limit:
         raise too_large(limit)
-    body, digest, size = await _received(request, here, task, part)
+    path, digest, size = await _received(request, here, task, part)
+    body = Body(path, digest, size)
     try:
         device.verify(request, digest)
         here.metrics.received.inc(size)
@@ -114,9 +126,9 @@ async def upload(
             # Another part may have finished the task while this body came in.
             async with here.database.read() as session:
                 row = await own(session, task, device.id)
-            return await _take(here, device, row, message, part, body, size)
+            return await _take(here, device, row, message, part, body)
     finally:
-        body.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 async def _received(request: Request, here: Coordinator, task: str, part: Part) -> tuple[File, str, int]:
@@ -150,9 +162,7 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
         raise InputError("The connection broke off inside the body.", code="body_truncated") from None
 
 
-async def _take(
-    here: Coordinator, device: Signed, row: TaskRow, message: Task, part: Part, body: File, size: int
-) -> Response:
+async def _take(here: Coordinator, device: Signed, row: TaskRow, message: Task, part: Part, body: Body) -> Response:
     vector = masked.awaits_vector(row)
     if row.state != tasks.LEASED and not vector:
         if row.state == tasks.ACCEPTED and row.upload == part.sha256:
@@ -160,8 +170,7 @@ async def _take(
         raise refusal(row.state)
     if message.secure is not None and not vector:
         raise masked.keys_first()
-    whole = here.blobs.scratch_file(row.id)
-    held = _held_bytes(here, row.id)
+    held = await here.blobs.parts.held(row.id) if part.offset else 0
     if part.offset > held:
         raise Conflict(
             f"This part starts at byte {part.offset}, but {held} bytes are here.",
@@ -169,15 +178,16 @@ async def _take(
             code="offset_mismatch",
             headers={UPLOAD_OFFSET_HEADER: str(held)},
         )
-    await asyncio.to_thread(_append, whole, body, part.offset)
-    if part.offset + size < part.length:
+    if part.offset + body.size < part.length:
+        await _kept(here.blobs.parts.add(row.id, part.offset, body.path))
         if vector:
-            await masked.keep_part(here, device, row, size)
+            await masked.keep_part(here, device, row, body.size)
         else:
-            await acceptance.keep_part(here, device, row, message, size)
-        return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + size)})
+            await acceptance.keep_part(here, device, row, message, body.size)
+        return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + body.size)})
+    whole = await _joined(here, row.id, part, body) if part.offset else body
     try:
-        if await asyncio.to_thread(sha256_file, whole) != part.sha256:
+        if whole.sha256 != part.sha256:
             raise UpdateRefused(
                 f"The {part.length} bytes received do not have the digest that {DIGEST_HEADER} promised.",
                 hint="Send the whole update again, from offset 0.",
@@ -185,9 +195,41 @@ async def _take(
                 headers={UPLOAD_OFFSET_HEADER: "0"},
             )
         take = masked.accept if vector else acceptance.accept
-        return _receipt(await take(here, device, row, message, whole, part.sha256, size), part.sha256)
+        state = await take(here, device, row, message, whole.path, part.sha256, body.size)
+    except StorageError:
+        raise  # the parts stay, so that only the last one is sent again
+    except CoterieError:
+        await _forget(here, row.id, part)
+        raise
     finally:
-        whole.unlink(missing_ok=True)
+        whole.path.unlink(missing_ok=True)
+    await _forget(here, row.id, part)
+    return _receipt(state, part.sha256)
+
+
+async def _joined(here: Coordinator, task: str, part: Part, body: Body) -> Body:
+    """The whole update: the parts that came before, and the last one."""
+    path = here.blobs.scratch_file(task)
+    try:
+        digest = await _kept(here.blobs.parts.join(task, part.offset, body.path, path))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Body(path, digest, part.length)
+
+
+async def _kept(writing: Awaitable[_T]) -> _T:
+    """The result of a write. Raises StorageError ``storage_full`` for want of space."""
+    try:
+        return await writing
+    except (OSError, obstore.exceptions.BaseError) as error:
+        raise storage_full(error) or error from error
+
+
+async def _forget(here: Coordinator, task: str, part: Part) -> None:
+    """Drop the parts of an upload that is over."""
+    if part.offset:
+        await here.blobs.parts.drop(task)
 
 
 def _receipt(state: str, sha256: str) -> Response:
@@ -195,28 +237,3 @@ def _receipt(state: str, sha256: str) -> Response:
         UploadReceipt.model_validate({"state": state, "sha256": sha256}).model_dump_json(),
         media_type="application/json",
     )
-
-
-def _held_bytes(here: Coordinator, task: str) -> int:
-    path = here.blobs.scratch_file(task)
-    return path.stat().st_size if path.exists() else 0
-
-
-def _append(whole: File, body: File, offset: int) -> None:
-    """Put a part where it belongs, in place of whatever was there from its offset on: a repeated part is harmless.
-
-    On a full disk the file ends at the offset, so that the part can be sent again.
-    """
-    if offset == 0:
-        body.replace(whole)
-        return
-    try:
-        with whole.open("r+b") as target, body.open("rb") as source:
-            target.seek(offset)
-            while chunk := source.read(1 << 20):
-                target.write(chunk)
-            target.truncate()
-    except OSError as error:
-        with whole.open("r+b") as target:
-            target.truncate(offset)
-        raise storage_full(error) or error from error

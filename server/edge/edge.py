@@ -206,7 +206,7 @@ class Edge:
 
     async def _answer(self, task: UpstreamTaskRow) -> bytes:
         if task.upload is not None:
-            return await asyncio.to_thread(self.parts.blobs.path("updates", task.upload).read_bytes)
+            return await asyncio.to_thread(self.parts.blobs.files.read, "updates", task.upload, "an accumulator")
         return answer.evaluation(task, await self.parts.plans.manifest(upstream.message(task).plan.id))
 
     async def _give_up(self, task: UpstreamTaskRow) -> None:

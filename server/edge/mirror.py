@@ -142,7 +142,6 @@ class Mirror:
         return plan.manifest
 
     async def _blob(self, sha256: str, kind: str, size: int | None) -> bytes:
-        path = self.blobs.path("blobs", sha256)
         async with self.database.read() as session:
             row = await blob_rows.find(session, sha256)
         if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
@@ -154,11 +153,12 @@ class Mirror:
             async with self.database.write("fetched") as session:
                 await blob_rows.keep(session, sha256, len(data), kind)
             self.cache.prune(keep=frozenset(), bytes_kept=0)
-        return await asyncio.to_thread(path.read_bytes)
+        return await asyncio.to_thread(self.blobs.files.read, "blobs", sha256)
 
     async def _tensors(self, sha256: str, kind: str, size: int | None, layout: Layout) -> None:
         await self._blob(sha256, kind, size)
-        await asyncio.to_thread(_check_tensors, self.blobs.path("blobs", sha256), layout, kind)
+        path = await asyncio.to_thread(self.blobs.files.file, "blobs", sha256)
+        await asyncio.to_thread(_check_tensors, path, layout, kind)
 
     async def _experiment(
         self, session: AsyncSession, membership: Membership, task: Task, manifest: Manifest, config: RoundConfig

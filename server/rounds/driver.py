@@ -40,10 +40,10 @@ from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.parts import summed_now
 from coterie.server.store import attempts, blob_rows, events, experiments, tasks, upstream
 from coterie.server.store.attempts import Standing
+from coterie.server.store.blob_files import DAMAGED
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
-from coterie.server.store.intact import DAMAGED
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 
 LONGEST_SLEEP_S = 60.0
@@ -300,15 +300,16 @@ class Driver:
             above = await upstream.find(session, found.row.upstream or "")
         if above is None:
             raise InternalError(f"Round {found.row.number} of {row.id} answers a task that has no row.")
-        terms, blobs = upstream.terms(above), self._parts.blobs
+        terms = upstream.terms(above)
         return {
-            "manifest": str(blobs.path("blobs", row.plan)),
+            "blobs": self._parts.blobs.files.to_json(),
+            "manifest": row.plan,
             "task": above.id,
             "base": found.value.base,
             "reducer": terms.reducer,
             "min_clients": above.min_clients,
             "max_clients": terms.max_clients,
-            "updates": inputs.updates(blobs, accepted),
+            "updates": inputs.updates(accepted),
             "weight_cap": upstream.message(above).weight_cap,
             "out": str(out),
         }
@@ -341,17 +342,17 @@ class Driver:
         if row is None:
             return
         request = experiments.request_of(row)
-        blobs = self._parts.blobs
         manifest = await self._parts.plans.manifest(row.plan)
         arguments = {
-            "manifest": str(blobs.path("blobs", row.plan)),
-            "graph": str(blobs.path("blobs", manifest.graph("eval").sha256)),
-            "probe": str(blobs.path("blobs", manifest.graph("probe").sha256)) if "probe" in manifest.graphs else None,
-            "weights": str(blobs.path("blobs", found.value.version or "")),
-            "frozen": str(blobs.path("blobs", request.frozen.sha256)) if request.frozen else None,
-            "data": str(blobs.path("blobs", request.evaluation.sha256)) if request.evaluation else None,
+            "blobs": self._parts.blobs.files.to_json(),
+            "manifest": row.plan,
+            "graph": manifest.graph("eval").sha256,
+            "probe": manifest.graph("probe").sha256 if "probe" in manifest.graphs else None,
+            "weights": found.value.version or "",
+            "frozen": request.frozen.sha256 if request.frozen else None,
+            "data": request.evaluation.sha256 if request.evaluation else "",
             "metrics": list(request.evaluation_metrics),
-            "infer": str(blobs.path("blobs", manifest.graph("infer").sha256)),
+            "infer": manifest.graph("infer").sha256,
         }
         try:
             event = Evaluated((await self._parts.workers.run("evaluate", arguments))["metrics"])
@@ -375,7 +376,9 @@ class Driver:
         more, whatever round handed them out; a crash in between only means doing it again.
         """
         experiment, number = row.experiment, row.number
-        begun = self._parts.blobs.resumable()  # before the rows: whose task is not out then will never be resumed
+        begun = (
+            await self._parts.blobs.parts.tasks()
+        )  # before the rows: whose task is not out then will never be resumed
         async with self._parts.database.read() as session:
             digests = {
                 *await tasks.uploads(session, experiment, number),
@@ -385,7 +388,7 @@ class Driver:
             sums = [attempt.id for attempt in await attempts.of_round(session, experiment, number)]
         for task in begun:
             if task not in out:
-                self._parts.blobs.scratch_file(task).unlink(missing_ok=True)
+                await self._parts.blobs.parts.drop(task)
         for attempt in sums:
             self._parts.attempts.forget(attempt)
         await self._parts.blobs.delete_updates(sorted(digests))

@@ -1,4 +1,4 @@
-"""What the numeric job of a round is given: paths of stored files, and what the experiment asked for."""
+"""What the numeric job of a round is given: digests of blobs, and what the experiment asked for."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,30 +17,30 @@ def aggregation(
     """The arguments of ``aggregate``. accepted: the tasks whose updates are folded; out: where the result goes."""
     request = experiments.request_of(row)
     return {
-        "manifest": str(blobs.path("blobs", row.plan)),
-        "base": str(blobs.path("blobs", found.value.base)),
-        "updates": updates(blobs, accepted),
+        "blobs": blobs.files.to_json(),
+        "manifest": row.plan,
+        "base": found.value.base,
+        "updates": updates(accepted),
         "server": request.server.model_dump(mode="json"),
-        "server_state": str(blobs.path("blobs", row.server_state)) if row.server_state else None,
+        "server_state": row.server_state,
         "reducer": request.reducer,
         "trusted": next((task.id for task in accepted if task.device == request.rounds.trusted), None),
         "weight_cap": request.rounds.weight_cap,
-        "lags": _lags(blobs, found, accepted, request.rounds.staleness_exponent),
+        "lags": _lags(found, accepted, request.rounds.staleness_exponent),
         "out": str(out),
     }
 
 
-def updates(blobs: BlobStore, accepted: Sequence[TaskRow]) -> dict[str, str]:
-    """Where the updates of these tasks lie, by task."""
-    return {task.id: str(blobs.path("updates", task.upload or "")) for task in accepted}
+def updates(accepted: Sequence[TaskRow]) -> dict[str, str]:
+    """The digests of the updates of these tasks, by task."""
+    return {task.id: task.upload or "" for task in accepted}
 
 
-def _lags(blobs: BlobStore, found: OpenRound, accepted: Sequence[TaskRow], exponent: float) -> dict[str, Any]:
-    """How far the updates of older versions lag, and where those versions lie."""
+def _lags(found: OpenRound, accepted: Sequence[TaskRow], exponent: float) -> dict[str, Any]:
+    """How far the updates of older versions lag, and which those versions are."""
     late = [task for task in accepted if task.place != found.value.place]
-    bases = {task.id: Task.model_validate_json(task.message).model.sha256 for task in late}
     return {
         "versions": {task.id: found.value.place - task.place for task in late},
-        "bases": {task: str(blobs.path("blobs", sha256)) for task, sha256 in bases.items()},
+        "bases": {task.id: Task.model_validate_json(task.message).model.sha256 for task in late},
         "exponent": exponent,
     }

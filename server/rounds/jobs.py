@@ -13,31 +13,30 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
+from coterie.errors import StorageError
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.tensors import read_file
 from coterie.protocol.wire import read_message
-from coterie.server.store.intact import DAMAGED, check_intact, damaged, is_intact
+from coterie.server.store.blob_files import DAMAGED, BlobFiles
 
 
 def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of a round into a new version and a new server state in the folder ``out``."""
-    state, central = arguments["server_state"], arguments.get("central")
-    manifest = _manifest(arguments)
-    updates, lost = _intact(arguments["updates"])
-    lags = _lags(arguments["lags"])
-    for path in {Path(arguments["base"]), *lags.bases.values()}:
-        check_intact(path, "a model version that updates are based on")
+    files, central = BlobFiles.from_json(arguments["blobs"]), arguments.get("central")
+    manifest = _manifest(files, arguments)
+    updates, lost = _intact(files, arguments["updates"])
+    state = arguments["server_state"]
     result = aggregate_updates(
         manifest,
-        base=Path(arguments["base"]),
+        base=_version(files, arguments["base"]),
         updates=updates,
         server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
-        server_state=Path(state) if state else None,
+        server_state=files.check("blobs", state, "the server's state") if state else None,
         out=Path(arguments["out"]),
         rule=arguments["reducer"],
         trusted=arguments.get("trusted"),
         weight_cap=arguments["weight_cap"],
-        lags=lags,
+        lags=_lags(files, arguments["lags"]),
         central=None if central is None else central_noise(central),
     )
     return {
@@ -51,9 +50,10 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of an edge aggregator's round into the accumulator that it sends on."""
-    updates, lost = _intact(arguments["updates"])
+    files = BlobFiles.from_json(arguments["blobs"])
+    updates, lost = _intact(files, arguments["updates"])
     result = accumulate_updates(
-        _manifest(arguments),
+        _manifest(files, arguments),
         Answer(
             task=arguments["task"],
             base=arguments["base"],
@@ -77,36 +77,45 @@ def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     # The only job that runs graphs: the others start without ONNX Runtime.
     from coterie.aggregation.evaluate import evaluate, predictions, with_whole
 
-    manifest = Manifest.from_bytes(Path(arguments["manifest"]).read_bytes())
-    frozen, probe = arguments["frozen"], arguments["probe"]
-    weights, rows = read_file(Path(arguments["weights"])), read_file(Path(arguments["data"]))
-    fixed = read_file(Path(frozen)) if frozen else None
-    sums = evaluate(
-        Path(arguments["graph"]).read_bytes(),
-        manifest,
-        weights,
-        rows,
-        frozen=fixed,
-        probe=Path(probe).read_bytes() if probe else None,
-    )
+    files = BlobFiles.from_json(arguments["blobs"])
+
+    def graph(name: str) -> bytes:
+        return files.read("blobs", arguments[name], "a plan's graph")
+
+    manifest = _manifest(files, arguments)
+    frozen = arguments["frozen"]
+    weights = read_file(files.file("blobs", arguments["weights"], "a model version"))
+    rows = read_file(files.file("blobs", arguments["data"], "the evaluation rows"))
+    fixed = read_file(files.file("blobs", frozen, "the frozen weights")) if frozen else None
+    probe = graph("probe") if arguments["probe"] else None
+    sums = evaluate(graph("graph"), manifest, weights, rows, frozen=fixed, probe=probe)
 
     def predict() -> NDArray[Any]:
-        return predictions(Path(arguments["infer"]).read_bytes(), manifest, weights, rows, frozen=fixed)
+        return predictions(graph("infer"), manifest, weights, rows, frozen=fixed)
 
     sums = with_whole(sums, tuple(arguments["metrics"]), predict, rows[manifest.schema.label.name])
     return {"metrics": dict(sums.sums)}
 
 
-def _manifest(arguments: Mapping[str, Any]) -> Manifest:
-    return Manifest.from_bytes(check_intact(Path(arguments["manifest"]), "a plan").read_bytes())
+def _manifest(files: BlobFiles, arguments: Mapping[str, Any]) -> Manifest:
+    return Manifest.from_bytes(files.check("blobs", arguments["manifest"], "a plan").read_bytes())
 
 
-def _intact(updates: Mapping[str, str]) -> tuple[list[Path], list[dict[str, str]]]:
+def _version(files: BlobFiles, digest: str) -> Path:
+    return files.check("blobs", digest, "a model version that updates are based on")
+
+
+def _intact(files: BlobFiles, updates: Mapping[str, str]) -> tuple[list[Path], list[dict[str, str]]]:
     """The updates that still are what was accepted; and of the others the tasks, with why they do not count."""
-    files = {task: Path(path) for task, path in updates.items()}
-    broken = {task for task, path in files.items() if not is_intact(path)}
-    lost = [{"task": task, "code": DAMAGED, "message": damaged(files[task], "an update").message} for task in broken]
-    return [path for task, path in files.items() if task not in broken], lost
+    found: list[Path] = []
+    lost: list[dict[str, str]] = []
+    for task, digest in updates.items():
+        try:
+            found.append(files.check("updates", digest, "an update"))
+        except (StorageError, OSError):
+            message = files.damaged("updates", digest, "an update").message
+            lost.append({"task": task, "code": DAMAGED, "message": message})
+    return found, lost
 
 
 def _told(rejected: Sequence[Rejection]) -> list[dict[str, str]]:
@@ -125,8 +134,8 @@ def central_noise(value: Mapping[str, Any]) -> CentralNoise:
     )
 
 
-def _lags(value: Mapping[str, Any]) -> Lags:
-    bases = {task: Path(path) for task, path in value["bases"].items()}
+def _lags(files: BlobFiles, value: Mapping[str, Any]) -> Lags:
+    bases = {task: _version(files, digest) for task, digest in value["bases"].items()}
     return Lags(versions=value["versions"], bases=bases, exponent=value["exponent"])
 
 

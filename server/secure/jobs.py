@@ -27,7 +27,7 @@ from coterie.protocol.tensors import read_file, write_file
 from coterie.server.rounds.jobs import central_noise, described
 from coterie.server.secure.machine import Failed, fold, read, settled
 from coterie.server.secure.running_sum import TENSOR, Summands, held_by, sum_masked
-from coterie.server.store.intact import check_intact
+from coterie.server.store.blob_files import BlobFiles
 
 WORDS_PER_PROCESS: Final = 1 << 28
 """So many words of masks are worth a process: a tenth of a second of work, about what it takes to start one."""
@@ -67,15 +67,15 @@ def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def secure_aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the sum of a round's updates into a new version and a new server state in the folder ``out``."""
-    state, central = arguments["server_state"], arguments["central"]
+    files, state, central = BlobFiles.from_json(arguments["blobs"]), arguments["server_state"], arguments["central"]
     result = secure_aggregate(
-        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        Manifest.from_bytes(files.check("blobs", arguments["manifest"], "a plan").read_bytes()),
         terms=SecureTerms.model_validate(arguments["terms"]),
-        base=Path(arguments["base"]),
+        base=files.check("blobs", arguments["base"], "a model version"),
         sums=[Summed(_total(group), group["survivors"]) for group in arguments["sums"]],
         expected=arguments["expected"],
         server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
-        server_state=Path(state) if state else None,
+        server_state=files.check("blobs", state, "the server's state") if state else None,
         out=Path(arguments["out"]),
         rule=arguments["reducer"],
         central=central_noise(central) if central else None,
@@ -90,8 +90,9 @@ def secure_aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def secure_evaluation_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Read what devices measured, together, out of the sum of their evaluations."""
+    files = BlobFiles.from_json(arguments["blobs"])
     sums = secure_evaluation(
-        Manifest.from_bytes(Path(arguments["manifest"]).read_bytes()),
+        Manifest.from_bytes(files.check("blobs", arguments["manifest"], "a plan").read_bytes()),
         terms=SecureTerms.model_validate(arguments["terms"]),
         base=arguments["base"],
         total=_total(arguments),
@@ -105,9 +106,13 @@ def _total(arguments: Mapping[str, Any]) -> RingVector:
 
 
 def _summands(arguments: Mapping[str, Any]) -> Summands:
-    files = {task: Path(path) for task, path in arguments["files"].items()}
-    for task in files.keys() - set(held_by(Path(arguments["cache"]))):
-        check_intact(files[task], f"the masked vector of {task}")
+    blobs, digests = BlobFiles.from_json(arguments["blobs"]), arguments["vectors"]
+    summed = set(held_by(Path(arguments["cache"])))
+    # What the sum holds already is not read again.
+    files = {
+        task: (blobs.file if task in summed else blobs.check)("updates", digest, f"the masked vector of {task}")
+        for task, digest in digests.items()
+    }
     return Summands(
         header=MaskedHeader(**arguments["header"]),
         spec=vector_spec(_SECTIONS.validate_python(arguments["sections"])),

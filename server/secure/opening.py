@@ -76,15 +76,16 @@ class Opening:
         """
         request = experiments.request_of(experiment)
         arguments = {
-            "manifest": str(self.blobs.path("blobs", experiment.plan)),
+            "blobs": self.blobs.files.to_json(),
+            "manifest": experiment.plan,
             "terms": sums[0].terms.model_dump(mode="json"),
-            "base": str(self.blobs.path("blobs", found.value.base)),
+            "base": found.value.base,
             "sums": [{"total": opened.total, "survivors": opened.survivors} for opened in sums],
             "expected": request.rounds.cohort,
             "reducer": request.reducer,
             "central": central,
             "server": request.server.model_dump(mode="json"),
-            "server_state": str(self.blobs.path("blobs", experiment.server_state)) if experiment.server_state else None,
+            "server_state": experiment.server_state,
             "out": str(folder),
         }
         return await self.workers.run("secure_aggregate", arguments)
@@ -92,7 +93,8 @@ class Opening:
     async def evaluation(self, found: OpenRound, experiment: ExperimentRow, opened: Sum) -> dict[str, float]:
         """The metric sums of the devices' evaluations."""
         arguments = {
-            "manifest": str(self.blobs.path("blobs", experiment.plan)),
+            "blobs": self.blobs.files.to_json(),
+            "manifest": experiment.plan,
             "terms": opened.terms.model_dump(mode="json"),
             "base": found.value.version,
             "total": opened.total,
@@ -129,5 +131,6 @@ class Opening:
             "cache": str(self._cache(message.secure.attempt)),
             "header": asdict(header),
             "sections": [section.model_dump(mode="json") for section in message.secure.sections],
-            "files": {task.id: str(self.blobs.path("updates", task.upload or "")) for task in members},
+            "blobs": self.blobs.files.to_json(),
+            "vectors": {task.id: task.upload or "" for task in members},
         }

@@ -8,23 +8,26 @@ the file *and* every folder that names it are synced; only then may a row mentio
 import asyncio
 import errno
 import hashlib
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterable, AsyncIterator, Collection
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import obstore
-from obstore.store import LocalStore
 
 from coterie.errors import StorageError, TooLarge
-from coterie.protocol import ids
 from coterie.protocol.private_files import make_private_folder
 from coterie.server.faults import Faults
-from coterie.server.store.intact import damaged
+from coterie.server.store.blob_files import BlobFiles
+from coterie.server.store.objects import Objects, Shelf, key_of
+from coterie.server.store.parts import Parts
 
-Shelf = Literal["blobs", "updates"]
 CHUNK = 1024 * 1024
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -55,60 +58,50 @@ def too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body is larger than the {limit} bytes allowed here.", hint="Send less.", limit=limit)
 
 
-def _key(shelf: Shelf, digest: str) -> str:
-    return f"{shelf}/{digest[:2]}/{digest}"
+@dataclass(frozen=True)
+class Stored:
+    """A blob as its store lists it. age_s: seconds since it was written."""
 
-
-def sha256_file(path: Path) -> str:
-    """The SHA-256 of a file as hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync_file(path: Path) -> None:
-    """Force a file's bytes to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-sync_folder = sync_file
+    digest: str
+    age_s: float
 
 
 class BlobStore:
-    """The blobs of one coordinator in a local folder."""
+    """The blobs of one coordinator.
 
-    def __init__(self, folder: Path, faults: Faults) -> None:
-        self.folder = folder
-        self.scratch = folder / "scratch"
+    files: the same blobs as files, for code that blocks. parts: of uploads that go on later.
+    """
+
+    def __init__(self, objects: Objects, local: Path, faults: Faults) -> None:
+        """local: a folder of this machine for bytes that are promised to nobody: bodies that are coming in, the
+        results of jobs, caches.
+        """
+        self.local = local
+        self.scratch = local / "scratch"
+        self.files = BlobFiles(objects, local / "copies")
+        self.parts = Parts(objects)
+        self._objects = objects
         self._faults = faults
-        for part in (folder, folder / "blobs", folder / "updates", self.scratch):
+        self._written: dict[str, float] = {}
+        self._removing = asyncio.Lock()
+        for part in (local, self.scratch, *(() if objects.folder is None else (objects.folder,))):
             make_private_folder(part)
-        self._store = LocalStore(folder, mkdir=True)
 
-    def path(self, shelf: Shelf, digest: str) -> Path:
-        """Where a blob's bytes are, for the workers that read them."""
-        return self.folder / _key(shelf, digest)
+    def where(self, shelf: Shelf, digest: str) -> str:
+        """Where a blob is, for messages."""
+        return self._objects.where(key_of(shelf, digest))
 
     def scratch_file(self, name: str) -> Path:
-        """A place for bytes that are not promised to anybody yet; emptied at start, except uploads that can be
-        resumed.
-        """
+        """A place for bytes that are promised to nobody yet; emptied at start."""
         return self.scratch / name
 
-    def clear_scratch(self, keep: Collection[str]) -> None:
-        """Drop all scratch but the resumable uploads of these tasks."""
+    def clear_scratch(self) -> None:
+        """Drop what an earlier process of this machine left in scratch."""
         for path in self.scratch.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-            elif path.name not in keep:
+            else:
                 path.unlink(missing_ok=True)
-
-    def resumable(self) -> list[str]:
-        """The names of the resumable uploads in scratch: their tasks' ids."""
-        return [path.name for path in self.scratch.iterdir() if path.name.startswith(f"{ids.TASK}_")]
 
     async def put(self, shelf: Shelf, digest: str, source: Path, *, point: str) -> None:
         """Copy a scratch file, whose digest the caller has checked, into the store and make it durable. Repeating it is
@@ -119,35 +112,32 @@ class BlobStore:
         """
         self._faults.reach(f"{point}_blob.before_sync")
         try:
-            await self._write(_key(shelf, digest), source)
-            await asyncio.to_thread(self._sync, _key(shelf, digest))
+            async with self._removing:
+                self._written[digest] = time.monotonic()
+            await self._write(key_of(shelf, digest), source)
+            await asyncio.to_thread(self._objects.sync, key_of(shelf, digest))
         except (OSError, obstore.exceptions.BaseError) as error:
             raise storage_full(error) or error from error
         self._faults.reach(f"{point}_blob.after_sync")
 
     async def _write(self, key: str, source: Path) -> None:
-        await obstore.put_async(self._store, key, source)
-
-    def _sync(self, key: str) -> None:
-        path = self.folder / key
-        sync_file(path)
-        for folder in (path.parent, path.parent.parent, self.folder):
-            sync_folder(folder)
+        await obstore.put_async(self._objects.store, key, source)
 
     async def read(self, digest: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes [start, stop) of a blob, in chunks. Raises StorageError (``blob_damaged``) for a missing file."""
         for offset in range(start, stop, CHUNK):
             end = min(offset + CHUNK, stop)
             try:
-                part = await obstore.get_range_async(self._store, _key("blobs", digest), start=offset, end=end)
+                key = key_of("blobs", digest)
+                part = await obstore.get_range_async(self._objects.store, key, start=offset, end=end)
             except FileNotFoundError:
-                raise damaged(self.folder / _key("blobs", digest), "a blob") from None
+                raise await asyncio.to_thread(self.files.damaged, "blobs", digest, "a blob") from None
             yield bytes(part)
 
     async def exists(self, shelf: Shelf, digest: str) -> bool:
         """Whether the bytes are there."""
         try:
-            await obstore.head_async(self._store, _key(shelf, digest))
+            await obstore.head_async(self._objects.store, key_of(shelf, digest))
         except FileNotFoundError:
             return False
         return True
@@ -157,19 +147,44 @@ class BlobStore:
         self._faults.reach("updates.before_delete")
         for digest in digests:
             try:
-                await obstore.delete_async(self._store, _key("updates", digest))
+                await obstore.delete_async(self._objects.store, key_of("updates", digest))
             except FileNotFoundError:
                 continue
+        await asyncio.to_thread(self.files.forget, "updates", digests)
         self._faults.reach("updates.after_delete")
 
-    async def names(self, shelf: Shelf) -> list[str]:
-        """The digests of every blob on a shelf."""
-        store: Any = self._store  # the overloads of its list are only partly typed
-        return [str(entry["path"]).rsplit("/", 1)[-1] async for batch in store.list(shelf) for entry in batch]
+    async def stored(self, shelf: Shelf) -> list[Stored]:
+        """Every blob on a shelf."""
+        store: Any = self._objects.store  # the overloads of its list are only partly typed
+        now = datetime.now(UTC)
+        return [
+            Stored(str(entry["path"]).rsplit("/", 1)[-1], (now - entry["last_modified"]).total_seconds())
+            async for batch in store.list(shelf)
+            for entry in batch
+        ]
 
     async def remove(self, shelf: Shelf, digest: str) -> None:
-        """Delete a blob that no row mentions (an orphan of a crash)."""
-        await obstore.delete_async(self._store, _key(shelf, digest))
+        """Delete a blob that no row mentions."""
+        await obstore.delete_async(self._objects.store, key_of(shelf, digest))
+
+    async def remove_older(self, shelf: Shelf, digest: str, age_s: float) -> bool:
+        """Delete a blob that no row mentions, unless it was written again lately. Whether it was deleted."""
+        # Whoever writes it again waits for this, or is seen here.
+        async with self._removing:
+            try:
+                found = await obstore.head_async(self._objects.store, key_of(shelf, digest))
+            except FileNotFoundError:
+                return False
+            again = time.monotonic() - self._written.get(digest, -math.inf) < age_s
+            if again or (datetime.now(UTC) - found["last_modified"]).total_seconds() < age_s:
+                return False
+            await self.remove(shelf, digest)
+            return True
+
+    def forget_written(self, age_s: float) -> None:
+        """Forget which blobs this process wrote longer ago than that."""
+        now = time.monotonic()
+        self._written = {digest: at for digest, at in self._written.items() if now - at < age_s}
 
     def _empty_file(self) -> Path:
         descriptor, name = tempfile.mkstemp(dir=self.scratch, prefix="body-")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import zstandard
 
+from coterie.errors import StorageError
 from coterie.protocol.private_files import make_private_folder
 from coterie.server.store.blobs import CHUNK, BlobStore
 
@@ -35,7 +36,7 @@ class Compression:
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-        self._folder = blobs.folder / "zstd"
+        self._folder = blobs.local / "zstd"
         make_private_folder(self._folder)
         self._pays: dict[str, bool] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -53,13 +54,13 @@ class Compression:
     def _pack(self, digest: str, size: int, path: Path) -> bool:
         descriptor, name = tempfile.mkstemp(dir=self._folder)
         try:
-            with os.fdopen(descriptor, "wb") as target, self._blobs.path("blobs", digest).open("rb") as source:
+            with os.fdopen(descriptor, "wb") as target, self._blobs.files.file("blobs", digest).open("rb") as source:
                 zstandard.ZstdCompressor(level=LEVEL).copy_stream(source, target, size=size)
             if os.path.getsize(name) > size * PAYS:
                 return False
             os.replace(name, path)
             return True
-        except OSError:
+        except (OSError, StorageError):
             return False  # no room for a cache is no reason to refuse the blob
         finally:
             Path(name).unlink(missing_ok=True)

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.delta import encode_delta
+from coterie.server.store.blob_files import BlobFiles
 
 
 def delta_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the delta from the file ``old`` to the file ``new`` to ``out``.
+    """Write the delta from the blob ``old`` to the blob ``new`` to ``out``.
 
     Answers whether it pays: whether it has at most the share ``pays`` of the new file's bytes.
     """
-    old, new = Path(arguments["old"]), Path(arguments["new"])
+    files = BlobFiles.from_json(arguments["blobs"])
+    old, new = (files.file("blobs", arguments[name], "a model version") for name in ("old", "new"))
     size = new.stat().st_size
     if size == 0 or old.stat().st_size != size:
         return {"pays": False}

@@ -35,7 +35,7 @@ class Deltas:
         self._blobs = blobs
         self._workers = workers
         self._handed_out = handed_out
-        self._folder = blobs.folder / "deltas"
+        self._folder = blobs.local / "deltas"
         make_private_folder(self._folder)
         self._pays: dict[Pair, bool] = {}
         self._making: dict[Pair, asyncio.Task[None]] = {}
@@ -62,10 +62,16 @@ class Deltas:
         reason to refuse the whole version.
         """
         try:
-            old, new = (str(self._blobs.path("blobs", digest)) for digest in pair)
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 made = Path(scratch) / "delta"
-                result = await self._workers.run("delta", {"old": old, "new": new, "out": str(made), "pays": PAYS})
+                job = {
+                    "blobs": self._blobs.files.to_json(),
+                    "old": pair[0],
+                    "new": pair[1],
+                    "out": str(made),
+                    "pays": PAYS,
+                }
+                result = await self._workers.run("delta", {**job, "blobs": self._blobs.files.to_json()})
                 if result["pays"]:
                     made.replace(path)
                 self._remember(pair, result["pays"])

@@ -1,6 +1,7 @@
 """Enrolled devices, and what this process remembers of them so that an idle check-in needs no query."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -38,19 +39,30 @@ class KnownDevice:
 
 
 class DeviceCache:
-    """Remembers devices by id, up to a bound. A revocation forgets its device."""
+    """Remembers devices by id, up to a bound and for a while. A revocation by this process forgets its device at once;
+    one by another process holds here when the device's time is over.
+    """
 
-    def __init__(self, database: Database, bound: int = 100_000) -> None:
+    def __init__(
+        self,
+        database: Database,
+        bound: int = 100_000,
+        lasts_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._database = database
         self._bound = bound
-        self._known: dict[str, KnownDevice] = {}
+        self._lasts_s = lasts_s
+        self._clock = clock
+        self._known: dict[str, tuple[float, KnownDevice]] = {}
         self._forgotten = 0
 
     async def find(self, identifier: str) -> KnownDevice | None:
         """The device of this id, or None."""
-        known = self._known.get(identifier)
-        if known is not None:
+        until, known = self._known.get(identifier, (0.0, None))
+        if known is not None and self._clock() < until:
             return known
+        began = self._clock()
         forgotten = self._forgotten
         async with self._database.read() as session:
             row = await session.get(DeviceRow, identifier)
@@ -59,9 +71,10 @@ class DeviceCache:
         known = KnownDevice(row.id, row.population, row.public, row.revoked_at is not None, client_bounds(row))
         # A row that was read before a revocation must not be remembered after it.
         if forgotten == self._forgotten:
+            self._known.pop(identifier, None)
             if len(self._known) >= self._bound:
                 self._known.pop(next(iter(self._known)))
-            self._known[identifier] = known
+            self._known[identifier] = (began + self._lasts_s, known)
         return known
 
     def forget(self, identifier: str) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from coterie.errors import InternalError
 from coterie.server.faults import TRANSACTIONS, Faults
+from coterie.server.store import events
 from coterie.server.store.inline import connect
 from coterie.server.store.intact import lost
 
@@ -106,6 +107,7 @@ class Database:
             raise InternalError(f"The transaction {point!r} is missing from coterie.server.faults.TRANSACTIONS.")
         async with self._writes() as session:
             yield session
+            await events.number(session)
             await session.flush()
             if self._file is not None:
                 self._file.check()

@@ -3,13 +3,17 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.errors import InternalError
 from coterie.server.clock import now_ms
-from coterie.server.store.tables import EventRow
+from coterie.server.store.tables import CounterRow, EventRow
+
+_HAPPENED: Final = "events"
+_COUNTER: Final = "events"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +28,28 @@ class StoredEvent:
 
 
 def append(session: AsyncSession, type: str, data: Mapping[str, Any], experiment: str | None = None) -> None:
-    """Record an event in the transaction that makes it true."""
-    session.add(EventRow(type=type, experiment=experiment, data=json.dumps(dict(data)), at=now_ms()))
+    """Record an event in the transaction that makes it true. It gets its number when that commits: see `number`."""
+    happened: list[EventRow] = session.info.setdefault(_HAPPENED, [])
+    happened.append(EventRow(type=type, experiment=experiment, data=json.dumps(dict(data)), at=now_ms()))
+
+
+async def number(session: AsyncSession) -> None:
+    """Write the events of a transaction that is about to commit.
+
+    Their numbers come from a row that stays locked until then, so numbers are in the order of commits on every
+    database: who has read up to number n never misses a smaller one. A sequence would give numbers out before commits.
+    Raises InternalError where the row is missing.
+    """
+    happened: list[EventRow] = session.info.pop(_HAPPENED, [])
+    if not happened:
+        return
+    query = update(CounterRow).where(CounterRow.name == _COUNTER).values(value=CounterRow.value + len(happened))
+    last = (await session.execute(query.returning(CounterRow.value))).scalar_one_or_none()
+    if last is None:
+        raise InternalError("The counter of events has no row.")
+    for place, row in enumerate(happened, start=last - len(happened) + 1):
+        row.id = place
+        session.add(row)
 
 
 async def after(session: AsyncSession, last: int, experiment: str | None, limit: int) -> list[StoredEvent]:

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import delete, func, select
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Unauthenticated
 from coterie.protocol.files import create_durably
@@ -15,33 +16,46 @@ from coterie.server.clock import now_ms
 from coterie.server.store import attempts, audit, blob_rows, devices, nonces, tasks, tokens, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
+from coterie.server.store.objects import Shelf
 from coterie.server.store.tables import IdempotencyRow, SecretRow, TokenRow
 
 ADMIN_TOKEN_FILE = "admin.token"
 KEY = "coordinator_key"
+NONCE_KEY = "nonce_key"
+ORPHAN_AGE_S = 3600.0
+SHELVES: Final[tuple[Shelf, ...]] = ("blobs", "updates")
 DAY_MS = 24 * 3600 * 1000
 
 
-async def first_start(database: Database, folder: Path) -> tuple[SigningKey, Token | None]:
-    """The coordinator's signing key, and the admin token if this start made it; both are made once, in one
-    transaction.
+@dataclass(frozen=True)
+class Secrets:
+    """What the coordinator keeps for itself. key: its signing key; nonces: the key that seals nonces; token: the admin
+    token, if this start made it.
     """
+
+    key: SigningKey
+    nonces: bytes
+    token: Token | None
+
+
+async def first_start(database: Database, folder: Path) -> Secrets:
+    """The coordinator's secrets. Those that are missing are made, in one transaction."""
     async with database.read() as session:
-        key = await session.get(SecretRow, KEY)
+        rows = {name: await session.get(SecretRow, name) for name in (KEY, NONCE_KEY)}
         admins = (
             await session.execute(select(func.count()).select_from(TokenRow).where(TokenRow.kind == "admin"))
         ).scalar_one()
-    if key is not None and admins:
-        return SigningKey.from_seed(key.value), None
-    seed = key.value if key else os.urandom(32)
-    # The file comes first: a row whose token nobody can read would lock the operator out.
-    token = _token_file(folder / ADMIN_TOKEN_FILE)
-    async with database.write("first_start") as session:
-        if key is None:
-            session.add(SecretRow(name=KEY, value=seed))
-        tokens.add(session, token, label="made on first start", population=None, max_uses=None, expires_at=None)
-        await audit.append(session, "coordinator", "token.created", token.id, {"kind": "admin"})
-    return SigningKey.from_seed(seed), token
+    values = {name: os.urandom(32) if row is None else row.value for name, row in rows.items()}
+    token = None
+    if not admins or None in rows.values():
+        # The file comes first: a row whose token nobody can read would lock the operator out.
+        token = None if admins else _token_file(folder / ADMIN_TOKEN_FILE)
+        async with database.write("first_start") as session:
+            session.add_all(SecretRow(name=name, value=values[name]) for name, row in rows.items() if row is None)
+            if token is not None:
+                tokens.add(session, token, label="made on first start", population=None, max_uses=None, expires_at=None)
+                await audit.append(session, "coordinator", "token.created", token.id, {"kind": "admin"})
+    return Secrets(SigningKey.from_seed(values[KEY]), values[NONCE_KEY], token)
 
 
 def _token_file(path: Path) -> Token:
@@ -67,18 +81,30 @@ async def tidy(database: Database, seen: Mapping[str, int]) -> None:
         await devices.saw(session, seen)
 
 
-async def sweep_orphans(session: AsyncSession, blobs: BlobStore) -> int:
-    """Delete blobs that no row mentions: what a crash between sync and commit left. Only at start, before any request.
-    Returns how many.
+async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORPHAN_AGE_S) -> int:
+    """Delete blobs that no row mentions, and parts of uploads whose tasks are not out: what crashes have left.
+
+    age_s: how old an orphan must be, in seconds; a younger one may be a blob whose row another process is about to
+    write. Returns how many there were.
     """
-    known = await blob_rows.all_digests(session)
-    live = await tasks.live_uploads(session) | await upstream.live_accumulators(session)
-    live |= await attempts.live_uploads(session)
-    blob_orphans = [digest for digest in await blobs.names("blobs") if digest not in known]
-    update_orphans = [digest for digest in await blobs.names("updates") if digest not in live]
-    for digest in blob_orphans:
-        await blobs.remove("blobs", digest)
-    for digest in update_orphans:
-        await blobs.remove("updates", digest)
-    blobs.clear_scratch(await tasks.leased(session) | await attempts.uploading(session))
-    return len(blob_orphans) + len(update_orphans)
+    # Rows are read after the store: whatever has a row by then is spared.
+    old: dict[Shelf, list[str]] = {
+        shelf: [each.digest for each in await blobs.stored(shelf) if each.age_s > age_s] for shelf in SHELVES
+    }
+    begun = await blobs.parts.tasks()
+    async with database.read() as session:
+        out = await tasks.leased(session) | await attempts.uploading(session)
+        live = await tasks.live_uploads(session) | await upstream.live_accumulators(session)
+        mentioned = {
+            "blobs": await blob_rows.all_digests(session),
+            "updates": live | await attempts.live_uploads(session),
+        }
+    removed = 0
+    for shelf, digests in old.items():
+        for digest in digests:
+            if digest not in mentioned[shelf]:
+                removed += await blobs.remove_older(shelf, digest, age_s)
+    for task in begun - out:
+        await blobs.parts.drop(task)
+    blobs.forget_written(age_s)
+    return removed

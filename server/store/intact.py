@@ -1,28 +1,9 @@
-"""Whether a stored file is still there, and what was stored: its name is the SHA-256 of its bytes."""
+"""What the coordinator says when the files that it works on are gone."""
 
-import hashlib
 from pathlib import Path
-from typing import Final
 
 from coterie.errors import StorageError
-
-DAMAGED: Final = "blob_damaged"
-
-
-def is_intact(path: Path) -> bool:
-    """Whether the bytes of a file are those that it is named for; not where it is missing or cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == path.name
-    except OSError:
-        return False
-
-
-def check_intact(path: Path, what: str) -> Path:
-    """The path. what: the file is, for the message. Raises StorageError (``blob_damaged``)."""
-    if not is_intact(path):
-        raise damaged(path, what)
-    return path
+from coterie.server.store.blob_files import DAMAGED
 
 
 def lost(path: Path, what: str) -> StorageError:
@@ -34,11 +15,10 @@ def lost(path: Path, what: str) -> StorageError:
     )
 
 
-def damaged(path: Path, what: str) -> StorageError:
-    """The error for a file that is missing or not what was stored."""
-    missing = "is missing" if not path.exists() else "has changed since it was stored"
+def missing(path: Path) -> StorageError:
+    """The error for a file of the coordinator that is gone."""
     return StorageError(
-        f"The file {path} of {what} {missing}.",
+        f"The file {path} of the coordinator is missing.",
         hint="Restore it from a backup of the coordinator's folder, and check the disk.",
         code=DAMAGED,
     )

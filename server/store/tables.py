@@ -309,12 +309,19 @@ class ModelRow(Base):
     created_at: Mapped[int]
 
 
+class CounterRow(Base):
+    """The last number that was given out. Whoever takes the next ones holds the row until it commits."""
+
+    __tablename__ = "counters"
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    value: Mapped[int] = mapped_column(BigInteger)
+
+
 class EventRow(Base):
-    """Something that happened. Ids only grow, in the order of commits."""
+    """Something that happened. Ids grow without a gap, in the order of commits: see `events.number`."""
 
     __tablename__ = "events"
-    __table_args__ = {"sqlite_autoincrement": True}
-    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=False)
     type: Mapped[str] = mapped_column(String(64))
     experiment: Mapped[str | None] = mapped_column(String(64), index=True)
     data: Mapped[str] = mapped_column(Text)

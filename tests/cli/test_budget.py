@@ -45,7 +45,7 @@ async def _write(folder: Path) -> None:
     """A population whose ledger has three payments, a refund and a reservation."""
     database = Database(sqlite_url(folder / "coterie.db"), Faults(), lambda: None)
     try:
-        key, _ = await housekeeping.first_start(database, folder)
+        key = (await housekeeping.first_start(database, folder)).key
         ledger = Ledger(key, epsilon)
         async with database.write("population") as session:
             schema = canonical_json(SCHEMA.to_json()).decode()

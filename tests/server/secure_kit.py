@@ -285,7 +285,7 @@ async def until_clean(operator: Operator) -> None:
     """Nothing is left of an attempt but its row: no message, no state, no masked vector, no running sum."""
     here = operator.app.state.coordinator
     async with asyncio.timeout(patience(30)):
-        while await mailed(operator) or await here.blobs.names("updates") or any(here.blobs.scratch.iterdir()):
+        while await mailed(operator) or await here.blobs.stored("updates") or any(here.blobs.scratch.iterdir()):
             await asyncio.sleep(0.02)
     async with here.database.read() as session:
         assert await attempts.state_of(session, (await attempt_of(operator)).id) is None

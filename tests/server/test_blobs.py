@@ -20,6 +20,7 @@ from coterie.server.faults import Faults
 from coterie.server.rounds.workers import Workers
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.deltas import WAITING, Deltas
+from coterie.server.store.objects import open_objects
 
 DATA = bytes(range(256)) * 20
 PLAIN = {"Accept-Encoding": "identity"}
@@ -116,7 +117,7 @@ def test_a_blob_under_a_wrong_name_or_over_the_limit_is_refused(coordinator: Ope
         kindless = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}", content=DATA)
         assert (kindless.status_code, kindless.json()["code"]) == (422, "request_invalid")
         blobs = operator.app.state.coordinator.blobs
-        assert await blobs.names("blobs") == [] and list(blobs.scratch.iterdir()) == []
+        assert await blobs.stored("blobs") == [] and list(blobs.scratch.iterdir()) == []
         await operator.put(DATA, "graph")
         again = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}?kind=graph", content=DATA)
         assert again.status_code == 200
@@ -175,7 +176,7 @@ def test_deltas_are_made_by_a_worker_to_what_is_handed_out_and_few_wait(tmp_path
     names = [sha256(file) for file in files]
 
     async def work() -> None:
-        blobs = BlobStore(tmp_path, Faults())
+        blobs = BlobStore(open_objects(tmp_path.as_uri()), tmp_path, Faults())
         for name, file in zip(names, files, strict=True):
             (tmp_path / "source").write_bytes(file)
             await blobs.put("blobs", name, tmp_path / "source", point="result")

@@ -184,7 +184,7 @@ def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinat
             assert (await two.upload(slow, data, part=data[:100])).status_code == 204
             await send(one, first, 1.0)
             await operator.until_round(experiment, 1, "committed")
-            partial = settings.folder / "blobs" / "scratch" / slow.id
+            partial = settings.folder / "blobs" / "parts" / slow.id
             assert partial.exists()
             async with asyncio.timeout(patience(60)):
                 while (await two.send("HEAD", f"/v1/device/tasks/{slow.id}/update")).status_code != 410:

@@ -216,7 +216,7 @@ def test_the_worker_ends_with_a_coordinator_that_is_killed(tmp_path: Path) -> No
             assert not Path(f"/proc/{workers[0]}").exists()
 
 
-def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed() -> None:
+def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed(tmp_path: Path) -> None:
     async def work() -> None:
         # Other tests of this process may have left helpers of its own, such as the tracker of shared memory.
         others = set(children(os.getpid()))
@@ -226,7 +226,8 @@ def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed() -> No
         os.kill(pid, signal.SIGKILL)
         assert (await workers.run("warm", {}))["ready"]
         with pytest.raises(JobFailed, match="nowhere"):
-            await workers.run("aggregate", {"manifest": "/nowhere", "server_state": None})
+            blobs = {"url": tmp_path.as_uri(), "copies": str(tmp_path / "copies")}
+            await workers.run("aggregate", {"blobs": blobs, "manifest": "nowhere", "server_state": None, "updates": []})
         with pytest.raises(JobFailed, match="KeyError"):
             await workers.run("dance", {})
         await workers.close()

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -26,7 +27,9 @@ from coterie.server.faults import COMMIT_POINTS, TRANSACTIONS, Faults
 from coterie.server.settings import Settings
 from coterie.server.store.blobs import BlobStore, storage_full
 from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.housekeeping import ORPHAN_AGE_S
 from coterie.server.store.migrate import current, head, migrate
+from coterie.server.store.objects import open_objects
 from coterie.server.store.tables import Base, TaskRow
 
 
@@ -67,7 +70,7 @@ def test_a_full_disk_refuses_an_update_and_keeps_what_was_accepted(
         answer = await second.upload(two, update(two))
         assert (answer.status_code, answer.json()["code"]) == (507, "storage_full")
         blobs = operator.app.state.coordinator.blobs
-        assert await blobs.names("updates") == [sha256(update(one))]
+        assert [each.digest for each in await blobs.stored("updates")] == [sha256(update(one))]
         (entry,) = await operator.rounds(experiment)
         assert (entry["state"], entry["accepted"], entry["leased"]) == ("collecting", 1, 1)
         disk.full = False
@@ -110,7 +113,7 @@ def test_every_way_in_which_a_disk_says_that_it_is_full_is_understood() -> None:
 
 
 def test_a_broken_off_body_leaves_nothing(tmp_path: Path) -> None:
-    store = BlobStore(tmp_path, Faults())
+    store = BlobStore(open_objects(tmp_path.as_uri()), tmp_path, Faults())
 
     async def broken() -> AsyncIterator[bytes]:
         yield b"some"
@@ -206,7 +209,7 @@ def test_faults_name_a_point_and_a_time() -> None:
     assert set(COMMIT_POINTS) >= {f"{name}.{side}_commit" for name in TRANSACTIONS for side in ("before", "after")}
 
 
-def test_what_a_crash_left_is_swept_at_start(coordinator: Opener, settings: Settings) -> None:
+def test_what_a_crash_left_is_swept_when_it_is_old(coordinator: Opener, settings: Settings) -> None:
     async def work() -> None:
         async with coordinator() as operator:
             kept = await operator.put(b"kept", "graph")
@@ -221,10 +224,19 @@ def test_what_a_crash_left_is_swept_at_start(coordinator: Opener, settings: Sett
         for orphan in orphans:
             orphan.parent.mkdir(parents=True, exist_ok=True)
             orphan.write_bytes(b"never promised")
+        young = folder / "blobs" / "ef" / ("ef" + "0" * 62)
+        young.parent.mkdir()
+        young.write_bytes(b"whose row another process may be about to write")
+        hour_ago = time.time() - 2 * ORPHAN_AGE_S
+        for path in [path for path in folder.rglob("*") if path.is_file() and path != young]:
+            os.utime(path, (hour_ago, hour_ago))
         (folder / "scratch" / "body-left").write_bytes(b"half")
         async with coordinator() as operator:
-            assert not any(orphan.exists() for orphan in orphans)
-            assert [path.name for path in (folder / "scratch").iterdir()] == [two.id]
+            while any(orphan.exists() for orphan in orphans):
+                await asyncio.sleep(0.02)
+            assert young.exists()
+            assert list((folder / "scratch").iterdir()) == []
+            assert await operator.app.state.coordinator.blobs.parts.tasks() == {two.id}
             assert (await operator.http.get(f"/v1/blobs/{kept.sha256}")).content == b"kept"
             # The accepted update survived, and the half upload goes on where it was.
             second.http = operator.http

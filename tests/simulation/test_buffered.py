@@ -135,7 +135,7 @@ def test_an_experiment_that_only_evaluates_measures_what_it_was_given() -> None:
 
 
 def test_a_selection_that_there_is_not_is_refused_with_the_experiment() -> None:
-    with pytest.raises(ExperimentError, match="no selection 'best'") as caught:
+    with pytest.raises(ExperimentError, match="there is no 'best'") as caught:
         experiment(rounds=RoundPolicy(rounds=1, cohort=1, selection="best"))
     assert caught.value.reason == "selection_invalid"
 

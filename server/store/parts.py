@@ -1,0 +1,114 @@
+"""Parts of uploads that go on later, as objects of the store: whichever process takes the next part finds them.
+
+A part is named by where it starts and how long it is. What a device promised is durable only when its update is
+accepted, so parts are not synced: after a crash of the machine the device is told how much is left and sends the rest.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import obstore
+
+from coterie.server.store.objects import Objects
+
+CHUNK: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """The bytes from ``start`` up to, not including, ``stop`` of a task's upload."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts in a store."""
+
+    objects: Objects
+
+    async def held(self, task: str) -> int:
+        """How many bytes of a task's upload are here, from its beginning on without a gap."""
+        return _reach(await self._parts(task))
+
+    async def add(self, task: str, start: int, body: Path) -> None:
+        """Keep a part in place of whatever was here from its start on, so that a repeated part is harmless."""
+        for part in await self._parts(task):
+            if part.start < start < part.stop:
+                data = await obstore.get_range_async(
+                    self.objects.store, _key(task, part), start=0, end=start - part.start
+                )
+                await obstore.put_async(self.objects.store, _key(task, Part(part.start, start)), bytes(data))
+            if part.stop > start:
+                await self._delete(_key(task, part))
+        await obstore.put_async(self.objects.store, _key(task, Part(start, start + body.stat().st_size)), body)
+
+    async def join(self, task: str, start: int, last: Path, into: Path) -> str:
+        """Write what is here up to ``start``, and the last part after it, to a file; the SHA-256 of it all as hex."""
+        digest = hashlib.sha256()
+        with into.open("wb") as target:
+            async for chunk in self._until(task, start):
+                digest.update(chunk)
+                await asyncio.to_thread(target.write, chunk)
+            with last.open("rb") as source:
+                while chunk := await asyncio.to_thread(source.read, CHUNK):
+                    digest.update(chunk)
+                    await asyncio.to_thread(target.write, chunk)
+        return digest.hexdigest()
+
+    async def drop(self, task: str) -> None:
+        """Delete the parts of a task's upload."""
+        for part in await self._parts(task):
+            await self._delete(_key(task, part))
+        if self.objects.folder is not None:
+            with suppress(OSError):  # another part has just come
+                (self.objects.folder / "parts" / task).rmdir()
+
+    async def tasks(self) -> frozenset[str]:
+        """The tasks that have parts here."""
+        store: Any = self.objects.store  # the overloads of its list are only partly typed
+        return frozenset([str(entry["path"]).split("/")[1] async for batch in store.list("parts") for entry in batch])
+
+    async def _parts(self, task: str) -> list[Part]:
+        store: Any = self.objects.store
+        names = [
+            str(entry["path"]).rsplit("/", 1)[-1] async for batch in store.list(f"parts/{task}") for entry in batch
+        ]
+        return sorted(Part(*(int(number, 16) for number in name.split("-"))) for name in names)
+
+    async def _until(self, task: str, stop: int) -> AsyncIterator[bytes]:
+        place = 0
+        for part in await self._parts(task):
+            # A crash between two writes can leave a part twice, once cut short.
+            while part.start <= place < min(part.stop, stop):
+                end = min(part.stop, stop, place + CHUNK)
+                yield bytes(
+                    await obstore.get_range_async(
+                        self.objects.store, _key(task, part), start=place - part.start, end=end - part.start
+                    )
+                )
+                place = end
+
+    async def _delete(self, key: str) -> None:
+        try:
+            await obstore.delete_async(self.objects.store, key)
+        except FileNotFoundError:
+            return
+
+
+def _reach(parts: list[Part]) -> int:
+    place = 0
+    for part in parts:
+        if part.start <= place:
+            place = max(place, part.stop)
+    return place
+
+
+def _key(task: str, part: Part) -> str:
+    return f"parts/{task}/{part.start:016x}-{part.stop:016x}"
