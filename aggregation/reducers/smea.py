@@ -64,9 +64,10 @@ def _first_eigenvalues(products: Matrix, sets: npt.NDArray[np.intp], limit: floa
     inner = products[sets[:, :, None], sets[:, None, :]]
     rows = inner.mean(axis=2, keepdims=True)
     centred = inner - rows - rows.transpose(0, 2, 1) + rows.mean(axis=1, keepdims=True)
-    # The sum of squared eigenvalues is at most the largest times the sum of all.
+    # The sum of squared eigenvalues is at most the largest times the sum of all. Where updates are equal, rounding can
+    # leave that sum below the root of the squares, or below zero.
     sums, squares = np.trace(centred, axis1=1, axis2=2), (centred**2).sum(axis=(1, 2))
-    least = squares / np.maximum(sums, np.finfo(np.float64).tiny)
+    least = squares / np.maximum(np.maximum(sums, np.sqrt(squares)), np.finfo(np.float64).tiny)
     sample = np.linalg.eigvalsh(centred[int(np.argmin(least))])[-1]
     near = least <= max(min(limit, sample), 0.0) * (1 + 2 * ROUNDING)
     near[int(np.argmin(least))] = True

@@ -188,6 +188,15 @@ def test_a_rule_is_its_formula(text: str, count: int) -> None:
     np.testing.assert_allclose(aggregate(text, x), expected, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("text", ["smea(3)", "mda(3)", "caf(3)", "nnm(3)+smea(3)"])
+def test_updates_that_are_equal_are_the_ones_taken(text: str, seed: int) -> None:
+    """Their covariance is nothing but rounding, of either sign."""
+    x = np.repeat(updates(1, 3000, seed), 16, axis=0)
+    x[:3] = updates(3, 3000, seed + 100) + 1
+    np.testing.assert_allclose(aggregate(text, x), x[-1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("text", ["krum(2)", "multi_krum(2)", "bulyan(1)", "nnm(2)+median", "geometric_median"])
 @pytest.mark.parametrize(("offset", "spread"), [(1.0, 1e-4), (1e4, 1.0), (0.0, 1e-24)])
 def test_distances_are_told_where_updates_all_but_agree_and_where_they_are_tiny(
