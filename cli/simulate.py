@@ -1,7 +1,8 @@
 """`coterie simulate`: the experiment with many virtual clients, on this machine or a cluster."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -63,7 +64,7 @@ def simulate(
         output.say(f"The earlier run is kept in {kept}; --resume goes on with it instead.")
     title = f"{experiment.name}: {len(sources)} virtual clients"
     promise(output, experiment)
-    with RoundTable(output, title) as table:
+    with interruptible(output, folder), RoundTable(output, title) as table:
         result = simulate_full(
             experiment,
             sources,
@@ -100,6 +101,23 @@ def simulate(
         output.say(f"Nothing to do: all {len(rows)} rounds were done before; more with --rounds.")
     output.say(f"Model: {path}")
     output.say(f"Curves and tables: {folder}; coterie report {folder.name} draws them.")
+
+
+@contextmanager
+def interruptible(output: Output, folder: Path) -> Generator[None]:
+    """Say at Ctrl-C what is left of the run, and how it goes on."""
+    from coterie.simulation.checkpoint import FILE as CHECKPOINT
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / CHECKPOINT).exists():
+            output.say(
+                f"\nThe rounds that ended are kept in {folder}; the same command with --resume goes on after them."
+            )
+        else:
+            output.say("\nNo round had ended, so nothing is kept.")
+        raise
 
 
 def show(table: RoundTable, event: Mapping[str, Any]) -> None:

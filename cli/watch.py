@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import typer
 
 from coterie.cli.failures import FAILED
 from coterie.cli.joining import again
-from coterie.cli.output import Json, Output
+from coterie.cli.output import Json, Output, short_id
 from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
 from coterie.cli.rounds import RoundTable, advise
 from coterie.errors import CoterieError, NotFound, Unreachable
@@ -142,13 +143,26 @@ class OpenRound:
             self.table.work(self.number, f"summing in secret, on to {data['phase']}", answered, self.wanted)
 
 
+@contextmanager
+def _leaving(output: Output, run: "Run", way: str) -> Generator[None]:
+    """Say at Ctrl-C what becomes of the experiment."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        word = short_id(run.id)
+        output.say(
+            f"\nThe experiment goes on. Follow it: coterie watch {word}{way}    end it: coterie stop {word}{way}"
+        )
+        raise
+
+
 def follow_run(output: Output, run: "Run", way: str = "") -> None:
     """Show every round, those that have ended too; ends with the experiment, and exits 1 when it trained nothing.
 
     way: the options that a next command needs to find the coordinator.
     """
     ending: dict[str, Any] = {}
-    with RoundTable(output, f"{run.name} ({run.id})") as table:
+    with _leaving(output, run, way), RoundTable(output, f"{run.name} ({run.id})") as table:
         going_on = OpenRound(table)
         for event in patiently(run):
             if event.type in ROUND_EVENTS:

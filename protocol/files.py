@@ -86,7 +86,7 @@ _HINTS = {
     errno.ENOTDIR: "Name another place: a file stands where a folder is needed.",
     errno.EACCES: "Give this user write permission on the folder.",
     errno.EPERM: "Give this user write permission on the folder.",
-    errno.EROFS: "The file system is read-only; choose another folder.",
+    errno.EROFS: "The file system is read-only; choose another folder (--store of a client, --folder of a server).",
     errno.ENOENT: "Create the folder first.",
 }
 

@@ -8,6 +8,7 @@
 Numbers are strict: no text is taken for a number, no fraction for a whole number, and NaN and infinity are refused.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -92,17 +93,28 @@ def message_error(kind: type[BaseModel], error: ValidationError) -> errors.Input
     faults = message_faults(error)
     unknown = [fault for fault in faults if fault["detail"] == _UNKNOWN]
     faults = [*unknown, *(fault for fault in faults if fault not in unknown)]
-    near = errors.nearest(unknown[0]["pointer"].removeprefix("/"), kind.model_fields) if unknown else None
     first = f"{faults[0]['pointer'] or '/'}: {faults[0]['detail']}"
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return errors.InputError(
         f"This is not a valid {kind.__name__}: {first.rstrip('.')}{more}.",
-        hint=f"Did you mean {near}?" if near else None,
+        hint=_mend(faults[0], kind),
         code="message_invalid",
         errors=faults,
     )
 
 
+def _mend(fault: Mapping[str, str], kind: type[BaseModel]) -> str | None:
+    """What to do about a fault, where its own words tell it."""
+    name, detail = fault["pointer"].removeprefix("/").replace("/", "."), fault["detail"]
+    if detail == _UNKNOWN:
+        near = errors.nearest(name, kind.model_fields)
+        return f"Did you mean {near}?" if near else f"Leave it out; there are {', '.join(kind.model_fields)}."
+    if detail == "Field required":
+        return f"Give {name}."
+    return f"Let {name} {detail.removeprefix(_SHOULD)}." if name and detail.startswith(_SHOULD) else None
+
+
+_SHOULD = "Input should "
 _UNKNOWN = "there is no such field"
 # A default that could not be worked out because another field is wrong: that field's own fault says enough.
 _CONSEQUENCES = frozenset(("default_factory_not_called",))

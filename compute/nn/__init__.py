@@ -8,7 +8,7 @@ from coterie.compute.absent import refuser as _refuser
 from coterie.compute.nn import losses, metrics, zoo
 from coterie.compute.nn.activations import ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from coterie.compute.nn.attention import MultiHeadAttention
-from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d
+from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from coterie.compute.nn.calling import forward
 from coterie.compute.nn.convolution import Conv2d, ConvTranspose2d
 from coterie.compute.nn.dropout import Dropout
@@ -22,19 +22,22 @@ from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role
 from coterie.compute.nn.normalisation import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from coterie.compute.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, MeanPool
 from coterie.compute.nn.recurrent import GRU, LSTM
-from coterie.compute.nn.sequences import AvgPool1d, Conv1d, MaxPool1d
+from coterie.compute.nn.sequences import AdaptiveAvgPool1d, AvgPool1d, Conv1d, MaxPool1d
 from coterie.compute.nn.sequential import Flatten, Sequential
 from coterie.compute.nn.touched import TouchedRows
 from coterie.compute.nn.transformer import TransformerBlock
-from coterie.compute.nn.volumes import AvgPool3d, Conv3d, MaxPool3d
+from coterie.compute.nn.volumes import AdaptiveAvgPool3d, AvgPool3d, Conv3d, MaxPool3d
 
 __all__ = [
+    "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d",
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
     "BatchNorm1d",
     "BatchNorm2d",
+    "BatchNorm3d",
     "Constant",
     "Conv1d",
     "Conv2d",

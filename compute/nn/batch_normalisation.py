@@ -39,9 +39,14 @@ class _BatchNorm(Module):
         check_epsilon(self, self.epsilon)
 
     @property
+    def _fewest(self) -> int:
+        """How many of those axes there are at least."""
+        return len(self._axes)
+
+    @property
     @abstractmethod
-    def _rank(self) -> int:
-        """How many axes the input has."""
+    def _axes(self) -> tuple[str, ...]:
+        """What the axes of the input after the channels are called."""
 
     def specs(self) -> dict[str, ParameterSpec]:
         shape = (self.channels,)
@@ -53,7 +58,7 @@ class _BatchNorm(Module):
         }
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
-        check_input(x, ("B", self.channels, "H", "W")[: self._rank], self)
+        check_input(x, ("B", self.channels, *self._axes[: max(x.ndim - 2, self._fewest)]), self)
         weight, bias, mean, variance = (
             require(params, name, self) for name in ("weight", "bias", "running_mean", "running_var")
         )
@@ -157,8 +162,8 @@ def _normalised(x: Array, weight: Array, bias: Array, shares: Array, epsilon: fl
 
 @dataclass(frozen=True)
 class BatchNorm1d(_BatchNorm):
-    """x[B, channels] → the same shape: (x - mean) / sqrt(variance + epsilon) * weight + bias by channel (Ioffe and
-    Szegedy 2015).
+    """x[B, channels] or x[B, channels, L] → the same shape: (x - mean) / sqrt(variance + epsilon) * weight + bias by
+    channel (Ioffe and Szegedy 2015). Every place of a sequence counts as an element of its channel.
 
     In training mean and variance are those of the batch, of every example as much as ``mode.weight`` says; the variance
     is the mean of squares about the mean. Otherwise they are the buffers running_mean [channels] and running_var
@@ -174,8 +179,12 @@ class BatchNorm1d(_BatchNorm):
     """
 
     @property
-    def _rank(self) -> int:
-        return 2
+    def _axes(self) -> tuple[str, ...]:
+        return ("L",)
+
+    @property
+    def _fewest(self) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -185,5 +194,16 @@ class BatchNorm2d(_BatchNorm):
     """
 
     @property
-    def _rank(self) -> int:
-        return 4
+    def _axes(self) -> tuple[str, ...]:
+        return ("H", "W")
+
+
+@dataclass(frozen=True)
+class BatchNorm3d(_BatchNorm):
+    """x[B, channels, D, H, W] → the same shape; as :class:`BatchNorm1d`, with every place of a volume counting as an
+    element of its channel.
+    """
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return ("D", "H", "W")

@@ -14,6 +14,7 @@ from coterie.compute.nn.module import (
     check_groups,
     check_input,
     check_sizes,
+    refuse_shape,
     require,
 )
 
@@ -104,6 +105,29 @@ class AvgPool1d(Module):
         rows = xp.expand_dims(x, 2)
         stride = self.kernel if self.stride is None else self.stride
         return xp.squeeze(ops.avg_pool2d(rows, (1, self.kernel), stride=(1, stride), padding=(0, self.padding)), 2)
+
+
+@dataclass(frozen=True)
+class AdaptiveAvgPool1d(Module):
+    """x[B, C, L] → the mean of each of ``size`` equal windows, [B, C, size]: of the whole sequence for 1, the default.
+    The windows must be whole: L is a multiple of size.
+    """
+
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        check_sizes(self, 1, 1, size=self.size)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", "C", "L"), self)
+        if x.shape[2] % self.size:
+            hint = "Take a size that divides the sequence's length."
+            refuse_shape(self, f"sequences of whole multiples of {self.size}", x, hint=hint)
+        parts = xp.reshape(x, (*x.shape[:2], self.size, x.shape[2] // self.size))
+        return xp.mean(parts, axis=3)
 
 
 def _check_window(layer: MaxPool1d | AvgPool1d) -> None:

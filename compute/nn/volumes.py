@@ -129,6 +129,34 @@ class AvgPool3d(Module):
         return _pooled(self, x, ops.avg_pool2d)
 
 
+@dataclass(frozen=True)
+class AdaptiveAvgPool3d(Module):
+    """x[B, C, D, H, W] → the mean of each of depth by height by width equal windows: of the whole volume for 1, the
+    default. The windows must be whole: D, H and W are multiples of them.
+
+    size: one number, or (depth, height, width).
+    """
+
+    size: int | Triple = 1
+
+    def __post_init__(self) -> None:
+        check_sizes(self, 3, 1, size=self.size)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        check_input(x, ("B", "C", "D", "H", "W"), self)
+        size = _triple(self.size)
+        if any(whole % part for whole, part in zip(x.shape[2:], size, strict=True)):
+            hint = "Take a size that divides the volume's depth, height and width."
+            refuse_shape(self, f"volumes of whole multiples of {' by '.join(map(str, size))}", x, hint=hint)
+        if size == (1, 1, 1):
+            return xp.mean(x, axis=(2, 3, 4), keepdims=True)
+        window = (x.shape[2] // size[0], x.shape[3] // size[1], x.shape[4] // size[2])
+        return _pooled(AvgPool3d(window), x, ops.avg_pool2d)
+
+
 def _pooled(layer: MaxPool3d | AvgPool3d, x: Array, pool: Callable[..., Array]) -> Array:
     """Windows of images first, then of what they left along the depth: greatest elements and means allow it."""
     check_input(x, ("B", "C", "D", "H", "W"), layer)

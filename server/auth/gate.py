@@ -107,14 +107,20 @@ async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
 async def _administrator(request: Request) -> Administrator:
     row = await _known(coordinator_of(request), _bearer(request))
     if row.kind != "admin":
-        raise Forbidden("This route needs an admin token; this one only enrols devices.")
+        raise Forbidden(
+            "This needs an administrator's token; the one given only lets devices join.",
+            hint="Give the one that the coordinator keeps in admin.token of its folder (--token, COTERIE_TOKEN).",
+        )
     return Administrator(row.id)
 
 
 async def _enroller(request: Request) -> Enroller:
     row = await _known(coordinator_of(request), _bearer(request))
     if row.kind not in ("enrol", "edge") or row.population is None:
-        raise Forbidden("This route needs an enrolment token of a population.", hint="Make one: POST /v1/tokens.")
+        raise Forbidden(
+            "Joining needs an enrolment token of a population; the one given is an administrator's.",
+            hint="Make one: coterie tokens make --population NAME, or POST /v1/tokens.",
+        )
     return Enroller(row.id, row.population, client_bounds(row))
 
 

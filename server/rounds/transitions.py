@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import (
@@ -53,6 +54,11 @@ from coterie.server.store import attempts, blob_rows, devices, events, experimen
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from coterie.server.traffic import Traffic
+
+log = structlog.get_logger("coterie.server.rounds")
+
+# What an operator should hear of without asking.
+_TROUBLE = frozenset((Reason.STALLED, Reason.BUDGET_EXHAUSTED))
 
 
 @dataclass(frozen=True)
@@ -313,6 +319,8 @@ def _finish(session: AsyncSession, experiment: ExperimentRow, reason: Reason, to
     experiment.reason, experiment.finished_at = reason.value, now_ms()
     ended = {"state": experiment.state, "reason": reason.value, "detail": reason.sentence, **told}
     events.append(session, "experiment.finished", ended, experiment.id)
+    tell = log.warning if reason in _TROUBLE else log.info
+    tell("experiment ended", experiment=experiment.id, name=experiment.name, reason=reason.value, why=reason.sentence)
 
 
 def _policy(experiment: ExperimentRow) -> RoundPolicy:

@@ -88,7 +88,7 @@ def migrate(url: str) -> str:
             code="storage_full",
         ) from error
     if found is not None:
-        log.info("database migrated", revision_before=found, revision=newest)
+        log.warning("database migrated", revision_before=found, revision=newest)
     return newest
 
 

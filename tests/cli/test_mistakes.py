@@ -2,11 +2,14 @@
 prints it, so that `pytest -s` shows them all.
 """
 
+import errno
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +17,9 @@ from pathlib import Path
 import pytest
 from test_flow import PROGRAM, next_event, running
 
+from coterie.cli import doctor
 from coterie.cli.main import run
+from coterie.protocol.files import storage_error
 from tests.patience import patience
 from tests.ports import steady_port
 
@@ -39,6 +44,21 @@ from experiment import clients, schema
 
 model = ExternalModel({"weights": (4, 3)}, metrics=("accuracy",))
 experiment = Experiment(name="own", model=model, schema=schema, rounds=RoundPolicy(rounds=1, cohort=2))
+"""
+
+RANGED = """
+from dataclasses import replace
+from pathlib import Path
+from coterie import DataSchema, Feature, Label
+from coterie.compute import nn
+from experiment import experiment as starter
+
+Path("ranged.csv").write_text("size,grade\\n1.0,0\\n2.0,7\\n")
+grade = Label(name="grade", column="grade", dtype="int32", low=0, high=4)
+size = Feature(name="size", dtype="float32", shape=(1,), columns=("size",), low=0.0, high=9.0)
+schema = DataSchema(features=(size,), label=grade)
+experiment = replace(starter, schema=schema, model=nn.Sequential(nn.Linear(1, 5)))
+clients = [Path("ranged.csv")] * 2
 """
 
 
@@ -108,6 +128,10 @@ def simulated(*changes: tuple[str, str]) -> Callable[[Place], tuple[str, ...]]:
     return lambda place: ("simulate", changed(place, "mistake.py", *changes))
 
 
+def admin(place: Place) -> str:
+    return (place.folder / ".coterie" / "server" / "admin.token").read_text(encoding="utf-8").strip()
+
+
 PRIVATE = "holdout=0.2,\n    privacy=UserLevel(epsilon={}, delta=1e-5, clip=1.0),"
 IMPORTED = ("from coterie import ", "from coterie import UserLevel\nfrom coterie import ")
 FIRST_ROW = r"\A(.*\n)[^,]*,"
@@ -151,6 +175,17 @@ MISTAKES: dict[str, Mistake] = {
         lambda place: ("client", place.url, "--token", "secret", "--data", "data/site-1.csv"),
         "unauthenticated", ("coterie_<kind>_<id>_<secret>", "Copy the whole token"),
     ),
+    "a token of another coordinator": Mistake(
+        lambda _: ("list", "--token", ADMIN), "unauthenticated", ("not valid here", "Ask the operator for a new one")
+    ),
+    "an administrator's token to join": Mistake(
+        lambda place: ("client", place.url, "--token", admin(place), "--data", "data/site-1.csv", "--name", "chief"),
+        "forbidden", ("is an administrator's", "coterie tokens make --population NAME"),
+    ),
+    "a client's token to administrate": Mistake(
+        lambda place: ("list", "--token", place.token),
+        "forbidden", ("only lets devices join", "admin.token of its folder (--token, COTERIE_TOKEN)"),
+    ),
     "a wrong administrator's token": Mistake(
         lambda _: ("list", "--token", "secret"), "unauthenticated", ("Copy the whole token",)
     ),
@@ -160,7 +195,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a wrong column": Mistake(
         lambda place: site(place, "column.csv", "current", "curent"),
-        "data_missing", ("column.csv: column 'current' is missing", "curent"),
+        "data_missing", ("column.csv: column 'current' is missing", "If 'curent' is meant, rename it"),
     ),
     "text among numbers": Mistake(
         lambda place: site(place, "text.csv", FIRST_ROW, r"\1warm,"),
@@ -174,11 +209,15 @@ MISTAKES: dict[str, Mistake] = {
         lambda place: site(place, "range.csv", FIRST_ROW, r"\g<1>99999,"),
         "data_cell", ("range.csv: column 'temperature', row 1", "99999.0 is too high", "-1000 to 1000"),
     ),
+    "a label out of range": Mistake(
+        lambda place: ("simulate", written(place, "ranged.py", RANGED)),
+        "data_cell", ("ranged.csv: column 'grade', row 2", "7", "0 to 4"),
+    ),
     "a class of another name": Mistake(
         lambda place: site(place, "class.csv", "running$", "broken"),
         "data_cell", ("class.csv: column 'state', row ", "'broken' is not a class", "'idle', 'running', 'worn'"),
     ),
-    "a label out of range": Mistake(
+    "a model with too few outputs": Mistake(
         simulated(("nn.Linear(16, 3)", "nn.Linear(16, 2)")),
         "loss_mismatch", ("label goes up to class 2", "2 logits", "3 outputs"),
     ),
@@ -200,7 +239,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "an impossible epsilon": Mistake(
         simulated(("holdout=0.2,", PRIVATE.format("-1")), IMPORTED),
-        "message_invalid", ("mistake.py, line", "UserLevel: /epsilon: Input should be greater than 0"),
+        "message_invalid", ("UserLevel: /epsilon: Input should be greater than 0", "Let epsilon be greater than 0."),
     ),
     "a hopeless epsilon": Mistake(
         simulated(
@@ -285,7 +324,7 @@ def test_a_mistake_is_named_with_its_mend(
     assert (code == 0) == (mistake.code is None)
     if mistake.code:
         assert f"error[{mistake.code}]" in said
-        assert "  fix:  " in said or what == "an impossible epsilon"
+        assert "  fix:  " in said
     for words in mistake.says:
         assert words in said
 
@@ -355,3 +394,81 @@ def test_an_old_python_is_told_before_anything_is_installed(tmp_path: Path) -> N
     said = outcome("an old Python", done)
     assert done.returncode != 0 and not (tmp_path / ".venv").exists()
     assert "needs Python 3.11 or newer" in said and "Python 3.10.13" in said and "make PYTHON=python3.12 demo" in said
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """A command that somebody ends by Ctrl-C after its first event of a kind. after: that event. says: what it then
+    says; code: with which it ends.
+    """
+
+    words: Callable[[Place], tuple[str, ...]]
+    after: str
+    says: tuple[str, ...]
+    code: int = 130
+
+
+INTERRUPTS: dict[str, Interrupt] = {
+    "a simulation": Interrupt(
+        lambda place: ("simulate", changed(place, "long.py", ("rounds=8", "rounds=8000"), ('"machines"', '"long"'))),
+        "round", ("are kept in .coterie/simulations/long", "the same command with --resume goes on", "interrupted"),
+    ),
+    "a command that watches": Interrupt(
+        lambda place: ("submit", "experiment.py", "--watch"),
+        "submitted", ("The experiment goes on", "coterie watch exp_", "coterie stop exp_"),
+    ),
+    "a client": Interrupt(
+        lambda place: ("client", place.url, "--token", place.token, "--data", "data/site-1.csv", "--name", "leaving"),
+        "joined", ("Leaving after this step; Ctrl-C again leaves at once.", "Trained "), 0,
+    ),
+    "a coordinator": Interrupt(
+        lambda place: ("server", "--port", "0", "--folder", "leaving-server"),
+        "ready", ("has stopped; start it again in this folder to go on where it was",), 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", INTERRUPTS)
+def test_who_interrupts_a_command_is_told_what_is_left_and_how_it_goes_on(what: str, place: Place) -> None:
+    interrupt = INTERRUPTS[what]
+    process = subprocess.Popen(
+        [*PROGRAM, *interrupt.words(place), "--json"],
+        cwd=place.folder,
+        env={**place.environment, "COTERIE_URL": place.url},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        next_event(process, interrupt.after)
+        # A command that follows an experiment begins to do so a moment after it said that it is submitted.
+        time.sleep(patience(1.0) if interrupt.after == "submitted" else 0.0)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=patience(60))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    heard(f"Ctrl-C ends {what}", process.returncode, said)
+    assert process.returncode == interrupt.code
+    for words in interrupt.says:
+        assert words in said
+
+
+def test_a_clock_that_is_not_set_is_found_by_doctor(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a client says of a certificate that its clock makes invalid is held in tests/client_sdk/test_tls.py."""
+    monkeypatch.chdir(place.folder)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(doctor, "RELEASED", time.time() + 86400)
+    code = run(("doctor",))
+    said = heard("a clock that is not set", code, capsys.readouterr().out)
+    assert code == 1 and "Set the clock: TLS certificates depend on it." in said
+
+
+def test_a_disk_that_is_read_only_is_told(tmp_path: Path) -> None:
+    error = storage_error(tmp_path / "client", OSError(errno.EROFS, "no"))
+    said = heard("a read-only disk", 1, f"{error.message} {error.hint}")
+    assert "Read-only file system" in said and "choose another folder (--store of a client" in said

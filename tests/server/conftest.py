@@ -15,7 +15,16 @@ from server_kit import Opener, Operator, in_process, prepare
 from coterie.server import logs
 from coterie.server.settings import Settings
 
-logs.configure("error")
+LOG_LEVEL = "error"
+logs.configure(LOG_LEVEL)
+
+
+@pytest.fixture
+def usual_logs() -> Generator[None, None, None]:
+    """Logs at the level that `coterie server` has unless told otherwise, for tests of what an operator hears."""
+    logs.configure("warning")
+    yield
+    logs.configure(LOG_LEVEL)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from structlog.testing import capture_logs
 
 from coterie.aggregation.engine import Phase, Round, TaskLeased, UpdateAccepted, step
 from coterie.protocol.lineage import GENESIS, Link, head
@@ -63,10 +64,13 @@ def at_first_revision(path: Path) -> None:
     database.close()
 
 
-def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path) -> None:
+def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path, usual_logs: None) -> None:
     path = tmp_path / "coterie.db"
     at_first_revision(path)
-    migrate(sqlite_url(path))
+    with capture_logs() as logs:
+        migrate(sqlite_url(path))
+        migrate(sqlite_url(path))
+    assert [(line["event"], line["log_level"]) for line in logs] == [("database migrated", "warning")]
     with sqlite3.connect(path) as database:
         (state,) = database.execute("SELECT state FROM rounds").fetchone()
         tasks = dict(database.execute("SELECT id, buffer FROM tasks"))

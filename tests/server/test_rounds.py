@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from server_kit import SCHEMA, Opener, Operator, fleet, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
 
 from coterie.aggregation.engine import DeadlinePassed, Event
 from coterie.protocol.tensors import decode_tensors
@@ -138,7 +139,7 @@ def test_devices_measure_the_new_version_and_the_mean_is_weighted_by_examples(co
 
 
 def test_rounds_without_enough_updates_are_abandoned_by_name_and_stall_the_experiment(
-    coordinator: Opener, monkeypatch: pytest.MonkeyPatch
+    coordinator: Opener, monkeypatch: pytest.MonkeyPatch, usual_logs: None
 ) -> None:
     async def work() -> None:
         async with coordinator() as operator:
@@ -150,8 +151,11 @@ def test_rounds_without_enough_updates_are_abandoned_by_name_and_stall_the_exper
             task = await device.task()
             assert (await device.upload(task, update(task))).status_code == 200
             monkeypatch.undo()
-            view = await operator.finished(experiment)
+            with capture_logs() as logs:
+                view = await operator.finished(experiment)
             assert (view["state"], view["reason"]) == ("finished", "stalled")
+            (told,) = [line for line in logs if line["event"] == "experiment ended"]
+            assert told["log_level"] == "warning" and "rounds in a row were abandoned" in told["why"]
             causes = [entry["cause"] for entry in await operator.rounds(experiment)]
             assert causes == ["too_few_updates", "deadline", "deadline"]
             assert (await device.check_in([task.id]))["settled"] == {task.id: "rolled_back"}

@@ -17,10 +17,12 @@ from coterie.compute.ir import NDArray
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.errors import InputError, ShapeError
 
-Batched = nn.BatchNorm1d | nn.BatchNorm2d
+Batched = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 INPUTS: dict[str, tuple[Batched, tuple[int, ...]]] = {
     "rows": (nn.BatchNorm1d(3), (5, 3)),
+    "sequences": (nn.BatchNorm1d(3), (5, 3, 4)),
     "images": (nn.BatchNorm2d(3, epsilon=1e-3, momentum=0.3), (5, 3, 2, 4)),
+    "volumes": (nn.BatchNorm3d(3), (5, 3, 2, 3, 2)),
 }
 each = pytest.mark.parametrize(("layer", "shape"), INPUTS.values(), ids=INPUTS)
 
@@ -69,7 +71,7 @@ def test_evaluation_uses_the_running_statistics_and_keeps_them(layer: Batched, s
 def test_torch_gives_the_same(layer: Batched, shape: tuple[int, ...]):
     torch: Any = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
     params, x = parameters(layer), batch(shape)
-    kind = torch.nn.BatchNorm1d if len(shape) == 2 else torch.nn.BatchNorm2d
+    kind = getattr(torch.nn, type(layer).__name__)
     peer = kind(3, eps=layer.epsilon, momentum=layer.momentum, dtype=torch.float64)
     peer.load_state_dict({name: torch.tensor(array.numpy()) for name, array in params.items()}, strict=False)
     for mode in (nn.train(), nn.train(), nn.EVAL):

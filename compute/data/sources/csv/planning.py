@@ -8,7 +8,7 @@ import numpy as np
 from coterie.compute.data.sources.csv.cells import BLANKS, Cells
 from coterie.compute.data.sources.csv.numbers import NUMBER
 from coterie.compute.data.sources.csv.table import FLOATS, INTEGERS, Numeric, Table, Text
-from coterie.errors import DataError
+from coterie.errors import DataError, nearest
 
 DTYPES = (*INTEGERS, *FLOATS, "str")
 DELIMITERS = (",", ";", "\t", "|")
@@ -114,8 +114,7 @@ def _check_columns(name: str, header: tuple[str, ...], wanted: Sequence[str]) ->
         more = f" and {len(missing) - 1} more are" if missing[1:] else " is"
         raise DataError(
             f"{name}: column {missing[0]!r}{more} missing; found {', '.join(header[:20]) or 'an empty first line'}.",
-            hint=otherwise_separated(header)
-            or "The first line must name the columns, unless CsvSource is told them by header=.",
+            hint=otherwise_separated(header) or _as_named(missing[0], header),
             code="data_missing",
             column=missing[0],
         )
@@ -124,6 +123,13 @@ def _check_columns(name: str, header: tuple[str, ...], wanted: Sequence[str]) ->
         raise DataError(
             f"{name}: the first line names column {twice[0]!r} twice.", code="data_surplus", column=twice[0]
         )
+
+
+def _as_named(column: str, header: tuple[str, ...]) -> str:
+    """What to do about a column that the first line does not name."""
+    near = nearest(column, header)
+    meant = f"If {near!r} is meant, rename it" if near else "Name the column"
+    return f"{meant} in the file's first line; a file that names no columns is told them by CsvSource(header=...)."
 
 
 def _first(sample: Cells, place: int, gaps: frozenset[bytes]) -> bytes:
