@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
 
 _UNKNOWN_ARGUMENT: Final = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+# How a package of coterie ends its word on a name that it does not have.
+_SAID: Final = re.compile(r" (Did you mean \w+\?|Here that is .+\.)$")
 
 
 def split_target(target: str) -> tuple[Path, str]:
@@ -111,9 +113,11 @@ def _in_users_code(path: Path, run: Callable[[], Any]) -> Any:
             code="experiment_file",
         ) from error
     except Exception as error:
+        meant = _meant(error)
+        told = str(error).removesuffix(meant or "").rstrip()
         raise ExperimentError(
-            f"{_line_in(path, error) or path}: {type(error).__name__}: {error}",
-            hint=_meant(error) or "Run the file with `python` to see more.",
+            f"{_line_in(path, error) or path}: {type(error).__name__}: {told}",
+            hint=meant or "Run the file with `python` to see more.",
             code="experiment_file",
         ) from error
 
@@ -125,7 +129,9 @@ def _line_in(path: Path, error: BaseException) -> str:
 
 
 def _meant(error: Exception) -> str | None:
-    """Which argument somebody most likely meant who gave one that there is not."""
+    """What somebody most likely meant who used a name or an argument that there is not."""
+    if isinstance(error, AttributeError) and (said := _SAID.search(str(error))):
+        return said[1]
     found = _UNKNOWN_ARGUMENT.search(str(error))
     kind: object = getattr(import_module("coterie"), found[1], None) if found else None
     if found is None or not isinstance(kind, type):

@@ -162,14 +162,15 @@ MISTAKES: dict[str, Mistake] = {
         "experiment_file", ("mistake.py, line", "batchsize", "Did you mean batch_size?"),
     ),
     "a layer by another framework's name": Mistake(
-        simulated(("nn.ReLU()", "nn.Relu()")), "experiment_file", ("mistake.py, line 33", "Did you mean ReLU?")
+        simulated(("nn.ReLU()", "nn.Relu()")), "experiment_file", ("mistake.py, line 33", "fix:  Did you mean ReLU?")
     ),
     "an optimizer by another framework's name": Mistake(
-        simulated(("optim.sgd(0.1, momentum=0.9)", "optim.Adam(0.1)")), "experiment_file", ("Here that is optim.adam",)
+        simulated(("optim.sgd(0.1, momentum=0.9)", "optim.Adam(0.1)")),
+        "experiment_file", ("fix:  Here that is optim.adam.",),
     ),
     "a loss by another framework's name": Mistake(
         simulated(("losses.softmax_cross_entropy", "losses.cross_entropy")),
-        "experiment_file", ("Here that is softmax_cross_entropy",),
+        "experiment_file", ("fix:  Here that is softmax_cross_entropy.",),
     ),
     "a wrong token to join": Mistake(
         lambda place: ("client", place.url, "--token", "secret", "--data", "data/site-1.csv"),
