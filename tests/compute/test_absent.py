@@ -14,6 +14,8 @@ MEANT = [
     ("nn", "Silu", "Did you mean SiLU?"),
     ("nn", "L1Loss", "Here that is nn.losses.mean_absolute_error."),
     ("nn.losses", "nll_loss", "Here that is negative_log_likelihood."),
+    ("nn.losses", "bce", "Here that is binary_cross_entropy_with_logits, of logits."),
+    ("nn.losses", "l1", "Here that is mean_absolute_error."),
     ("optim", "RMSprop", "Here that is optim.rmsprop."),
     ("nn.metrics", "Accuracy", "Did you mean accuracy?"),
     ("optim", "Adam", "Here that is optim.adam."),
