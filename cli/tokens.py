@@ -1,16 +1,26 @@
 """`coterie tokens`: what lets people and devices in, and taking it back."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from coterie.cli.output import Json, Output
 from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
-from coterie.errors import NotFound
+from coterie.errors import InputError, NotFound
 
 app = typer.Typer(help="List, make and revoke tokens.")
 _COLUMNS = ("id", "kind", "name", "population", "uses left", "expires", "state")
 _MINUTE = 16
+
+
+class RoleName(StrEnum):
+    """A role as an option of the command line."""
+
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    RESEARCHER = "researcher"
+    AUDITOR = "auditor"
 
 
 @app.callback()
@@ -40,7 +50,10 @@ def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = Non
 @app.command("make")
 def make(
     population: Annotated[
-        str | None, typer.Option(help="The population that devices join with it; absent for an administrator's token.")
+        str | None, typer.Option(help="The population that devices join with it, or that a role is limited to.")
+    ] = None,
+    role: Annotated[
+        RoleName | None, typer.Option(help="For a person or a script instead of devices: what it may do.")
     ] = None,
     name: Annotated[str, typer.Option(help="What it is for.")] = "made by hand",
     uses: Annotated[int | None, typer.Option(min=1, help="How many devices may join; any number if absent.")] = None,
@@ -50,14 +63,27 @@ def make(
     ca: Authority = None,
     json: Json = False,
 ) -> None:
-    """Make a token, and show its secret this once."""
+    """Make a token, and show its secret this once: for devices to join a population, or for a role."""
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
+    if role is None and population is None:
+        raise InputError(
+            "Say what the token is for.",
+            hint="Give --population NAME for devices that join, or --role for a person or a script.",
+            code="token_population",
+        )
+    if role is not None and uses is not None:
+        raise InputError("Only tokens with which devices join have a number of uses.", hint="Leave --uses out.",
+                         code="token_uses")
     with Control(url, token=admin_token(token), ca=ca) as control:
-        made = control.make_token(population, name=name, uses=uses, ttl_s=expires)
+        if role is not None:
+            made = control.role_token(role.value, population, name=name, ttl_s=expires)
+            whose = f"A token of the role {role.value} for {population or 'all populations'}"
+        else:
+            made = control.enrolment_token(population or "", uses=uses, ttl_s=expires, name=name)
+            whose = f"A token to join {population}"
     output.event("token", **made.model_dump(mode="json"))
-    whose = "An administrator's token" if population is None else f"A token to join {population}"
     output.say(f"{whose} ({made.id}); keep it secret:")
     output.say(f"  {made.token}")
 

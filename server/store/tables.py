@@ -318,12 +318,15 @@ class CounterRow(Base):
 
 
 class EventRow(Base):
-    """Something that happened. Ids grow without a gap, in the order of commits: see `events.number`."""
+    """Something that happened. Ids grow without a gap, in the order of commits: see `events.number`. ``population``
+    where the event names one; that of most follows from their experiment.
+    """
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=False)
     type: Mapped[str] = mapped_column(String(64))
     experiment: Mapped[str | None] = mapped_column(String(64), index=True)
+    population: Mapped[str | None] = mapped_column(String(100))
     data: Mapped[str] = mapped_column(Text)
     at: Mapped[int]
 
