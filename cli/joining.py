@@ -30,9 +30,9 @@ def joining(
     external: bool = False,
     **told: Any,
 ) -> str:
-    """The command with which a client joins the population, with a new token, or a stand-in where the caller's role
-    may make none; programs get the event ``submitted``, and `told` with it. external: the plan leaves training to the
-    client's own trainer.
+    """The command with which a client joins the population, with a new token; where the caller's role may make none,
+    `TOKEN` stands in for it, and how an operator makes one is said. Programs get the event ``submitted``, and `told`
+    with it. external: the plan leaves training to the client's own trainer.
     """
     try:
         token = control.enrolment_token(population).token
@@ -40,7 +40,8 @@ def joining(
         if error.reason != "token_role":
             raise
         token = None
-    join = f"coterie client {url} --token {token or 'TOKEN_OF_AN_OPERATOR'} --data YOUR_DATA"
+        output.say(f"TOKEN is an operator's to make: coterie tokens make --population {population}{again(url, ca)}")
+    join = f"coterie client {url} --token {token or 'TOKEN'} --data YOUR_DATA"
     if external:
         join += " --trainer MODULE:OBJECT"
     if ca is not None:

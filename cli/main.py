@@ -20,6 +20,7 @@ from coterie.cli import (
     models,
     new,
     policy,
+    populations,
     prepare,
     query,
     server,

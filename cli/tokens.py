@@ -1,12 +1,12 @@
 """`coterie tokens`: what lets people and devices in, and taking it back."""
 
-from enum import StrEnum
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
 import typer
 
 from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
 from coterie.errors import InputError, NotFound
 
 app = typer.Typer(help="List, make and revoke tokens.")
@@ -14,13 +14,8 @@ _COLUMNS = ("id", "kind", "name", "population", "uses left", "expires", "state")
 _MINUTE = 16
 
 
-class RoleName(StrEnum):
-    """A role as an option of the command line."""
-
-    ADMIN = "admin"
-    OPERATOR = "operator"
-    RESEARCHER = "researcher"
-    AUDITOR = "auditor"
+Role = Literal["admin", "operator", "researcher", "auditor"]
+"""As in `coterie.protocol.control`, whose import would slow down every `--help`."""
 
 
 @app.callback()
@@ -34,7 +29,7 @@ def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = Non
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         found = control.tokens()
     rows: list[tuple[object, ...]] = []
     for view in found:
@@ -42,7 +37,8 @@ def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = Non
         output.event("token", **told)
         expires = "never" if view.expires_at is None else str(told["expires_at"])[:_MINUTE].replace("T", " ")
         uses = "any number" if view.uses_left is None else view.uses_left
-        state = "revoked" if view.revoked else "valid"
+        is_over = view.expires_at is not None and view.expires_at <= datetime.now(UTC)
+        state = "revoked" if view.revoked else "expired" if is_over else "valid"
         rows.append((view.id, view.kind, view.name, view.population or "-", uses, expires, state))
     output.table(_COLUMNS, rows, empty="No token.")
 
@@ -53,7 +49,7 @@ def make(
         str | None, typer.Option(help="The population that devices join with it, or that a role is limited to.")
     ] = None,
     role: Annotated[
-        RoleName | None, typer.Option(help="For a person or a script instead of devices: what it may do.")
+        Role | None, typer.Option(help="For a person or a script instead of devices: what it may do.")
     ] = None,
     name: Annotated[str, typer.Option(help="What it is for.")] = "made by hand",
     uses: Annotated[int | None, typer.Option(min=1, help="How many devices may join; any number if absent.")] = None,
@@ -69,19 +65,20 @@ def make(
     output = Output(json)
     if role is None and population is None:
         raise InputError(
-            "Say what the token is for.",
-            hint="Give --population NAME for devices that join, or --role for a person or a script.",
+            "Neither --role nor --population says what the token is for.",
+            hint="Give --population NAME for devices that join, or --role ROLE for a person or a script.",
             code="token_population",
         )
     if role is not None and uses is not None:
-        raise InputError("Only tokens with which devices join have a number of uses.", hint="Leave --uses out.",
-                         code="token_uses")
-    with Control(url, token=admin_token(token), ca=ca) as control:
+        raise InputError(
+            "Only tokens with which devices join have a number of uses.", hint="Leave --uses out.", code="token_uses"
+        )
+    with Control(url, token=access_token(token), ca=ca) as control:
         if role is not None:
-            made = control.role_token(role.value, population, name=name, ttl_s=expires)
-            whose = f"A token of the role {role.value} for {population or 'all populations'}"
+            made = control.role_token(role, population, name=name, ttl_s=expires)
+            whose = f"A token of the role {role} for {population or 'all populations'}"
         else:
-            made = control.enrolment_token(population or "", uses=uses, ttl_s=expires, name=name)
+            made = control.enrolment_token(str(population), uses=uses, ttl_s=expires, name=name)
             whose = f"A token to join {population}"
     output.event("token", **made.model_dump(mode="json"))
     output.say(f"{whose} ({made.id}); keep it secret:")
@@ -100,7 +97,7 @@ def revoke(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         found = [view for view in control.tokens() if view.id == identifier or view.id.endswith(identifier)]
         if len(found) != 1:
             what = f"There is no token {identifier[:64]!r}" if not found else f"{len(found)} tokens end like this"

@@ -197,8 +197,8 @@ class TokenCreate(Request):
 
     Tokens of a role (admin, operator, researcher, auditor) are for all populations, or for the one that they name; an
     admin's are for all. Tokens to enrol with name their population; uses: how many may enrol with it (None: any
-    number). ``edge`` enrols edge aggregators: max_clients: for how many clients one may speak in an update, at most; min_clients: and at least
-    (2 when not given, so that no update of a single client can be told from its accumulator).
+    number). ``edge`` enrols edge aggregators: max_clients: for how many clients one may speak in an update, at most;
+    min_clients: and at least (2 when not given, so that no update of a single client can be told from its accumulator).
     """
 
     kind: TokenKind

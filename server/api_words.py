@@ -298,7 +298,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "local": "The noise that the device adds before anything leaves it; null for none.",
     },
     "TokenCreate": {
-        "kind": "A role (`admin`, `operator`, `researcher`, `auditor`), or joining: of devices (`enrol`), edges (`edge`).",
+        "kind": "A role (`admin`, `operator`, `researcher`, `auditor`), or `enrol` and `edge` for those that join.",
         "name": "A label for people.",
         "population": "The population that it is for; null for a role in all populations.",
         "uses": "How many may enrol with it; null for any number.",

@@ -10,29 +10,26 @@ from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, PROBLEM_MEDIA_T
 from coterie.server.api_examples import illustrate
 from coterie.server.api_fields import explain
 from coterie.server.api_words import PARAMETERS
-from coterie.server.auth.policy import Access, Rule
+from coterie.server.auth.policy import Credential, Rule
 
-SCHEMES: Final[Mapping[str, dict[str, Any]]] = {
-    "role": {
+SCHEMES: Final[Mapping[Credential, dict[str, Any]]] = {
+    Credential.ROLE_TOKEN: {
         "type": "http",
         "scheme": "bearer",
         "description": "coterie_<role>_<id>_<secret>. An operation lists the roles that it takes; a token for one "
         "population sees and changes only what is of that population.",
     },
-    "enrol": {"type": "http", "scheme": "bearer", "description": "coterie_enrol_<id>_<secret>"},
-    "device": {
+    Credential.ENROLMENT_TOKEN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "coterie_enrol_<id>_<secret>, or of an edge aggregator coterie_edge_<id>_<secret>",
+    },
+    Credential.SIGNATURE: {
         "type": "apiKey",
         "in": "header",
         "name": SIGNATURE_HEADER,
         "description": f"Ed25519 over method, target, body digest and nonce; with {DEVICE_HEADER} and {NONCE_HEADER}.",
     },
-}
-SCHEME_OF: Final[Mapping[Access, str | None]] = {
-    Access.PUBLIC: None,
-    Access.ROLE: "role",
-    Access.ENROL: "enrol",
-    Access.DEVICE: "device",
-    Access.DEVICE_STREAM: "device",
 }
 
 
@@ -48,8 +45,8 @@ def describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> None:
 
 
 def _security(rule: Rule) -> list[dict[str, list[str]]]:
-    scheme = SCHEME_OF[rule.access]
-    return [] if scheme is None else [{scheme: sorted(rule.roles)}]
+    credential = rule.credential
+    return [] if credential is None else [{credential.value: sorted(rule.roles)}]
 
 
 def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> dict[str, Any]:
@@ -61,7 +58,7 @@ def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> dict[str,
         "problem document (RFC 9457).",
     )
     components = schema.setdefault("components", {})
-    components["securitySchemes"] = dict(SCHEMES)
+    components["securitySchemes"] = {credential.value: scheme for credential, scheme in SCHEMES.items()}
     schemas = components.setdefault("schemas", {})
     schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= schemas["Problem"].pop("$defs", {})

@@ -98,7 +98,7 @@ class ControlClient:
             if error.details.get("http_status") != 404:
                 raise
             request = PopulationCreate(name=name, data_schema=schema, signers=tuple(signers), client_state=client_state)
-            with _only_operators(f"There is no population {name!r}", f"coterie populations make {name} SCHEMA.json"):
+            with _only_operators(f"There is no population {name!r}", f"coterie populations make {name} SCHEMA"):
                 found = read_message(PopulationView, await self._post("/v1/populations", request))
         if (why := departure(schema, found.data_schema)) is not None:
             raise ExperimentError(
@@ -383,5 +383,5 @@ def _only_operators(what: str, command: str) -> Generator[None]:
         if error.reason != "token_role":
             raise
         raise Forbidden(
-            f"{what}, and only an operator can change that.", hint=f"Ask one for: {command}", code="token_role"
+            f"{what}, and only an operator can change that.", hint=f"Ask one to run: {command}", code="token_role"
         ) from error

@@ -13,7 +13,7 @@ from coterie.protocol.control import Role
 from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, SIGNATURE_HEADER
 from coterie.protocol.signing import verify_request
 from coterie.server.auth.caller import Caller
-from coterie.server.auth.policy import POLICY, Access, Rule, Scope
+from coterie.server.auth.policy import POLICY, Credential, Rule, Scope
 from coterie.server.auth.tokens import Token, matches, parse_token
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
@@ -102,13 +102,13 @@ async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
 async def _caller(request: Request, rule: Rule) -> Caller:
     row = await _known(coordinator_of(request), _bearer(request))
     if row.kind not in rule.roles:
-        wanted = ", ".join(role for role in get_args(Role) if role in rule.roles)
+        wanted = " or ".join(role for role in get_args(Role) if role in rule.roles)
         raise Forbidden(
-            f"This route takes a token of the role {wanted}; this one has the role {row.kind}.",
-            hint="Ask whoever administers the coordinator: `coterie tokens make --role ROLE`.",
+            f"This needs a token of the role {wanted}; this one is of the kind {row.kind}.",
+            hint="Ask an administrator for another token: coterie tokens make --role ROLE.",
             code="token_role",
         )
-    caller = Caller(row.id, row.kind, row.population)
+    caller = Caller(token=row.id, role=row.kind, population=row.population, expires_at=row.expires_at)
     if rule.scope is not Scope.ROWS:
         caller.check(request.path_params["name"] if rule.scope is Scope.NAMED else None)
     return caller
@@ -117,7 +117,11 @@ async def _caller(request: Request, rule: Rule) -> Caller:
 async def _enroller(request: Request) -> Enroller:
     row = await _known(coordinator_of(request), _bearer(request))
     if row.kind not in ("enrol", "edge") or row.population is None:
-        raise Forbidden("This route needs an enrolment token of a population.", hint="Make one: POST /v1/tokens.")
+        raise Forbidden(
+            f"This needs a token with which devices join (enrol, edge); this one is of the kind {row.kind}.",
+            hint="Ask an operator for one: coterie tokens make --population NAME.",
+            code="token_role",
+        )
     return Enroller(row.id, row.population, client_bounds(row))
 
 
@@ -152,17 +156,15 @@ async def _device(request: Request, *, streamed: bool) -> SignedDevice:
 
 async def gate(request: Request, rule: Rule) -> None:
     """Let a request through only with the credential asked for."""
-    match rule.access:
-        case Access.PUBLIC:
+    match rule.credential:
+        case None:
             principal = None
-        case Access.ROLE:
+        case Credential.ROLE_TOKEN:
             principal = await _caller(request, rule)
-        case Access.ENROL:
+        case Credential.ENROLMENT_TOKEN:
             principal = await _enroller(request)
-        case Access.DEVICE:
-            principal = await _device(request, streamed=False)
-        case Access.DEVICE_STREAM:
-            principal = await _device(request, streamed=True)
+        case Credential.SIGNATURE:
+            principal = await _device(request, streamed=rule.streamed)
     request.state.principal = principal
 
 

@@ -30,7 +30,9 @@ Kind = Annotated[
     },
 )
 async def put(sha256: Digest, kind: Kind, request: Request, response: Response, here: Here, caller: Calling) -> BlobRef:
-    """Streams to disk; acknowledged when file and row are durable. A blob that is here already is answered with 200."""
+    """Streams to disk; acknowledged when file and row are durable. A blob that is here already is answered with 200;
+    with a token for one population, one that such a token has sent already.
+    """
     body, digest, size = await here.blobs.receive(request.stream(), limit=here.settings.blob_limit)
     try:
         if digest != sha256:
@@ -43,7 +45,11 @@ async def put(sha256: Digest, kind: Kind, request: Request, response: Response, 
     finally:
         body.unlink(missing_ok=True)
     async with here.database.write("blob") as session:
-        if await blob_rows.keep(session, sha256, size, kind):
+        await caller.confirm(session)
+        is_new = await blob_rows.keep(session, sha256, size, kind)
+        if caller.population is not None:
+            is_new = await blob_rows.keep_for(session, sha256, caller.population)
+        if is_new:
             await audit.append(session, caller.token, "blob.stored", sha256, {"kind": kind, "size": size})
         else:
             response.status_code = 200

@@ -61,7 +61,8 @@ async def follow(
             continue
         if not live:
             return
-        if await wait(ring, here.settings.heartbeat_s):
+        left = caller.seconds_left()
+        if await wait(ring, here.settings.heartbeat_s if left is None else min(left, here.settings.heartbeat_s)):
             await asyncio.sleep(TOGETHER_S)
         else:
             yield b": heartbeat\n\n"

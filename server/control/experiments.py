@@ -82,8 +82,9 @@ async def create(
     """Checked whole before it is created; its first round begins in the same transaction."""
     caller.check(body.population)
     body = settled_request(body)
-    manifest = await submission.check(here, body)
+    manifest = await submission.check(here, body, caller)
     async with here.database.write("experiment") as session:
+        await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
             response.status_code = 200

@@ -1,11 +1,12 @@
 """Tokens: of a role for people and scripts, of enrolment for devices and edge aggregators that want to join."""
 
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import Path, Response
 
 from coterie.errors import Conflict, Forbidden, InputError, NotFound
-from coterie.protocol.control import Page, TokenCreate, TokenCreated, TokenView
+from coterie.protocol.control import Page, Role, TokenCreate, TokenCreated, TokenKind, TokenView
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.auth.tokens import new_token
@@ -17,8 +18,15 @@ from coterie.server.store import audit, tokens
 from coterie.server.store.tables import TokenRow
 
 router = gated_router("tokens")
-JOINING: Final = ("enrol", "edge")
+JOINING: Final[tuple[TokenKind, ...]] = ("enrol", "edge")
 """The kinds of tokens that let devices and edge aggregators join."""
+MAKES: Final[Mapping[Role, frozenset[TokenKind]]] = {
+    "admin": frozenset(get_args(TokenKind)),
+    "operator": frozenset(JOINING),
+    "researcher": frozenset(),
+    "auditor": frozenset(),
+}
+"""The kinds of tokens that a role makes and revokes: never one that may do more than its own."""
 FEWEST_CLIENTS = 2
 """An accumulator of one client is that client's update."""
 
@@ -40,11 +48,11 @@ def _fields(row: TokenRow) -> dict[str, Any]:
 
 def _allow(caller: Caller, kind: str) -> None:
     """Return only if the caller may make and revoke tokens of this kind. Raises Forbidden (``token_role``)."""
-    if caller.role != "admin" and kind not in JOINING:
+    if kind not in MAKES[caller.role]:
         raise Forbidden(
             f"A token of the role {caller.role} makes and revokes tokens of the kinds {' and '.join(JOINING)} only, "
             f"not {kind}.",
-            hint="Ask whoever administers the coordinator.",
+            hint="Ask an administrator.",
             code="token_role",
         )
 
@@ -90,10 +98,11 @@ async def create(body: TokenCreate, response: Response, here: Here, caller: Call
     former stops working. An operator makes tokens to enrol with, and no others.
     """
     kind = body.kind
-    caller.check(body.population)
     _allow(caller, kind)
     _check(body)
+    caller.check(body.population)
     async with here.database.write("token") as session:
+        await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
             token = new_token(kind, earlier)
@@ -135,14 +144,17 @@ async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor 
 
 @router.delete("/v1/tokens/{token}", operation_id="revokeToken", status_code=204, summary="Revoke a token")
 async def revoke(token: Annotated[str, Path(max_length=64)], here: Here, caller: Calling) -> None:
-    """Idempotent. Devices that enrolled with it stay enrolled."""
+    """Idempotent. Streams of events that were opened with it end; devices that enrolled with it stay enrolled."""
     async with here.database.write("token") as session:
+        await caller.confirm(session)
         row = await tokens.find(session, token)
         if row is None or not caller.reaches(row.population):
             raise NotFound(f"There is no token {token!r}.", code="token_unknown")
         if row.id == caller.token:
             raise Conflict(
-                "A token cannot revoke itself.", hint="Revoke it with another admin token.", code="token_in_use"
+                "A token cannot revoke itself.",
+                hint="Revoke it with an administrator's other token.",
+                code="token_in_use",
             )
         _allow(caller, row.kind)
         if row.revoked_at is None:

@@ -104,6 +104,14 @@ class BlobRow(Base):
     created_at: Mapped[int]
 
 
+class BlobPopulationRow(Base):
+    """That a token for one population has sent a blob. What others sent cannot be used by knowing its digest alone."""
+
+    __tablename__ = "blob_populations"
+    sha256: Mapped[str] = mapped_column(ForeignKey("blobs.sha256"), primary_key=True)
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), primary_key=True)
+
+
 class ExperimentRow(Base):
     """An experiment and how far it is."""
 
