@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
@@ -108,7 +108,7 @@ async def _caller(request: Request, rule: Rule) -> Caller:
             hint="Ask an administrator for another token: coterie tokens make --role ROLE.",
             code="token_role",
         )
-    caller = Caller(token=row.id, role=row.kind, population=row.population, expires_at=row.expires_at)
+    caller = Caller(token=row.id, role=cast(Role, row.kind), population=row.population, expires_at=row.expires_at)
     if rule.scope is not Scope.ROWS:
         caller.check(request.path_params["name"] if rule.scope is Scope.NAMED else None)
     return caller

@@ -107,7 +107,11 @@ class Place:
 
     def _bearer(self, token: str | None) -> Sender:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return Sender(self.operator.http, lambda *_: headers)
+
+        def bearer(method: str, path: str, body: bytes) -> dict[str, str]:
+            return headers
+
+        return Sender(self.operator.http, bearer)
 
     async def _device(self, holder: Holder) -> Sender:
         kind = "edge" if holder.kind == "edge aggregator" else "enrol"

@@ -1,6 +1,7 @@
 """Every route of the application with every role and scope, by real requests: the policy table says what must come."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +39,22 @@ class Asked:
     headers: Callable[[Place], dict[str, str]] = lambda _: {}
 
 
-def at(path: str, **more: Any) -> Asked:
+Part = Callable[[Place], Any]
+
+
+def empty(_: Place) -> dict[str, Any]:
+    """A body or headers with nothing in them."""
+    return {}
+
+
+def at(path: str, *, outside: int = ABSENT, body: Part = empty, headers: Part = empty) -> Asked:
     """A request of an address that is the same at every place."""
-    return Asked(lambda _: path, **more)
+    return Asked(lambda _: path, outside, body, headers)
 
 
-def of(part: str, path: str, **more: Any) -> Asked:
+def of(part: str, path: str, *, outside: int = ABSENT, body: Part = empty) -> Asked:
     """A request of an address with something of the place in it: ``{}`` stands for its field `part`."""
-    return Asked(lambda place: path.format(getattr(place, part)), **more)
+    return Asked(lambda place: path.format(getattr(place, part)), outside, body)
 
 
 TASK: Final = f"/v1/device/tasks/task_{'0' * 32}"
@@ -236,7 +245,7 @@ def test_the_page_about_roles_says_what_the_table_says() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "roles.md").read_text(encoding="utf-8")
     shown: dict[Route, tuple[frozenset[str], str]] = {}
     for line in page.splitlines():
-        if not line.startswith("| `"):
+        if re.match(r"\| `[A-Z]+ /", line) is None:
             continue
         route, _, *marks, scope = [cell.strip() for cell in line.strip("|").split("|")]
         method, path = route.strip("`").split(" ")
