@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import DeadlinePassed, Event
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board
-from coterie.server.clock import now_ms
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.tokens import parse_token
+from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
 from coterie.server.rounds import driver
 from coterie.server.rounds.transitions import Rounds
