@@ -29,7 +29,7 @@ class Submission:
 async def send(
     client: ControlClient, submission: Submission, *, on_progress: Callable[[str], None] = lambda step: None
 ) -> ExperimentView:
-    """Compile, sign and send the plan, make sure of the population and the signer, send its blobs, start the experiment.
+    """Compile, sign and send the plan, make sure of population and signer, send the other blobs, start the experiment.
 
     on_progress: told in a few words what is being done. Raises ExperimentError, DataError (evaluation rows),
     RemoteError.
