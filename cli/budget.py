@@ -8,7 +8,7 @@ import typer
 
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output, figure, short_id
-from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, admin_token, file_to_write
+from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, access_token, file_to_write
 from coterie.errors import InputError, NotFound
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def show(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         view = control.budget(the_population(control, population))
     for experiment in view.experiments:
         output.event("experiment_budget", population=view.population, **experiment.model_dump(mode="json"))
@@ -98,7 +98,7 @@ def verify(
             code="usage",
         )
     kept = None if receipt is None else _receipt(receipt)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         name = the_population(control, population or (None if kept is None else kept.population))
         verdict, entries = _checked(control, name)
         public = control.population(name).coordinator_key
@@ -139,7 +139,7 @@ def receipt(
     from coterie.protocol.files import make_folder, write_durably
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         name = the_population(control, population)
         verdict, entries = _checked(control, name)
         _hold(name, verdict)
@@ -180,7 +180,7 @@ def plot(
     from coterie.protocol.files import make_folder, write_durably
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         name = the_population(control, population)
         verdict, _ = _checked(control, name)
     _hold(name, verdict)

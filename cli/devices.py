@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
 from coterie.errors import NotFound
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def revoke(
     output = Output(json)
     from coterie.client_sdk.control.control import Control
 
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         view = control.revoke(meant(control, device).id)
     output.event("device", **view.model_dump(mode="json"))
     output.say(f"Device {view.name or view.id} ({view.id}) of population {view.population} is shut out.")

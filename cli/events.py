@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token
 
 
 def events(
@@ -22,7 +22,7 @@ def events(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         experiment = None if run is None else chosen(control, run).id
         for event in control.events(experiment, after=after, follow=follow):
             told = event.model_dump(mode="json")

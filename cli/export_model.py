@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from coterie.cli.places import HOME, admin_token, folder_name
+from coterie.cli.places import HOME, access_token, folder_name
 from coterie.errors import ConfigurationError, InputError
 
 _FILE = "infer.onnx"
@@ -26,12 +26,12 @@ def model_of(word: str, version: str, url: str, token: str | None, ca: Path | No
     if path.suffix == ".onnx" or len(path.parts) > 1:
         raise InputError(f"There is no file {word}.", hint=_HINT, code="file_unusable")
     try:
-        found = admin_token(token)
+        found = access_token(token)
     except ConfigurationError as error:
         known = ", ".join(sorted(each.parent.name for each in simulations.glob(f"*/{_FILE}")))
         raise InputError(
             f"There is no file and no simulation {word}; simulations here: {known or 'none'}.",
-            hint=f"{_HINT} For the last the administrator's token is needed: --token, or COTERIE_TOKEN.",
+            hint=f"{_HINT} For the last a token is needed: --token, or COTERIE_TOKEN.",
             code="file_unusable",
         ) from error
     return _downloaded(word, version, url, found, ca)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.cli.output import Output
 from coterie.cli.places import DEFAULT_URL
+from coterie.errors import RemoteError
 
 if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control, Run
@@ -29,11 +30,18 @@ def joining(
     external: bool = False,
     **told: Any,
 ) -> str:
-    """The command with which a client joins the population, with a new token; programs get the event ``submitted``,
-    and `told` with it. external: the plan leaves training to the client's own trainer.
+    """The command with which a client joins the population, with a new token; where the caller's role may make none,
+    `TOKEN` stands in for it, and how an operator makes one is said. Programs get the event ``submitted``, and `told`
+    with it. external: the plan leaves training to the client's own trainer.
     """
-    enrolment = control.enrolment_token(population)
-    join = f"coterie client {url} --token {enrolment.token} --data YOUR_DATA"
+    try:
+        token = control.enrolment_token(population).token
+    except RemoteError as error:
+        if error.reason != "token_role":
+            raise
+        token = None
+        output.say(f"TOKEN is an operator's to make: coterie tokens make --population {population}{again(url, ca)}")
+    join = f"coterie client {url} --token {token or 'TOKEN'} --data YOUR_DATA"
     if external:
         join += " --trainer MODULE:OBJECT"
     if ca is not None:
@@ -44,7 +52,7 @@ def joining(
         name=run.name,
         population=population,
         url=url,
-        token=enrolment.token,
+        token=token,
         join=join,
         **told,
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
 
 
 class What(StrEnum):
@@ -45,7 +45,7 @@ def list_(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         match what:
             case What.EXPERIMENTS:
                 items = control.experiments()

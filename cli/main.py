@@ -20,6 +20,7 @@ from coterie.cli import (
     models,
     new,
     policy,
+    populations,
     prepare,
     query,
     server,
@@ -83,6 +84,7 @@ for _name, _command, _purpose in COMMANDS:
 app.add_typer(clients.app, name="client")
 app.add_typer(models.app, name="models")
 app.add_typer(devices.app, name="devices")
+app.add_typer(populations.app, name="populations")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budget.app, name="budget")

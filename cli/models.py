@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from coterie.cli.output import Json, Output, figure, size
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token, file_to_write
+from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token, file_to_write
 from coterie.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def list_models(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         models = chosen(control, run).models()
     for model in models:
         output.event("model", **model.model_dump(mode="json"))
@@ -71,7 +71,7 @@ def download(
         raise InputError(
             f"{path} is there already.", hint="Name another file, or replace it with --force.", code="file_exists"
         )
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         newest = chosen(control, run)
         named = [control.run(view.id) for view in control.experiments() if view.name == run] or [newest]
         experiment = next((each for each in named if trained(each)), newest)

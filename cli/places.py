@@ -1,4 +1,4 @@
-"""Where a command looks when it is not told: the coordinator's address, the administrator's token, the keys."""
+"""Where a command looks when it is not told: the coordinator's address, the token, the keys."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,9 @@ Url = Annotated[str, typer.Option("--url", envvar="COTERIE_URL", help="The coord
 Token = Annotated[
     str | None,
     typer.Option(
-        "--token", envvar="COTERIE_TOKEN", help="The administrator's token; read from ./.coterie/server when absent."
+        "--token",
+        envvar="COTERIE_TOKEN",
+        help="A token of a role; if absent, the one in ./.coterie/server/admin.token.",
     ),
 ]
 Authority = Annotated[
@@ -73,8 +75,8 @@ def folder_name(experiment: str) -> str:
         return sha256_hex(experiment.encode())[:12]
 
 
-def admin_token(given: str | None) -> str:
-    """The administrator's token: the given one, else the one that a coordinator started here has left."""
+def access_token(given: str | None) -> str:
+    """The given token, else the administrator's, which a coordinator that was started here has left."""
     if given:
         return given
     path = Path(os.environ.get("COTERIE_FOLDER", HOME / "server")) / "admin.token"
@@ -82,7 +84,8 @@ def admin_token(given: str | None) -> str:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         raise ConfigurationError(
-            f"No administrator's token: none was given and there is no {path}.",
-            hint="Run the command in the folder where `coterie server` was started, or set COTERIE_TOKEN.",
+            f"No token: none was given and there is no {path}.",
+            hint="Run the command in the folder where `coterie server` was started; or set COTERIE_TOKEN to a token "
+            "that an administrator made (coterie tokens make --role researcher).",
             code="token_missing",
         ) from None

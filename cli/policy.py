@@ -8,7 +8,7 @@ import typer
 
 from coterie.cli.budget import PopulationArgument, the_population
 from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
 from coterie.errors import InputError
 
 NONE = "none"
@@ -90,7 +90,7 @@ def policy(
     }
     given = {name: value for name, value in asked.items() if value is not None}
     change = {name: None if value in (NONE, [NONE]) else value for name, value in given.items()}
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         name = the_population(control, population)
         if change:
             _needs_delta(change, control.population(name).policy.delta)

@@ -8,7 +8,7 @@ import typer
 
 from coterie.cli.joining import joining
 from coterie.cli.output import Json, Output
-from coterie.cli.places import RESEARCHER_KEY, Authority, Token, admin_token, file_to_write
+from coterie.cli.places import RESEARCHER_KEY, Authority, Token, access_token, file_to_write
 from coterie.cli.promises import promise, promised
 from coterie.errors import ConfigurationError, ExperimentError
 
@@ -133,7 +133,7 @@ def _on_coordinator(
     from coterie.client_sdk.control.preparing import prepared
     from coterie.client_sdk.control.submit import signing_key
 
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         run = control.submit(experiment, population=population, key=signing_key(key))
         join = joining(output, control, run, population, url, ca)
         output.say(f"The survey {run.name} ({run.id}) waits for clients of population {population}.")

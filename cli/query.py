@@ -12,7 +12,7 @@ import typer
 
 from coterie.cli.joining import again, joining
 from coterie.cli.output import Json, Output, figure, short_id
-from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, access_token
 from coterie.cli.promises import promise, promised
 from coterie.cli.query_kinds import Kind, in_python, levels_of, made, refuse_idle
 from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFound
@@ -110,7 +110,7 @@ def query(
     from coterie.client_sdk.control.control import Control
     from coterie.client_sdk.control.submit import signing_key
 
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         place = _place(control, population, asked)
         question = made(kind, column, place.schema, given, noised=privacy is not None)
         experiment = ask(

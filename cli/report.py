@@ -8,7 +8,7 @@ import typer
 
 from coterie.cli.extras import require
 from coterie.cli.output import Json, Output, figure, size
-from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, admin_token, file_to_write, folder_name
+from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, access_token, file_to_write, folder_name
 from coterie.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[s
     from coterie.client_sdk.control.control import Control
 
     try:
-        known = admin_token(token)
+        known = access_token(token)
     except ConfigurationError as error:
         found = sorted(path.name for path in SIMULATIONS.iterdir()) if SIMULATIONS.is_dir() else []
         here = f"but {', '.join(found)}" if found else "nor any other"

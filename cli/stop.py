@@ -3,7 +3,7 @@
 from shlex import quote
 
 from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token
 from coterie.errors import InputError
 
 
@@ -15,7 +15,7 @@ def stop(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         going_on = [] if run is None else running(control, run)
         if len(going_on) > 1:
             raise InputError(

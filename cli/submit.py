@@ -8,7 +8,7 @@ import typer
 
 from coterie.cli.joining import again, joining
 from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, access_token
 from coterie.cli.promises import promise, promised
 from coterie.errors import RemoteError
 
@@ -47,7 +47,7 @@ def submit(
     experiment, _ = load_experiment(target)
     experiment = override(experiment, rounds=rounds, seed=seed, initial=initial)
     place, external = population or slug(experiment.name), isinstance(experiment.model, ExternalModel)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         new, signer, before = not key.exists(), signing_key(key), known(control, place)
         promise(output, experiment)
         run = control.submit(experiment, population=place, key=signer)

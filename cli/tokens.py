@@ -1,16 +1,21 @@
 """`coterie tokens`: what lets people and devices in, and taking it back."""
 
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
 import typer
 
 from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, admin_token
-from coterie.errors import NotFound
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.errors import InputError, NotFound
 
 app = typer.Typer(help="List, make and revoke tokens.")
 _COLUMNS = ("id", "kind", "name", "population", "uses left", "expires", "state")
 _MINUTE = 16
+
+
+Role = Literal["admin", "operator", "researcher", "auditor"]
+"""As in `coterie.protocol.control`, whose import would slow down every `--help`."""
 
 
 @app.callback()
@@ -24,7 +29,7 @@ def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = Non
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         found = control.tokens()
     rows: list[tuple[object, ...]] = []
     for view in found:
@@ -32,7 +37,8 @@ def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = Non
         output.event("token", **told)
         expires = "never" if view.expires_at is None else str(told["expires_at"])[:_MINUTE].replace("T", " ")
         uses = "any number" if view.uses_left is None else view.uses_left
-        state = "revoked" if view.revoked else "valid"
+        is_over = view.expires_at is not None and view.expires_at <= datetime.now(UTC)
+        state = "revoked" if view.revoked else "expired" if is_over else "valid"
         rows.append((view.id, view.kind, view.name, view.population or "-", uses, expires, state))
     output.table(_COLUMNS, rows, empty="No token.")
 
@@ -40,7 +46,10 @@ def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = Non
 @app.command("make")
 def make(
     population: Annotated[
-        str | None, typer.Option(help="The population that devices join with it; absent for an administrator's token.")
+        str | None, typer.Option(help="The population that devices join with it, or that a role is limited to.")
+    ] = None,
+    role: Annotated[
+        Role | None, typer.Option(help="For a person or a script instead of devices: what it may do.")
     ] = None,
     name: Annotated[str, typer.Option(help="What it is for.")] = "made by hand",
     uses: Annotated[int | None, typer.Option(min=1, help="How many devices may join; any number if absent.")] = None,
@@ -50,14 +59,28 @@ def make(
     ca: Authority = None,
     json: Json = False,
 ) -> None:
-    """Make a token, and show its secret this once."""
+    """Make a token, and show its secret this once: for devices to join a population, or for a role."""
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
-        made = control.make_token(population, name=name, uses=uses, ttl_s=expires)
+    if role is None and population is None:
+        raise InputError(
+            "Neither --role nor --population says what the token is for.",
+            hint="Give --population NAME for devices that join, or --role ROLE for a person or a script.",
+            code="token_population",
+        )
+    if role is not None and uses is not None:
+        raise InputError(
+            "Only tokens with which devices join have a number of uses.", hint="Leave --uses out.", code="token_uses"
+        )
+    with Control(url, token=access_token(token), ca=ca) as control:
+        if role is not None:
+            made = control.role_token(role, population, name=name, ttl_s=expires)
+            whose = f"A token of the role {role} for {population or 'all populations'}"
+        else:
+            made = control.enrolment_token(str(population), uses=uses, ttl_s=expires, name=name)
+            whose = f"A token to join {population}"
     output.event("token", **made.model_dump(mode="json"))
-    whose = "An administrator's token" if population is None else f"A token to join {population}"
     output.say(f"{whose} ({made.id}); keep it secret:")
     output.say(f"  {made.token}")
 
@@ -74,7 +97,7 @@ def revoke(
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         found = [view for view in control.tokens() if view.id == identifier or view.id.endswith(identifier)]
         if len(found) != 1:
             what = f"There is no token {identifier[:64]!r}" if not found else f"{len(found)} tokens end like this"

@@ -13,7 +13,7 @@ import typer
 from coterie.cli.failures import FAILED
 from coterie.cli.joining import again
 from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, admin_token
+from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token
 from coterie.cli.rounds import RoundTable, advise
 from coterie.errors import CoterieError, NotFound, Unreachable
 
@@ -43,7 +43,7 @@ def watch(
     """Show an experiment's rounds until it ends. Ctrl-C leaves the experiment running."""
     from coterie.client_sdk.control.control import Control
 
-    with Control(url, token=admin_token(token), ca=ca) as control:
+    with Control(url, token=access_token(token), ca=ca) as control:
         follow_run(Output(json), once_it_answers(lambda: chosen(control, run)), again(url, ca))
 
 

@@ -44,7 +44,9 @@ __all__ = [
 
 ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"]
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
-TokenKind = Literal["admin", "researcher", "enrol", "edge"]
+Role = Literal["admin", "operator", "researcher", "auditor"]
+"""What a person or a script may do on the control plane."""
+TokenKind = Literal[Role, "enrol", "edge"]
 ClientState = Literal["kept", "none"]
 ReducerText = Annotated[str, Field(min_length=1, max_length=200)]
 """A reducer by its text, as `coterie.aggregation.reducers.reducer` reads it."""
@@ -193,9 +195,10 @@ class LedgerEntry(Response):
 class TokenCreate(Request):
     """A token to make.
 
-    Tokens to enrol with name their population; uses: how many may enrol with it (None: any number). ``edge`` enrols
-    edge aggregators: max_clients: for how many clients one may speak in an update, at most; min_clients: and at least
-    (2 when not given, so that no update of a single client can be told from its accumulator).
+    Tokens of a role (admin, operator, researcher, auditor) are for all populations, or for the one that they name; an
+    admin's are for all. Tokens to enrol with name their population; uses: how many may enrol with it (None: any
+    number). ``edge`` enrols edge aggregators: max_clients: for how many clients one may speak in an update, at most;
+    min_clients: and at least (2 when not given, so that no update of a single client can be told from its accumulator).
     """
 
     kind: TokenKind

@@ -133,7 +133,7 @@ def illustrate(api: dict[str, Any]) -> None:
 def _curl(method: str, path: str, operation: Mapping[str, Any]) -> str:
     parts = [f"curl -X {method.upper()}" if method != "head" else "curl --head"]
     needs = {name for need in operation.get("security", ()) for name in need}
-    if needs & {"admin", "enrol"}:
+    if needs & {"role", "enrol"}:
         parts.append('-H "Authorization: Bearer $TOKEN"')
     if "device" in needs:
         parts += [f"-H '{header}'" for header in _SIGNED]

@@ -298,9 +298,9 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "local": "The noise that the device adds before anything leaves it; null for none.",
     },
     "TokenCreate": {
-        "kind": "What the token is for: `admin`, `researcher`; or joining, of a device (`enrol`), an edge (`edge`).",
+        "kind": "A role (`admin`, `operator`, `researcher`, `auditor`), or `enrol` and `edge` for those that join.",
         "name": "A label for people.",
-        "population": "The population whose devices it enrols; null for tokens that enrol nobody.",
+        "population": "The population that it is for; null for a role in all populations.",
         "uses": "How many may enrol with it; null for any number.",
         "min_clients": "Of `edge`: for how many clients one must speak in an update, at least; 2 when not given.",
         "max_clients": "Of `edge`: for how many clients one may speak in an update, at most.",

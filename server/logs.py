@@ -15,7 +15,7 @@ from structlog.typing import Processor
 BURST: Final = 10
 PERIOD_S: Final = 30.0
 _MOST_KEPT: Final = 1000
-_SECRET = re.compile(r"(coterie_(?:admin|enrol|edge)_[0-9a-f]{32}_)[A-Za-z0-9-]+")
+_SECRET = re.compile(r"(coterie_[a-z]+_[0-9a-f]{32}_)[A-Za-z0-9-]+")
 
 
 def redact(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -10,28 +10,30 @@ from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, PROBLEM_MEDIA_T
 from coterie.server.api_examples import illustrate
 from coterie.server.api_fields import explain
 from coterie.server.api_words import PARAMETERS
-from coterie.server.auth.policy import Access
+from coterie.server.auth.policy import Credential, Rule
 
-SCHEMES: Final[Mapping[str, dict[str, Any]]] = {
-    "admin": {"type": "http", "scheme": "bearer", "description": "coterie_admin_<id>_<secret>"},
-    "enrol": {"type": "http", "scheme": "bearer", "description": "coterie_enrol_<id>_<secret>"},
-    "device": {
+SCHEMES: Final[Mapping[Credential, dict[str, Any]]] = {
+    Credential.ROLE_TOKEN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "coterie_<role>_<id>_<secret>. An operation lists the roles that it takes; a token for one "
+        "population sees and changes only what is of that population.",
+    },
+    Credential.ENROLMENT_TOKEN: {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "coterie_enrol_<id>_<secret>, or of an edge aggregator coterie_edge_<id>_<secret>",
+    },
+    Credential.SIGNATURE: {
         "type": "apiKey",
         "in": "header",
         "name": SIGNATURE_HEADER,
         "description": f"Ed25519 over method, target, body digest and nonce; with {DEVICE_HEADER} and {NONCE_HEADER}.",
     },
 }
-NEEDS: Final[Mapping[Access, list[dict[str, list[str]]]]] = {
-    Access.PUBLIC: [],
-    Access.ADMIN: [{"admin": []}],
-    Access.ENROL: [{"enrol": []}],
-    Access.DEVICE: [{"device": []}],
-    Access.DEVICE_STREAM: [{"device": []}],
-}
 
 
-def describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> None:
+def describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> None:
     """Make ``app.openapi()`` give the whole description, made once."""
 
     def openapi() -> dict[str, Any]:
@@ -42,7 +44,12 @@ def describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> None:
     app.openapi = openapi
 
 
-def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> dict[str, Any]:
+def _security(rule: Rule) -> list[dict[str, list[str]]]:
+    credential = rule.credential
+    return [] if credential is None else [{credential.value: sorted(rule.roles)}]
+
+
+def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> dict[str, Any]:
     schema = get_openapi(
         title=app.title,
         version=app.version,
@@ -51,7 +58,7 @@ def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> dict[st
         "problem document (RFC 9457).",
     )
     components = schema.setdefault("components", {})
-    components["securitySchemes"] = dict(SCHEMES)
+    components["securitySchemes"] = {credential.value: scheme for credential, scheme in SCHEMES.items()}
     schemas = components.setdefault("schemas", {})
     schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= schemas["Problem"].pop("$defs", {})
@@ -64,7 +71,7 @@ def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Access]) -> dict[st
     }
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
-            operation["security"] = NEEDS[policy[(method.upper(), path)]]
+            operation["security"] = _security(policy[(method.upper(), path)])
             operation["responses"].pop("422", None)
             operation["responses"]["default"] = problem
             for parameter in operation.get("parameters", ()):

@@ -4,7 +4,8 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from coterie.client_sdk.answers import pieces
 from coterie.client_sdk.control.sse import messages
 from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
-from coterie.errors import CoterieError, ExperimentError, RemoteError
+from coterie.errors import CoterieError, ExperimentError, Forbidden, RemoteError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import (
     BudgetView,
@@ -30,6 +31,7 @@ from coterie.protocol.control import (
     PolicyChange,
     PopulationCreate,
     PopulationView,
+    Role,
     RoundView,
     TokenCreate,
     TokenCreated,
@@ -56,7 +58,7 @@ MOST_AHEAD: Final = 100
 class ControlClient:
     """Requests of the control plane with a bearer token.
 
-    url: of the coordinator. token: an admin or researcher token. ca: PEM of the coordinator's authority. transport: for
+    url: of the coordinator. token: of a role (docs/roles.md). ca: PEM of the coordinator's authority. transport: for
     tests.
     Raises RemoteError with the coordinator's code and hint, Unreachable when it does not answer.
     """
@@ -88,7 +90,7 @@ class ControlClient:
         state is refused.
         Raises ExperimentError (``population_schema``) when it exists with another schema, of which this is no finer
         reading (`coterie.protocol.refinement`): a schema never changes, because devices have checked their data against
-        it.
+        it. Raises Forbidden (``token_role``) where what is missing is an operator's to make.
         """
         try:
             found = read_message(PopulationView, await self.link.json("GET", f"/v1/populations/{name}"))
@@ -96,7 +98,8 @@ class ControlClient:
             if error.details.get("http_status") != 404:
                 raise
             request = PopulationCreate(name=name, data_schema=schema, signers=tuple(signers), client_state=client_state)
-            found = read_message(PopulationView, await self._post("/v1/populations", request))
+            with _only_operators(f"There is no population {name!r}", f"coterie populations make {name} SCHEMA"):
+                found = read_message(PopulationView, await self._post("/v1/populations", request))
         if (why := departure(schema, found.data_schema)) is not None:
             raise ExperimentError(
                 f"Population {name!r} has another data schema than this experiment, whose schema is no finer reading "
@@ -106,10 +109,17 @@ class ControlClient:
             )
         for signer in signers:
             if signer not in found.signers:
-                found = read_message(
-                    PopulationView, await self.link.json("PUT", f"/v1/populations/{name}/signers/{signer}")
-                )
+                refused = f"Population {name!r} accepts no plans of the key {signer}"
+                with _only_operators(refused, f"coterie populations allow {name} {signer}"):
+                    found = await self.allow_signer(name, signer)
         return found
+
+    async def allow_signer(self, name: str, public: str) -> PopulationView:
+        """Accept the plans of one more key. Raises RemoteError (``population_policy`` where the policy names the
+        signers).
+        """
+        address = f"/v1/populations/{quote(name, safe='')}/signers/{quote(public, safe='')}"
+        return read_message(PopulationView, await self.link.json("PUT", address))
 
     async def population(self, name: str) -> PopulationView:
         """One population."""
@@ -137,9 +147,15 @@ class ControlClient:
         request = TokenCreate(kind="enrol", name=name, population=population, uses=uses, expires_s=ttl_s)
         return read_message(TokenCreated, await self._post("/v1/tokens", request))
 
-    async def admin_token(self, *, ttl_s: int | None = None, name: str = "administrator") -> TokenCreated:
-        """A token with which everything of this interface may be called. ttl_s: seconds until it runs out."""
-        request = TokenCreate(kind="admin", name=name, expires_s=ttl_s)
+    async def role_token(
+        self, role: Role, population: str | None = None, *, ttl_s: int | None = None, name: str | None = None
+    ) -> TokenCreated:
+        """A token of a role on the control plane; docs/roles.md says what each role may do.
+
+        population: the only one that it is for; None: all. ttl_s: seconds until it runs out. name: a label.
+        Raises RemoteError (``token_role``, ``token_population``, ``population_unknown``).
+        """
+        request = TokenCreate(kind=role, name=name or role, population=population, expires_s=ttl_s)
         return read_message(TokenCreated, await self._post("/v1/tokens", request))
 
     async def tokens(self) -> list[TokenView]:
@@ -356,3 +372,16 @@ def _record(row: RoundView) -> RoundRecord:
         delta=row.delta,
         participants=tuple(Participant.from_json(one.model_dump()) for one in row.participants),
     )
+
+
+@contextmanager
+def _only_operators(what: str, command: str) -> Generator[None]:
+    """Say what an operator must do where the caller's own role may not."""
+    try:
+        yield
+    except RemoteError as error:
+        if error.reason != "token_role":
+            raise
+        raise Forbidden(
+            f"{what}, and only an operator can change that.", hint=f"Ask one to run: {command}", code="token_role"
+        ) from error

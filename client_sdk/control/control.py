@@ -13,7 +13,7 @@ from coterie.client_sdk.control.download import Form, download, forms
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.portal import Portal
-from coterie.errors import InputError, Unreachable
+from coterie.errors import Unreachable
 from coterie.protocol.control import (
     BudgetView,
     DeviceView,
@@ -23,6 +23,7 @@ from coterie.protocol.control import (
     ModelView,
     PolicyChange,
     PopulationView,
+    Role,
     TokenCreated,
     TokenView,
 )
@@ -57,6 +58,10 @@ class Control:
         """The population, made when absent; see `ControlClient.ensure_population`."""
         return self.portal.call(self.client.ensure_population(name, schema, signers=signers, client_state=client_state))
 
+    def allow_signer(self, name: str, public: str) -> PopulationView:
+        """Accept the plans of one more key; see `ControlClient.allow_signer`."""
+        return self.portal.call(self.client.allow_signer(name, public))
+
     def population(self, name: str) -> PopulationView:
         """One population."""
         return self.portal.call(self.client.population(name))
@@ -79,18 +84,11 @@ class Control:
         """A token with which devices join; its field ``token`` is shown this once."""
         return self.portal.call(self.client.enrolment_token(population, uses=uses, ttl_s=ttl_s, name=name))
 
-    def make_token(
-        self, population: str | None, *, name: str, uses: int | None = None, ttl_s: int | None = None
+    def role_token(
+        self, role: Role, population: str | None = None, *, ttl_s: int | None = None, name: str | None = None
     ) -> TokenCreated:
-        """A token with which devices join a population; of None an administrator's. ``uses`` is for the first alone.
-
-        Raises RemoteError (``token_uses``, ``population_unknown``).
-        """
-        if population is not None:
-            return self.enrolment_token(population, uses=uses, ttl_s=ttl_s, name=name)
-        if uses is not None:
-            raise InputError("Only tokens with which devices join have a number of uses.", code="token_uses")
-        return self.portal.call(self.client.admin_token(ttl_s=ttl_s, name=name))
+        """A token of a role; see `ControlClient.role_token`."""
+        return self.portal.call(self.client.role_token(role, population, ttl_s=ttl_s, name=name))
 
     def tokens(self) -> list[TokenView]:
         """Every token without its secret, the oldest first."""

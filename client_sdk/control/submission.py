@@ -29,7 +29,7 @@ class Submission:
 async def send(
     client: ControlClient, submission: Submission, *, on_progress: Callable[[str], None] = lambda step: None
 ) -> ExperimentView:
-    """Compile and sign the plan, make sure of the population and the signer, send the blobs, start the experiment.
+    """Compile, sign and send the plan, make sure of population and signer, send the other blobs, start the experiment.
 
     on_progress: told in a few words what is being done. Raises ExperimentError, DataError (evaluation rows),
     RemoteError.
@@ -39,6 +39,8 @@ async def send(
     compiled = await asyncio.to_thread(compile_plan, experiment)
     plan = compiled.plan.sign(submission.key)
     population = submission.population or slug(experiment.name)
+    # First the plan: whose role may start no experiment is refused before a population is made or changed.
+    await client.put_blob(plan.manifest.data, kind="plan")
     on_progress(f"population {population}")
     await client.ensure_population(population, experiment.schema, signers=(submission.key.public,))
     on_progress("sending")
@@ -63,7 +65,6 @@ async def _blobs(
 ) -> ExperimentCreate:
     if plan.signature is None or plan.signer is None:
         raise InternalError("A plan that is to be sent must be signed.")
-    await client.put_blob(plan.manifest.data, kind="plan")
     for graph in plan.graphs.values():
         await client.put_blob(graph, kind="graph")
     initial = await client.put_blob(compiled.initial_bytes, kind="model")

@@ -2,29 +2,24 @@
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from coterie.errors import Forbidden, InternalError, Unauthenticated
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.control import Role
 from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, SIGNATURE_HEADER
 from coterie.protocol.signing import verify_request
-from coterie.server.auth.policy import POLICY, Access
+from coterie.server.auth.caller import Caller
+from coterie.server.auth.policy import POLICY, Credential, Rule, Scope
 from coterie.server.auth.tokens import Token, matches, parse_token
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.store import tokens
 from coterie.server.store.devices import ClientBounds, client_bounds
 from coterie.server.store.tables import TokenRow
-
-
-@dataclass(frozen=True)
-class Administrator:
-    """The holder of an admin token."""
-
-    token: str
 
 
 @dataclass(frozen=True)
@@ -71,12 +66,12 @@ def coordinator_of(request: Request) -> Coordinator:
     return request.app.state.coordinator
 
 
-def access_of(method: str, path: str) -> Access:
+def rule_of(method: str, path: str) -> Rule:
     """What the policy table asks of a route. Raises InternalError for a route without a row."""
-    access = POLICY.get((method, path))
-    if access is None:
+    rule = POLICY.get((method, path))
+    if rule is None:
         raise InternalError(f"The route {method} {path} has no row in the policy table.")
-    return access
+    return rule
 
 
 def _bearer(request: Request) -> Token:
@@ -104,22 +99,29 @@ async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
     return row
 
 
-async def _administrator(request: Request) -> Administrator:
+async def _caller(request: Request, rule: Rule) -> Caller:
     row = await _known(coordinator_of(request), _bearer(request))
-    if row.kind != "admin":
+    if row.kind not in rule.roles:
+        wanted = " or ".join(role for role in get_args(Role) if role in rule.roles)
         raise Forbidden(
-            "This needs an administrator's token; the one given only lets devices join.",
-            hint="Give the one that the coordinator keeps in admin.token of its folder (--token, COTERIE_TOKEN).",
+            f"This needs a token of the role {wanted}; this one is of the kind {row.kind}.",
+            hint="Ask an administrator for one: coterie tokens make --role ROLE. The coordinator keeps that of the first "
+            "administrator in admin.token of its folder (--token, COTERIE_TOKEN).",
+            code="token_role",
         )
-    return Administrator(row.id)
+    caller = Caller(token=row.id, role=cast(Role, row.kind), population=row.population, expires_at=row.expires_at)
+    if rule.scope is not Scope.ROWS:
+        caller.check(request.path_params["name"] if rule.scope is Scope.NAMED else None)
+    return caller
 
 
 async def _enroller(request: Request) -> Enroller:
     row = await _known(coordinator_of(request), _bearer(request))
     if row.kind not in ("enrol", "edge") or row.population is None:
         raise Forbidden(
-            "Joining needs an enrolment token of a population; the one given is an administrator's.",
-            hint="Make one: coterie tokens make --population NAME, or POST /v1/tokens.",
+            f"This needs a token with which devices join (enrol, edge); this one is of the kind {row.kind}.",
+            hint="Ask an operator for one: coterie tokens make --population NAME.",
+            code="token_role",
         )
     return Enroller(row.id, row.population, client_bounds(row))
 
@@ -153,19 +155,17 @@ async def _device(request: Request, *, streamed: bool) -> SignedDevice:
     return signed
 
 
-async def gate(request: Request, access: Access) -> None:
+async def gate(request: Request, rule: Rule) -> None:
     """Let a request through only with the credential asked for."""
-    match access:
-        case Access.PUBLIC:
+    match rule.credential:
+        case None:
             principal = None
-        case Access.ADMIN:
-            principal = await _administrator(request)
-        case Access.ENROL:
+        case Credential.ROLE_TOKEN:
+            principal = await _caller(request, rule)
+        case Credential.ENROLMENT_TOKEN:
             principal = await _enroller(request)
-        case Access.DEVICE:
-            principal = await _device(request, streamed=False)
-        case Access.DEVICE_STREAM:
-            principal = await _device(request, streamed=True)
+        case Credential.SIGNATURE:
+            principal = await _device(request, streamed=rule.streamed)
     request.state.principal = principal
 
 
@@ -177,10 +177,10 @@ class GatedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The route's handler behind the gate."""
         serve = super().get_route_handler()
-        rows = {method: access_of(method, self.path) for method in self.methods or ()}
+        rules = {method: rule_of(method, self.path) for method in self.methods or ()}
 
         async def handle(request: Request) -> Response:
-            await gate(request, rows[request.method])
+            await gate(request, rules[request.method])
             return await serve(request)
 
         return handle
@@ -195,10 +195,10 @@ def _principal(request: Request) -> object:
     return request.state.principal
 
 
-def administrator(request: Request) -> Administrator:
-    """The administrator whom the gate let through."""
+def caller_of(request: Request) -> Caller:
+    """The caller whom the gate let through."""
     principal = _principal(request)
-    if not isinstance(principal, Administrator):
+    if not isinstance(principal, Caller):
         raise Forbidden
     return principal
 
@@ -226,8 +226,8 @@ async def _here(request: Request) -> Coordinator:
     return coordinator_of(request)
 
 
-async def _admin(request: Request) -> Administrator:
-    return administrator(request)
+async def _calling(request: Request) -> Caller:
+    return caller_of(request)
 
 
 async def _enrolling(request: Request) -> Enroller:
@@ -238,7 +238,7 @@ async def _signed(request: Request) -> SignedDevice:
     return signed_device(request)
 
 
-Admin = Annotated[Administrator, Depends(_admin)]
+Calling = Annotated[Caller, Depends(_calling)]
 Enrolling = Annotated[Enroller, Depends(_enrolling)]
 Signed = Annotated[SignedDevice, Depends(_signed)]
 Here = Annotated[Coordinator, Depends(_here)]

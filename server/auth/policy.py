@@ -1,65 +1,123 @@
-"""Who may call what: one row per route. A route without a row cannot be served, and everything without a matching
-credential is refused.
+"""Who may call what: one row per route, with the roles that it takes and what a token for one population may do there.
+A route without a row cannot be served, and everything without a matching credential is refused.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Literal
+
+from coterie.errors import InternalError
+from coterie.protocol.control import Role
+
+Principal = Literal[Role, "newcomer", "device"]
+"""Whoever calls: a role of the control plane, a newcomer that wants to join, or a device (or edge aggregator)."""
 
 
-class Access(Enum):
-    """The one kind of credential that a route takes."""
+class Credential(Enum):
+    """What a caller proves its role with."""
 
-    PUBLIC = "none"
-    ADMIN = "admin token"
-    ENROL = "enrolment token"
-    DEVICE = "device signature"
-    DEVICE_STREAM = "device signature over a streamed body"
+    ROLE_TOKEN = "role"
+    ENROLMENT_TOKEN = "enrol"
+    SIGNATURE = "device"
 
 
-POLICY: Final[Mapping[tuple[str, str], Access]] = {
-    ("GET", "/"): Access.PUBLIC,
-    ("GET", "/healthz"): Access.PUBLIC,
-    ("GET", "/readyz"): Access.PUBLIC,
-    ("GET", "/metrics"): Access.PUBLIC,
-    ("GET", "/docs"): Access.PUBLIC,
-    ("GET", "/v1/openapi.json"): Access.PUBLIC,
-    ("GET", "/v1/blobs/{sha256}"): Access.PUBLIC,
-    ("HEAD", "/v1/blobs/{sha256}"): Access.PUBLIC,
-    ("PUT", "/v1/blobs/{sha256}"): Access.ADMIN,
-    ("POST", "/v1/populations"): Access.ADMIN,
-    ("GET", "/v1/populations"): Access.ADMIN,
-    ("GET", "/v1/populations/{name}"): Access.ADMIN,
-    ("PATCH", "/v1/populations/{name}"): Access.ADMIN,
-    ("GET", "/v1/populations/{name}/budget"): Access.ADMIN,
-    ("GET", "/v1/populations/{name}/budget/entries"): Access.ADMIN,
-    ("PUT", "/v1/populations/{name}/signers/{public}"): Access.ADMIN,
-    ("POST", "/v1/tokens"): Access.ADMIN,
-    ("GET", "/v1/tokens"): Access.ADMIN,
-    ("DELETE", "/v1/tokens/{token}"): Access.ADMIN,
-    ("POST", "/v1/experiments"): Access.ADMIN,
-    ("GET", "/v1/experiments"): Access.ADMIN,
-    ("GET", "/v1/experiments/{experiment}"): Access.ADMIN,
-    ("POST", "/v1/experiments/{experiment}/stop"): Access.ADMIN,
-    ("GET", "/v1/experiments/{experiment}/rounds"): Access.ADMIN,
-    ("GET", "/v1/experiments/{experiment}/models"): Access.ADMIN,
-    ("GET", "/v1/models/{sha256}"): Access.ADMIN,
-    ("GET", "/v1/devices"): Access.ADMIN,
-    ("POST", "/v1/devices/{device}/revoke"): Access.ADMIN,
-    ("GET", "/v1/events"): Access.ADMIN,
-    ("GET", "/v1/audit"): Access.ADMIN,
-    ("GET", "/v1/device/population"): Access.ENROL,
-    ("POST", "/v1/device/enrol"): Access.ENROL,
-    ("POST", "/v1/device/check-in"): Access.DEVICE,
-    ("POST", "/v1/device/withdraw"): Access.DEVICE,
-    ("GET", "/v1/device/experiments/{experiment}/lineage"): Access.DEVICE,
-    ("HEAD", "/v1/device/tasks/{task}/update"): Access.DEVICE,
-    ("PATCH", "/v1/device/tasks/{task}/update"): Access.DEVICE_STREAM,
-    ("POST", "/v1/device/tasks/{task}/progress"): Access.DEVICE,
-    ("POST", "/v1/device/tasks/{task}/abort"): Access.DEVICE,
-    ("POST", "/v1/device/tasks/{task}/secure/keys"): Access.DEVICE,
-    ("POST", "/v1/device/tasks/{task}/secure/shares"): Access.DEVICE,
-    ("POST", "/v1/device/tasks/{task}/secure/agreement"): Access.DEVICE,
-    ("POST", "/v1/device/tasks/{task}/secure/reveal"): Access.DEVICE,
-    ("GET", "/v1/device/tasks/{task}/secure/{awaited}"): Access.DEVICE,
+CREDENTIALS: Final[Mapping[Principal, Credential]] = {
+    "admin": Credential.ROLE_TOKEN,
+    "operator": Credential.ROLE_TOKEN,
+    "researcher": Credential.ROLE_TOKEN,
+    "auditor": Credential.ROLE_TOKEN,
+    "newcomer": Credential.ENROLMENT_TOKEN,
+    "device": Credential.SIGNATURE,
+}
+
+
+class Scope(Enum):
+    """What a caller of one population may do on a route; a token for all populations may do everything there.
+
+    ALL: nothing. NAMED: what concerns the population that the path names (``{name}``). ROWS: the handler shows and
+    changes only what is of the caller's population.
+    """
+
+    ALL = "all populations"
+    NAMED = "the named population"
+    ROWS = "rows of its population"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What a route asks for.
+
+    roles: whom it takes; nobody named: everybody. streamed: the signature covers a body that the handler checks while
+    it comes in.
+    """
+
+    roles: frozenset[Principal] = frozenset()
+    scope: Scope = Scope.ALL
+    streamed: bool = False
+
+    @property
+    def credential(self) -> Credential | None:
+        """What callers prove their role with; None where nothing is asked. Raises InternalError for a row whose roles
+        differ in it.
+        """
+        kinds = {CREDENTIALS[role] for role in self.roles}
+        if len(kinds) > 1:
+            raise InternalError(f"The roles {', '.join(sorted(self.roles))} have no credential in common.")
+        return kinds.pop() if kinds else None
+
+
+def _to(*roles: Principal, scope: Scope = Scope.ROWS, streamed: bool = False) -> Rule:
+    return Rule(roles=frozenset(roles), scope=scope, streamed=streamed)
+
+
+PUBLIC: Final = Rule()
+
+POLICY: Final[Mapping[tuple[str, str], Rule]] = {
+    ("GET", "/"): PUBLIC,
+    ("GET", "/healthz"): PUBLIC,
+    ("GET", "/readyz"): PUBLIC,
+    ("GET", "/metrics"): PUBLIC,
+    ("GET", "/docs"): PUBLIC,
+    ("GET", "/v1/openapi.json"): PUBLIC,
+    ("GET", "/v1/blobs/{sha256}"): PUBLIC,
+    ("HEAD", "/v1/blobs/{sha256}"): PUBLIC,
+    ("PUT", "/v1/blobs/{sha256}"): _to("admin", "researcher"),
+    ("POST", "/v1/populations"): _to("admin", "operator", scope=Scope.ALL),
+    ("GET", "/v1/populations"): _to("admin", "operator", "researcher", "auditor"),
+    ("GET", "/v1/populations/{name}"): _to("admin", "operator", "researcher", "auditor", scope=Scope.NAMED),
+    ("PATCH", "/v1/populations/{name}"): _to("admin", "operator", scope=Scope.NAMED),
+    ("GET", "/v1/populations/{name}/budget"): _to("admin", "operator", "researcher", "auditor", scope=Scope.NAMED),
+    ("GET", "/v1/populations/{name}/budget/entries"): _to(
+        "admin", "operator", "researcher", "auditor", scope=Scope.NAMED
+    ),
+    ("PUT", "/v1/populations/{name}/signers/{public}"): _to("admin", "operator", scope=Scope.NAMED),
+    ("POST", "/v1/tokens"): _to("admin", "operator"),
+    ("GET", "/v1/tokens"): _to("admin", "operator"),
+    ("DELETE", "/v1/tokens/{token}"): _to("admin", "operator"),
+    ("POST", "/v1/experiments"): _to("admin", "researcher"),
+    ("GET", "/v1/experiments"): _to("admin", "operator", "researcher", "auditor"),
+    ("GET", "/v1/experiments/{experiment}"): _to("admin", "operator", "researcher", "auditor"),
+    ("POST", "/v1/experiments/{experiment}/stop"): _to("admin", "operator", "researcher"),
+    ("GET", "/v1/experiments/{experiment}/rounds"): _to("admin", "operator", "researcher", "auditor"),
+    ("GET", "/v1/experiments/{experiment}/models"): _to("admin", "operator", "researcher", "auditor"),
+    ("GET", "/v1/models/{sha256}"): _to("admin", "operator", "researcher", "auditor"),
+    ("GET", "/v1/devices"): _to("admin", "operator", "auditor"),
+    ("POST", "/v1/devices/{device}/revoke"): _to("admin", "operator"),
+    ("GET", "/v1/events"): _to("admin", "operator", "researcher", "auditor"),
+    ("GET", "/v1/audit"): _to("admin", "auditor", scope=Scope.ALL),
+    ("GET", "/v1/device/population"): _to("newcomer"),
+    ("POST", "/v1/device/enrol"): _to("newcomer"),
+    ("POST", "/v1/device/check-in"): _to("device"),
+    ("POST", "/v1/device/withdraw"): _to("device"),
+    ("GET", "/v1/device/experiments/{experiment}/lineage"): _to("device"),
+    ("HEAD", "/v1/device/tasks/{task}/update"): _to("device"),
+    ("PATCH", "/v1/device/tasks/{task}/update"): _to("device", streamed=True),
+    ("POST", "/v1/device/tasks/{task}/progress"): _to("device"),
+    ("POST", "/v1/device/tasks/{task}/abort"): _to("device"),
+    ("POST", "/v1/device/tasks/{task}/secure/keys"): _to("device"),
+    ("POST", "/v1/device/tasks/{task}/secure/shares"): _to("device"),
+    ("POST", "/v1/device/tasks/{task}/secure/agreement"): _to("device"),
+    ("POST", "/v1/device/tasks/{task}/secure/reveal"): _to("device"),
+    ("GET", "/v1/device/tasks/{task}/secure/{awaited}"): _to("device"),
 }

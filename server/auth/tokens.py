@@ -7,13 +7,13 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Final, Literal, cast, get_args
+from typing import Final, cast, get_args
 
 from coterie.errors import Unauthenticated
+from coterie.protocol.control import TokenKind
 from coterie.protocol.ids import TOKEN, new_id
 
 PREFIX = f"{TOKEN}_"
-TokenKind = Literal["admin", "enrol", "edge"]
 _KINDS: Final[tuple[TokenKind, ...]] = get_args(TokenKind)
 _FORM = re.compile(rf"coterie_({'|'.join(_KINDS)})_([0-9a-f]{{32}})_([A-Za-z0-9-]{{43}})")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"

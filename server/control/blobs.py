@@ -6,7 +6,7 @@ from fastapi import Path, Query, Request, Response
 
 from coterie.errors import InputError
 from coterie.protocol.control import BlobRef
-from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.store import audit, blob_rows
 
 router = gated_router("blobs")
@@ -29,8 +29,10 @@ Kind = Annotated[
         "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
     },
 )
-async def put(sha256: Digest, kind: Kind, request: Request, response: Response, here: Here, admin: Admin) -> BlobRef:
-    """Streams to disk; acknowledged when file and row are durable. A blob that is here already is answered with 200."""
+async def put(sha256: Digest, kind: Kind, request: Request, response: Response, here: Here, caller: Calling) -> BlobRef:
+    """Streams to disk; acknowledged when file and row are durable. A blob that is here already is answered with 200;
+    with a token for one population, one that such a token has sent already.
+    """
     body, digest, size = await here.blobs.receive(request.stream(), limit=here.settings.blob_limit)
     try:
         if digest != sha256:
@@ -43,8 +45,12 @@ async def put(sha256: Digest, kind: Kind, request: Request, response: Response, 
     finally:
         body.unlink(missing_ok=True)
     async with here.database.write("blob") as session:
-        if await blob_rows.keep(session, sha256, size, kind):
-            await audit.append(session, admin.token, "blob.stored", sha256, {"kind": kind, "size": size})
+        await caller.confirm(session)
+        is_new = await blob_rows.keep(session, sha256, size, kind)
+        if caller.population is not None:
+            is_new = await blob_rows.keep_for(session, sha256, caller.population)
+        if is_new:
+            await audit.append(session, caller.token, "blob.stored", sha256, {"kind": kind, "size": size})
         else:
             response.status_code = 200
     return BlobRef(sha256=sha256, size=size)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import NotFound
 from coterie.protocol.control import DeviceView, Page
-from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.paging import Cursor, Limit, after, instant, page
 from coterie.server.coordinator import Coordinator
@@ -46,11 +46,13 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int,
 @router.get("/v1/devices", operation_id="listDevices", summary="List devices")
 async def index(
     here: Here,
+    caller: Calling,
     population: Annotated[str | None, Query(max_length=100)] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[DeviceView]:
     """In the order of their enrolment."""
+    population = caller.within(population)
     async with here.database.read() as session:
         rows = await devices.page(session, population, after(cursor) or "", limit + 1)
         accepted = await devices.accepted(session, [row.id for row in rows])
@@ -81,16 +83,16 @@ async def shut_out(
 
 
 @router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
-async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, admin: Admin) -> DeviceView:
+async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, caller: Calling) -> DeviceView:
     """Idempotent. The task that it holds is taken back; updates accepted before stay counted. Rounds that judge by it
     as their trusted client, and have no update of it, end at once.
     """
     async with here.database.write("revoke") as session:
         row = await session.get(DeviceRow, device)
-        if row is None:
+        if row is None or not caller.reaches(row.population):
             raise NotFound(f"There is no device {device!r}.", code="device_unknown")
         if row.revoked_at is None:
-            await shut_out(here, session, row, "revoked", by=admin.token)
+            await shut_out(here, session, row, "revoked", by=caller.token)
         accepted = await devices.accepted(session, [device])
         failures = await devices.failures(session, [device])
     here.devices.forget(device)

@@ -9,11 +9,12 @@ from fastapi import Header, Query
 from fastapi.responses import StreamingResponse
 
 from coterie.errors import InputError
-from coterie.server.auth.gate import Here, gated_router
+from coterie.server.auth.caller import Caller
+from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.bell import wait
 from coterie.server.control.paging import NUMBER, instant
 from coterie.server.coordinator import Coordinator
-from coterie.server.store import events
+from coterie.server.store import events, tokens
 from coterie.server.store.events import StoredEvent
 
 router = gated_router("events")
@@ -40,15 +41,19 @@ def encode(event: StoredEvent) -> bytes:
     return f"id: {event.id}\nevent: {event.type}\ndata: {json.dumps(body)}\n\n".encode()
 
 
-async def follow(here: Coordinator, last: int, experiment: str | None, *, live: bool = True) -> AsyncIterator[bytes]:
-    """Every event after ``last``, then those to come, until the coordinator closes; without ``live`` only those that
-    there are. A comment line says now and then that it lives.
+async def follow(
+    here: Coordinator, caller: Caller, last: int, experiment: str | None, *, live: bool = True
+) -> AsyncIterator[bytes]:
+    """Every event after ``last`` that the caller may see, then those to come, until the coordinator closes or the token
+    is no longer valid; without ``live`` only those that there are. A comment line says now and then that it lives.
     """
     yield b"retry: 1000\n\n"
     while not here.closing.is_set():
         ring = here.bell.next_ring()
         async with here.database.read() as session:
-            found = await events.after(session, last, experiment, BATCH)
+            if not await tokens.valid(session, caller.token):
+                return
+            found = await events.after(session, last, experiment, caller.population, BATCH)
         for event in found:
             yield encode(event)
             last = event.id
@@ -56,7 +61,8 @@ async def follow(here: Coordinator, last: int, experiment: str | None, *, live: 
             continue
         if not live:
             return
-        if await wait(ring, here.settings.heartbeat_s):
+        left = caller.seconds_left()
+        if await wait(ring, here.settings.heartbeat_s if left is None else min(left, here.settings.heartbeat_s)):
             await asyncio.sleep(TOGETHER_S)
         else:
             yield b": heartbeat\n\n"
@@ -71,13 +77,14 @@ async def follow(here: Coordinator, last: int, experiment: str | None, *, live: 
 )
 async def stream(
     here: Here,
+    caller: Calling,
     experiment: Annotated[str | None, Query(max_length=64)] = None,
     after: Annotated[int | None, Query(ge=0, lt=10**18)] = None,
     live: Annotated[bool, Query()] = True,
     last_event_id: Annotated[str | None, Header(max_length=32)] = None,
 ) -> EventStream:
     """Starts after ``Last-Event-ID``, else after ``after``, else at the first event; with ``experiment``, only that
-    experiment's; with ``live=false`` it ends with the newest event.
+    experiment's; with ``live=false`` it ends with the newest event. It ends too when the token is revoked or runs out.
     """
     if last_event_id is not None and NUMBER.fullmatch(last_event_id) is None:
         raise InputError(
@@ -87,4 +94,4 @@ async def stream(
         )
     last = int(last_event_id) if last_event_id is not None else after or 0
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventStream(follow(here, last, experiment, live=live), headers=headers)
+    return EventStream(follow(here, caller, last, experiment, live=live), headers=headers)

@@ -16,7 +16,8 @@ from coterie.protocol import ids
 from coterie.protocol.control import ExperimentCreate, ExperimentView, ModelView, Page, RoundView
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import spreads
-from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.auth.caller import Caller
+from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control import submission
 from coterie.server.control.floor import check_floor, policy_of
@@ -55,12 +56,15 @@ def view(row: ExperimentRow, quarantined: Mapping[str, str]) -> ExperimentView:
     )
 
 
-async def found(session: AsyncSession, text: str) -> ExperimentRow:
-    """The one experiment that a text means. Raises NotFound, or Conflict when it means several."""
-    rows = await experiments.matching(session, text)
+async def found(session: AsyncSession, text: str, caller: Caller) -> ExperimentRow:
+    """The one experiment that a text means to a caller. Raises NotFound, or Conflict when it means several."""
+    rows = await experiments.matching(session, text, caller.population)
     if not rows:
+        where = "" if caller.population is None else f" in {caller.population!r}, the population of this token"
         raise NotFound(
-            f"There is no experiment {text[:64]!r}.", hint="List them: GET /v1/experiments.", code="experiment_unknown"
+            f"There is no experiment {text[:64]!r}{where}.",
+            hint="List them: GET /v1/experiments.",
+            code="experiment_unknown",
         )
     if len(rows) > 1:
         raise Conflict(
@@ -73,16 +77,18 @@ async def found(session: AsyncSession, text: str) -> ExperimentRow:
     "/v1/experiments", operation_id="createExperiment", status_code=201, summary="Create an experiment and start it"
 )
 async def create(
-    body: ExperimentCreate, response: Response, here: Here, admin: Admin, once: OnceOnly
+    body: ExperimentCreate, response: Response, here: Here, caller: Calling, once: OnceOnly
 ) -> ExperimentView:
     """Checked whole before it is created; its first round begins in the same transaction."""
+    caller.check(body.population)
     body = settled_request(body)
-    manifest = await submission.check(here, body)
+    manifest = await submission.check(here, body, caller)
     async with here.database.write("experiment") as session:
+        await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
             response.status_code = 200
-            return view(await found(session, earlier), here.board.quarantined)
+            return view(await found(session, earlier, caller), here.board.quarantined)
         population = await named(session, body.population)
         check_floor(body.population, policy_of(population), body, manifest)
         row = ExperimentRow(
@@ -115,7 +121,7 @@ async def create(
         )
         server = {"reducer": body.reducer, "server": body.server.model_dump(mode="json")}
         told = {"name": row.name, "plan": row.plan, "strategies": list(strategies(manifest)), **server}
-        await audit.append(session, admin.token, "experiment.created", row.id, told)
+        await audit.append(session, caller.token, "experiment.created", row.id, told)
         once.remember(session, row.id)
     await here.board.catch_up()
     response.headers["Location"] = f"/v1/experiments/{row.id}"
@@ -125,31 +131,33 @@ async def create(
 @router.get("/v1/experiments", operation_id="listExperiments", summary="List experiments, the newest first")
 async def index(
     here: Here,
+    caller: Calling,
     population: Annotated[str | None, Query(max_length=100)] = None,
     state: Literal["running", "finished", "stopped"] | None = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Page[ExperimentView]:
     """All, or those of one population or in one state."""
+    population = caller.within(population)
     async with here.database.read() as session:
         rows = await experiments.page(session, population, state, after(cursor), limit + 1)
     return page(rows, limit, lambda row: row.id, [view(row, here.board.quarantined) for row in rows])
 
 
 @router.get("/v1/experiments/{experiment}", operation_id="getExperiment", summary="One experiment")
-async def show(experiment: Name, here: Here) -> ExperimentView:
+async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
     """As it stands."""
     async with here.database.read() as session:
-        return view(await found(session, experiment), here.board.quarantined)
+        return view(await found(session, experiment, caller), here.board.quarantined)
 
 
 @router.post(
     "/v1/experiments/{experiment}/stop", operation_id="stopExperiment", status_code=202, summary="Stop an experiment"
 )
-async def stop(experiment: Name, here: Here, admin: Admin) -> ExperimentView:
+async def stop(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
     """Idempotent. The open round is abandoned (``stopped``); versions committed before stay."""
     async with here.database.write("stop") as session:
-        row = await experiments.locked(session, (await found(session, experiment)).id)
+        row = await experiments.locked(session, (await found(session, experiment, caller)).id)
         if row.state == experiments.RUNNING:
             opened = await experiments.open_round(session, row.id)
             if opened is not None:
@@ -158,7 +166,7 @@ async def stop(experiment: Name, here: Here, admin: Admin) -> ExperimentView:
                 here.rounds.finish_mirrored(session, row, Reason.STOPPED)
             else:
                 raise InternalError(f"The experiment {row.id} runs but has no open round.")
-            await audit.append(session, admin.token, "experiment.stopped", row.id)
+            await audit.append(session, caller.token, "experiment.stopped", row.id)
             await session.flush()
             await session.refresh(row)
     await here.board.catch_up()
@@ -199,10 +207,12 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
 @router.get(
     "/v1/experiments/{experiment}/rounds", operation_id="listRounds", summary="The rounds of an experiment in order"
 )
-async def rounds(experiment: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[RoundView]:
+async def rounds(
+    experiment: Name, here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None
+) -> Page[RoundView]:
     """The open one last."""
     async with here.database.read() as session:
-        row = await found(session, experiment)
+        row = await found(session, experiment, caller)
         rows = await experiments.rounds_page(session, row.id, number_after(cursor, 0), limit + 1)
         sizes = [await uploaded(session, row, entry.number) for entry in rows]
     views = [_round_view(entry, size) for entry, size in zip(rows, sizes, strict=True)]
@@ -226,19 +236,21 @@ def model_view(row: ModelRow, best: str | None) -> ModelView:
 @router.get(
     "/v1/experiments/{experiment}/models", operation_id="listModels", summary="The model versions of an experiment"
 )
-async def models(experiment: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[ModelView]:
+async def models(
+    experiment: Name, here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None
+) -> Page[ModelView]:
     """In order; round 0 is the initial version. The bytes are at ``GET /v1/blobs/{sha256}``."""
     async with here.database.read() as session:
-        owner = await found(session, experiment)
+        owner = await found(session, experiment, caller)
         rows = await experiments.models_page(session, owner.id, number_after(cursor, -1), limit + 1)
     return page(rows, limit, lambda row: row.round, [model_view(row, owner.best) for row in rows])
 
 
 @router.get("/v1/models/{sha256}", operation_id="getModel", tags=["models"], summary="One model version")
-async def model(sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], here: Here) -> ModelView:
+async def model(sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], here: Here, caller: Calling) -> ModelView:
     """Where it comes from and what it scored; the bytes are at ``GET /v1/blobs/{sha256}``."""
     async with here.database.read() as session:
-        row = await experiments.model(session, sha256)
+        row = await experiments.model(session, sha256, caller.population)
         if row is None:
             raise NotFound(f"There is no model version {sha256}.", code="model_unknown")
         owner = await experiments.find(session, row.experiment)

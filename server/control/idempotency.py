@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import InputError
 from coterie.protocol.canonical import sha256_hex
-from coterie.server.auth.gate import Admin
+from coterie.server.auth.gate import Calling
 from coterie.server.clock import now_ms
 from coterie.server.store.tables import IdempotencyRow
 
@@ -54,10 +54,10 @@ class Once:
             )
 
 
-async def once(request: Request, admin: Admin, key: Key = None) -> Once:
+async def once(request: Request, caller: Calling, key: Key = None) -> Once:
     """The request's idempotency."""
     body = await request.body()
-    return Once(admin.token, key, sha256_hex(f"{request.method} {request.url.path}\n".encode() + body))
+    return Once(caller.token, key, sha256_hex(f"{request.method} {request.url.path}\n".encode() + body))
 
 
 OnceOnly = Annotated[Once, Depends(once)]

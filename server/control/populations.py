@@ -14,7 +14,7 @@ from coterie.protocol.control import Page, PolicyChange, PopulationCreate, Popul
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import PUBLIC_PATTERN
 from coterie.protocol.wire import message_error
-from coterie.server.auth.gate import Admin, Here, gated_router
+from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.control.floor import changed, check_names, check_signer, policy_of, to_row
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.paging import Cursor, Limit, after, instant, page
@@ -56,7 +56,7 @@ async def named(session: AsyncSession, name: str) -> PopulationRow:
 
 @router.post("/v1/populations", operation_id="createPopulation", status_code=201, summary="Create a population")
 async def create(
-    body: PopulationCreate, response: Response, here: Here, admin: Admin, once: OnceOnly
+    body: PopulationCreate, response: Response, here: Here, caller: Calling, once: OnceOnly
 ) -> PopulationView:
     """A population of this name with the same schema is answered as it stands (200), and the given signers are added to
     it.
@@ -81,7 +81,7 @@ async def create(
             row = await populations.add(
                 session, body.name, schema, body.data_schema.digest, client_state=body.client_state
             )
-            await audit.append(session, admin.token, "population.created", body.name)
+            await audit.append(session, caller.token, "population.created", body.name)
             events.append(session, "population.created", {"population": body.name})
         else:
             response.status_code = 200
@@ -90,7 +90,7 @@ async def create(
             if public not in known:
                 check_signer(body.name, policy_of(row), public)
             if await populations.allow(session, body.name, public):
-                await audit.append(session, admin.token, "signer.allowed", body.name, {"public": public})
+                await audit.append(session, caller.token, "signer.allowed", body.name, {"public": public})
         if not replayed:
             once.remember(session, body.name)
         await session.flush()
@@ -98,10 +98,10 @@ async def create(
 
 
 @router.get("/v1/populations", operation_id="listPopulations", summary="List populations by name")
-async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[PopulationView]:
-    """By name."""
+async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None) -> Page[PopulationView]:
+    """By name; with a token for one population, that one."""
     async with here.database.read() as session:
-        rows = await populations.page(session, after(cursor) or "", limit + 1)
+        rows = await populations.page(session, caller.population, after(cursor) or "", limit + 1)
         views = [await view(here, session, row) for row in rows[:limit]]
     return page(rows, limit, lambda row: row.name, views)
 
@@ -116,7 +116,7 @@ async def show(name: Name, here: Here) -> PopulationView:
 @router.put(
     "/v1/populations/{name}/signers/{public}", operation_id="allowSigner", summary="Accept a researcher's plans"
 )
-async def allow(name: Name, public: Public, here: Here, admin: Admin) -> PopulationView:
+async def allow(name: Name, public: Public, here: Here, caller: Calling) -> PopulationView:
     """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol
     again. Refused where the population's policy names its signers (``population_policy``): change the policy then.
     """
@@ -125,7 +125,7 @@ async def allow(name: Name, public: Public, here: Here, admin: Admin) -> Populat
         if public not in await populations.signers(session, name):
             check_signer(name, policy_of(row), public)
         if await populations.allow(session, name, public):
-            await audit.append(session, admin.token, "signer.allowed", name, {"public": public})
+            await audit.append(session, caller.token, "signer.allowed", name, {"public": public})
         await session.flush()
         return await view(here, session, row)
 
@@ -133,7 +133,7 @@ async def allow(name: Name, public: Public, here: Here, admin: Admin) -> Populat
 @router.patch(
     "/v1/populations/{name}", operation_id="changePolicy", summary="Change the floor under a population's experiments"
 )
-async def change(name: Name, body: PolicyChange, here: Here, admin: Admin) -> PopulationView:
+async def change(name: Name, body: PolicyChange, here: Here, caller: Calling) -> PopulationView:
     """Idempotent. Experiments that run keep what they were started with, but for the limits of ε, which hold from now
     on: the ledger has them as entries.
     """
@@ -150,14 +150,14 @@ async def change(name: Name, body: PolicyChange, here: Here, admin: Admin) -> Po
             given = body.model_dump(mode="json", exclude_unset=True, exclude={"signers"})
             if after.signers_only != before.signers_only:
                 given["signers_only"] = after.signers_only
-            await audit.append(session, admin.token, "policy.changed", name, given)
+            await audit.append(session, caller.token, "policy.changed", name, given)
             events.append(session, "population.policy", {"population": name})
             for scope, bound in _limits(after):
                 await here.rounds.spending.ledger.limit(session, name, scope, bound)
         if body.signers is not None:
             for public in await populations.replace_signers(session, name, body.signers):
                 action = "signer.allowed" if public in body.signers else "signer.removed"
-                await audit.append(session, admin.token, action, name, {"public": public})
+                await audit.append(session, caller.token, action, name, {"public": public})
         await session.flush()
         return await view(here, session, row)
 

@@ -27,6 +27,7 @@ from coterie.protocol.refinement import departure
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import TensorLimits, read_file
+from coterie.server.auth.caller import Caller
 from coterie.server.control.floor import check_signer, policy_of
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
@@ -51,8 +52,8 @@ async def ground(session: AsyncSession, population: str) -> Ground:
     return Ground(schema, await populations.signers(session, row.name), row.client_state, policy_of(row))
 
 
-async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
-    """The manifest of the experiment's plan, if everything about the experiment holds.
+async def check(here: Coordinator, request: ExperimentCreate, caller: Caller) -> Manifest:
+    """The manifest of the experiment's plan, if everything about the experiment holds, its blobs being the caller's.
 
     Raises NotFound, Forbidden (``signer_not_allowed``, ``population_policy``), Conflict (``blob_missing``,
     ``schema_mismatch``), PlanRefused, ExperimentError.
@@ -63,15 +64,15 @@ async def check(here: Coordinator, request: ExperimentCreate) -> Manifest:
             check_signer(request.population, base.policy, request.plan.signer)
             raise Forbidden(
                 f"Population {request.population!r} does not accept plans of key {request.plan.signer[:16]}….",
-                hint=f"Allow it: PUT /v1/populations/{request.population}/signers/{request.plan.signer}",
+                hint=f"An operator accepts it: coterie populations allow {request.population} {request.plan.signer}",
                 code="signer_not_allowed",
             )
         refs = [ref for ref in (request.initial, request.frozen, request.evaluation) if ref is not None]
-        await _require(session, {request.plan.id, *(ref.sha256 for ref in refs)})
+        await _require(session, {request.plan.id, *(ref.sha256 for ref in refs)}, caller)
         await _require_sizes(session, refs)
     manifest = Manifest.from_bytes(await asyncio.to_thread(here.blobs.files.read, "blobs", request.plan.id, "a plan"))
     async with here.database.read() as session:
-        await _require(session, {graph.sha256 for graph in manifest.graphs.values()})
+        await _require(session, {graph.sha256 for graph in manifest.graphs.values()}, caller)
         tree = await devices.any_edge(session, request.population)
         await _check_trusted(session, request)
     plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
@@ -91,13 +92,13 @@ async def _check_trusted(session: AsyncSession, request: ExperimentCreate) -> No
     if trusted is not None and not await devices.enrolled(session, trusted, request.population):
         raise ExperimentError(
             f"The trusted client {trusted!r} is no device of population {request.population!r}.",
-            hint="Name its whole id: `coterie list devices --json` shows it.",
+            hint="Name its whole id: `coterie list devices --json` shows it to an operator.",
             code="trusted_unknown",
         )
 
 
-async def _require(session: AsyncSession, digests: set[str]) -> None:
-    missing = sorted(digests - await blob_rows.known(session, frozenset(digests)))
+async def _require(session: AsyncSession, digests: set[str], caller: Caller) -> None:
+    missing = sorted(digests - await blob_rows.known(session, frozenset(digests), caller.population))
     if missing:
         raise Conflict(
             f"{len(missing)} blobs of this experiment have not been uploaded, the first is {missing[0]}.",

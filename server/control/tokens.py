@@ -1,13 +1,15 @@
-"""Tokens: admin tokens for people and scripts, enrolment tokens for devices and edge aggregators that want to join."""
+"""Tokens: of a role for people and scripts, of enrolment for devices and edge aggregators that want to join."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import Path, Response
 
-from coterie.errors import Conflict, InputError, NotFound
-from coterie.protocol.control import Page, TokenCreate, TokenCreated, TokenView
-from coterie.server.auth.gate import Admin, Here, gated_router
-from coterie.server.auth.tokens import TokenKind, new_token
+from coterie.errors import Conflict, Forbidden, InputError, NotFound
+from coterie.protocol.control import Page, Role, TokenCreate, TokenCreated, TokenKind, TokenView
+from coterie.server.auth.caller import Caller
+from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.tokens import new_token
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, page
@@ -16,6 +18,15 @@ from coterie.server.store import audit, tokens
 from coterie.server.store.tables import TokenRow
 
 router = gated_router("tokens")
+JOINING: Final[tuple[TokenKind, ...]] = ("enrol", "edge")
+"""The kinds of tokens that let devices and edge aggregators join."""
+MAKES: Final[Mapping[Role, frozenset[TokenKind]]] = {
+    "admin": frozenset(get_args(TokenKind)),
+    "operator": frozenset(JOINING),
+    "researcher": frozenset(),
+    "auditor": frozenset(),
+}
+"""The kinds of tokens that a role makes and revokes: never one that may do more than its own."""
 FEWEST_CLIENTS = 2
 """An accumulator of one client is that client's update."""
 
@@ -35,15 +46,34 @@ def _fields(row: TokenRow) -> dict[str, Any]:
     }
 
 
-def _check(body: TokenCreate) -> TokenKind:
-    if body.kind == "researcher":
-        raise InputError(
-            "This coordinator has no researcher tokens yet.", hint="Make an admin token.", code="token_kind"
+def _allow(caller: Caller, kind: str) -> None:
+    """Return only if the caller may make and revoke tokens of this kind. Raises Forbidden (``token_role``)."""
+    if kind not in MAKES[caller.role]:
+        raise Forbidden(
+            f"A token of the role {caller.role} makes and revokes tokens of the kinds {' and '.join(JOINING)} only, "
+            f"not {kind}.",
+            hint="Ask an administrator.",
+            code="token_role",
         )
-    if (body.kind == "admin") != (body.population is None):
-        raise InputError("An enrolment token names its population, and no other token does.", code="token_population")
-    if body.kind == "admin" and body.uses is not None:
-        raise InputError("Only enrolment tokens have a number of uses.", code="token_uses")
+
+
+def _check(body: TokenCreate) -> None:
+    if body.kind in JOINING and body.population is None:
+        raise InputError(
+            f"A token of the kind {body.kind} needs a population.", hint="Give population.", code="token_population"
+        )
+    if body.kind == "admin" and body.population is not None:
+        raise InputError(
+            "A token of the role admin is for all populations.",
+            hint="Leave population out, or make one of the role operator, researcher or auditor.",
+            code="token_population",
+        )
+    if body.kind not in JOINING and body.uses is not None:
+        raise InputError(
+            f"Only tokens of the kinds {' and '.join(JOINING)} have a number of uses.",
+            hint="Leave uses out.",
+            code="token_uses",
+        )
     if (body.kind == "edge") != (body.max_clients is not None) or (body.kind != "edge" and body.min_clients):
         raise InputError(
             "A token of the kind edge says for how many clients an edge aggregator may speak, and no other token does.",
@@ -56,7 +86,6 @@ def _check(body: TokenCreate) -> TokenKind:
             hint="Raise max_clients, or give a lower min_clients.",
             code="token_clients",
         )
-    return body.kind
 
 
 def _fewest(body: TokenCreate) -> int:
@@ -64,17 +93,21 @@ def _fewest(body: TokenCreate) -> int:
 
 
 @router.post("/v1/tokens", operation_id="createToken", status_code=201, summary="Make a token")
-async def create(body: TokenCreate, response: Response, here: Here, admin: Admin, once: OnceOnly) -> TokenCreated:
+async def create(body: TokenCreate, response: Response, here: Here, caller: Calling, once: OnceOnly) -> TokenCreated:
     """The only answer that holds the secret. The same Idempotency-Key again gives the same token a new secret; the
-    former stops working.
+    former stops working. An operator makes tokens to enrol with, and no others.
     """
-    kind = _check(body)
+    kind = body.kind
+    _allow(caller, kind)
+    _check(body)
+    caller.check(body.population)
     async with here.database.write("token") as session:
+        await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
             token = new_token(kind, earlier)
             await tokens.replace_secret(session, token)
-            await audit.append(session, admin.token, "token.secret_replaced", token.id)
+            await audit.append(session, caller.token, "token.secret_replaced", token.id)
             row = await tokens.find(session, token.id)
             if row is None:
                 raise NotFound(f"The token {token.id} is gone.")
@@ -96,30 +129,34 @@ async def create(body: TokenCreate, response: Response, here: Here, admin: Admin
         await session.flush()
         detail = {"kind": kind, "population": body.population}
         bounds = {"min_clients": row.min_clients, "max_clients": row.max_clients} if kind == "edge" else {}
-        await audit.append(session, admin.token, "token.created", token.id, {**detail, **bounds})
+        await audit.append(session, caller.token, "token.created", token.id, {**detail, **bounds})
         once.remember(session, token.id)
         return TokenCreated.model_validate({**_fields(row), "token": token.text})
 
 
 @router.get("/v1/tokens", operation_id="listTokens", summary="List tokens, without their secrets")
-async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[TokenView]:
-    """The oldest first."""
+async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None) -> Page[TokenView]:
+    """The oldest first; with a token for one population, those for that population."""
     async with here.database.read() as session:
-        rows = await tokens.page(session, after(cursor) or "", limit + 1)
+        rows = await tokens.page(session, caller.population, after(cursor) or "", limit + 1)
     return page(rows, limit, lambda row: row.id, [TokenView.model_validate(_fields(row)) for row in rows])
 
 
 @router.delete("/v1/tokens/{token}", operation_id="revokeToken", status_code=204, summary="Revoke a token")
-async def revoke(token: Annotated[str, Path(max_length=64)], here: Here, admin: Admin) -> None:
-    """Idempotent. Devices that enrolled with it stay enrolled."""
+async def revoke(token: Annotated[str, Path(max_length=64)], here: Here, caller: Calling) -> None:
+    """Idempotent. Streams of events that were opened with it end; devices that enrolled with it stay enrolled."""
     async with here.database.write("token") as session:
+        await caller.confirm(session)
         row = await tokens.find(session, token)
-        if row is None:
+        if row is None or not caller.reaches(row.population):
             raise NotFound(f"There is no token {token!r}.", code="token_unknown")
-        if row.id == admin.token:
+        if row.id == caller.token:
             raise Conflict(
-                "A token cannot revoke itself.", hint="Revoke it with another admin token.", code="token_in_use"
+                "A token cannot revoke itself.",
+                hint="Revoke it with an administrator's other token.",
+                code="token_in_use",
             )
+        _allow(caller, row.kind)
         if row.revoked_at is None:
             await tokens.revoke(session, token)
-            await audit.append(session, admin.token, "token.revoked", token)
+            await audit.append(session, caller.token, "token.revoked", token)

@@ -15,6 +15,7 @@ from coterie.server.rounds.record import uploaded
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import (
     AttemptRow,
+    BlobPopulationRow,
     BlobRow,
     EventRow,
     ExperimentRow,
@@ -84,6 +85,7 @@ async def forget_unused(database: Database, days: float | None) -> None:
         used = await _mentioned(session)
         for digest in made:
             if digest not in used:
+                await session.execute(delete(BlobPopulationRow).where(BlobPopulationRow.sha256 == digest))
                 await session.execute(delete(BlobRow).where(BlobRow.sha256 == digest))
 
 

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.clock import now_ms
-from coterie.server.store.tables import BlobRow
+from coterie.server.store.tables import BlobPopulationRow, BlobRow, ExperimentRow, ModelRow
 
 PUBLIC_KINDS: Final = frozenset({"plan", "graph", "model", "frozen"})
 PRIVATE_KINDS: Final = frozenset({"evaluation", "state"})
@@ -30,9 +30,27 @@ async def keep(session: AsyncSession, sha256: str, size: int, kind: str) -> bool
     return False
 
 
-async def known(session: AsyncSession, digests: frozenset[str]) -> frozenset[str]:
-    """Which of these blobs are durable."""
-    return frozenset((await session.execute(select(BlobRow.sha256).where(BlobRow.sha256.in_(digests)))).scalars())
+async def keep_for(session: AsyncSession, sha256: str, population: str) -> bool:
+    """Say that a token for this population has sent a durable blob. False when that was known."""
+    if await session.get(BlobPopulationRow, (sha256, population)) is not None:
+        return False
+    await session.flush()
+    session.add(BlobPopulationRow(sha256=sha256, population=population))
+    return True
+
+
+async def known(session: AsyncSession, digests: frozenset[str], population: str | None) -> frozenset[str]:
+    """Which of these blobs are durable.
+
+    population: only those that its tokens have sent or its experiments have made; None: all.
+    """
+    query = select(BlobRow.sha256).where(BlobRow.sha256.in_(digests))
+    if population is not None:
+        sent = select(BlobPopulationRow.sha256).where(BlobPopulationRow.population == population)
+        owner = ExperimentRow.id == ModelRow.experiment
+        made = select(ModelRow.sha256).join(ExperimentRow, owner).where(ExperimentRow.population == population)
+        query = query.where(or_(BlobRow.sha256.in_(sent), BlobRow.sha256.in_(made)))
+    return frozenset((await session.execute(query)).scalars())
 
 
 async def all_digests(session: AsyncSession) -> frozenset[str]:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import select, update
+from sqlalchemy import or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import InternalError
 from coterie.server.clock import now_ms
-from coterie.server.store.tables import CounterRow, EventRow
+from coterie.server.store.tables import CounterRow, EventRow, ExperimentRow
 
 _HAPPENED: Final = "events"
 _COUNTER: Final = "events"
@@ -30,7 +30,10 @@ class StoredEvent:
 def append(session: AsyncSession, type: str, data: Mapping[str, Any], experiment: str | None = None) -> None:
     """Record an event in the transaction that makes it true. It gets its number when that commits: see `number`."""
     happened: list[EventRow] = session.info.setdefault(_HAPPENED, [])
-    happened.append(EventRow(type=type, experiment=experiment, data=json.dumps(dict(data)), at=now_ms()))
+    population = data.get("population")
+    happened.append(
+        EventRow(type=type, experiment=experiment, population=population, data=json.dumps(dict(data)), at=now_ms())
+    )
 
 
 async def number(session: AsyncSession) -> None:
@@ -52,10 +55,17 @@ async def number(session: AsyncSession) -> None:
         session.add(row)
 
 
-async def after(session: AsyncSession, last: int, experiment: str | None, limit: int) -> list[StoredEvent]:
-    """The events with a greater id than ``last``, oldest first; of one experiment or of all."""
+async def after(
+    session: AsyncSession, last: int, experiment: str | None, population: str | None, limit: int
+) -> list[StoredEvent]:
+    """The events with a greater id than ``last``, oldest first; of one experiment or of all, and of one population or
+    of all.
+    """
     query = select(EventRow).where(EventRow.id > last).order_by(EventRow.id).limit(limit)
     if experiment is not None:
         query = query.where(EventRow.experiment == experiment)
+    if population is not None:
+        own = select(ExperimentRow.id).where(ExperimentRow.population == population)
+        query = query.where(or_(EventRow.population == population, EventRow.experiment.in_(own)))
     rows = (await session.execute(query)).scalars()
     return [StoredEvent(id=row.id, type=row.type, experiment=row.experiment, data=row.data, at=row.at) for row in rows]

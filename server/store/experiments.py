@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
@@ -45,14 +45,16 @@ async def locked(session: AsyncSession, identifier: str) -> ExperimentRow:
     return row
 
 
-async def matching(session: AsyncSession, text: str) -> Sequence[ExperimentRow]:
-    """At most two experiments whose id starts with a text or whose name is that text."""
-    by_id = select(ExperimentRow).where(ExperimentRow.id.startswith(text, autoescape=True)).limit(2)
+async def matching(session: AsyncSession, text: str, population: str | None) -> Sequence[ExperimentRow]:
+    """At most two experiments whose id starts with a text or whose name is that text.
+
+    population: the only one to look in; None: all.
+    """
+    within = true() if population is None else ExperimentRow.population == population
+    query = select(ExperimentRow).where(within).limit(2)
+    by_id = query.where(ExperimentRow.id.startswith(text, autoescape=True))
     found = (await session.execute(by_id)).scalars().all() if text.startswith("exp_") else ()
-    return (
-        found
-        or (await session.execute(select(ExperimentRow).where(ExperimentRow.name == text).limit(2))).scalars().all()
-    )
+    return found or (await session.execute(query.where(ExperimentRow.name == text))).scalars().all()
 
 
 async def page(
@@ -195,9 +197,12 @@ async def models_page(session: AsyncSession, experiment: str, after: int, limit:
     return (await session.execute(query)).scalars().all()
 
 
-async def model(session: AsyncSession, sha256: str) -> ModelRow | None:
-    """The newest place in any lineage of a model version."""
+async def model(session: AsyncSession, sha256: str, population: str | None) -> ModelRow | None:
+    """The newest place in any lineage of a model version. population: the only one to look in; None: all."""
     query = select(ModelRow).where(ModelRow.sha256 == sha256).order_by(ModelRow.created_at.desc()).limit(1)
+    if population is not None:
+        owner = ExperimentRow.id == ModelRow.experiment
+        query = query.join(ExperimentRow, owner).where(ExperimentRow.population == population)
     return (await session.execute(query)).scalar_one_or_none()
 
 

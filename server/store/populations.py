@@ -37,9 +37,11 @@ async def names(session: AsyncSession) -> Sequence[str]:
     return (await session.execute(select(PopulationRow.name).order_by(PopulationRow.name))).scalars().all()
 
 
-async def page(session: AsyncSession, after: str, limit: int) -> Sequence[PopulationRow]:
-    """Populations by name."""
+async def page(session: AsyncSession, only: str | None, after: str, limit: int) -> Sequence[PopulationRow]:
+    """Populations by name. only: the one to show; None: all."""
     query = select(PopulationRow).where(PopulationRow.name > after).order_by(PopulationRow.name).limit(limit)
+    if only is not None:
+        query = query.where(PopulationRow.name == only)
     return (await session.execute(query)).scalars().all()
 
 

@@ -104,6 +104,14 @@ class BlobRow(Base):
     created_at: Mapped[int]
 
 
+class BlobPopulationRow(Base):
+    """That a token for one population has sent a blob. What others sent cannot be used by knowing its digest alone."""
+
+    __tablename__ = "blob_populations"
+    sha256: Mapped[str] = mapped_column(ForeignKey("blobs.sha256"), primary_key=True)
+    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), primary_key=True)
+
+
 class ExperimentRow(Base):
     """An experiment and how far it is."""
 
@@ -318,12 +326,15 @@ class CounterRow(Base):
 
 
 class EventRow(Base):
-    """Something that happened. Ids grow without a gap, in the order of commits: see `events.number`."""
+    """Something that happened. Ids grow without a gap, in the order of commits: see `events.number`. ``population``
+    where the event names one; that of most follows from their experiment.
+    """
 
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=False)
     type: Mapped[str] = mapped_column(String(64))
     experiment: Mapped[str | None] = mapped_column(String(64), index=True)
+    population: Mapped[str | None] = mapped_column(String(100))
     data: Mapped[str] = mapped_column(Text)
     at: Mapped[int]
 

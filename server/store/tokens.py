@@ -42,6 +42,12 @@ async def replace_secret(session: AsyncSession, token: Token) -> None:
     await session.execute(update(TokenRow).where(TokenRow.id == token.id).values(digest=token.digest))
 
 
+async def valid(session: AsyncSession, identifier: str) -> bool:
+    """Whether a token is neither revoked nor expired."""
+    row = await find(session, identifier)
+    return row is not None and row.revoked_at is None and (row.expires_at is None or row.expires_at > now_ms())
+
+
 async def use(session: AsyncSession, identifier: str) -> bool:
     """Count one use. False when the token has no use left, has expired or was revoked; then nothing changed."""
     result = await session.execute(
@@ -64,10 +70,9 @@ async def revoke(session: AsyncSession, identifier: str) -> None:
     )
 
 
-async def page(session: AsyncSession, after: str, limit: int) -> Sequence[TokenRow]:
-    """Tokens by rising id."""
-    return (
-        (await session.execute(select(TokenRow).where(TokenRow.id > after).order_by(TokenRow.id).limit(limit)))
-        .scalars()
-        .all()
-    )
+async def page(session: AsyncSession, population: str | None, after: str, limit: int) -> Sequence[TokenRow]:
+    """Tokens by rising id, those for one population or all."""
+    query = select(TokenRow).where(TokenRow.id > after).order_by(TokenRow.id).limit(limit)
+    if population is not None:
+        query = query.where(TokenRow.population == population)
+    return (await session.execute(query)).scalars().all()

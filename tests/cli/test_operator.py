@@ -68,7 +68,7 @@ def test_tokens_are_made_listed_and_revoked(
         assert [device["state"] for device in asked("list", "devices")] == ["active"]
     (unknown,) = asked("tokens", "revoke", "nothing", code=REMOTE)
     assert unknown["code"] == "token_unknown" and "coterie tokens list" in unknown["hint"]
-    (administrator,) = asked("tokens", "make", "--name", "second")
+    (administrator,) = asked("tokens", "make", "--role", "admin", "--name", "second")
     assert (administrator["kind"], administrator["token"][:14]) == ("admin", "coterie_admin_")
     assert asked("list", "populations", "--token", administrator["token"])
     assert run(["tokens", "list"]) == 0

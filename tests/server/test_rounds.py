@@ -15,6 +15,8 @@ from structlog.testing import capture_logs
 from coterie.aggregation.engine import DeadlinePassed, Event
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board
+from coterie.server.auth.caller import Caller
+from coterie.server.auth.tokens import parse_token
 from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
 from coterie.server.rounds import driver
@@ -69,7 +71,7 @@ def test_the_event_stream_replays_resumes_and_goes_on(coordinator: Opener) -> No
             await device.upload(task, update(task))
             await operator.finished(experiment)
             here = operator.app.state.coordinator
-            whole = await taken(follow(here, 0, experiment), until="experiment.finished")
+            whole = await taken(follow(here, caller(operator), 0, experiment), until="experiment.finished")
             types = [event["type"] for event in whole]
             assert types[0] == "experiment.created" and types[-1] == "experiment.finished"
             assert types.index("update.accepted") < types.index("round.aggregating") < types.index("round.committed")
@@ -78,10 +80,13 @@ def test_the_event_stream_replays_resumes_and_goes_on(coordinator: Opener) -> No
             assert (committed["event"], committed["round"], committed["state"]) == ("round", 1, "committed")
             assert (committed["bytes_up"], committed["model"]) == (len(update(task)), entry["model"])
             middle = whole[3]["id"]
-            assert await taken(follow(here, middle, experiment), until="experiment.finished") == whole[4:]
+            assert (
+                await taken(follow(here, caller(operator), middle, experiment), until="experiment.finished")
+                == whole[4:]
+            )
             # Another experiment's events do not show, and what is still to come does.
             last = whole[-1]["id"]
-            later = asyncio.create_task(taken(follow(here, last, None), until="population.created"))
+            later = asyncio.create_task(taken(follow(here, caller(operator), last, None), until="population.created"))
             await asyncio.sleep(0.05)
             body = {"name": "others", "data_schema": SCHEMA.to_json()}
             await operator.ok("POST", "/v1/populations", json=body)
@@ -89,6 +94,12 @@ def test_the_event_stream_replays_resumes_and_goes_on(coordinator: Opener) -> No
             assert event["data"] == {"population": "others"} and event["id"] > last
 
     run(work())
+
+
+def caller(operator: Operator) -> Caller:
+    """The administrator as the gate lets it through."""
+    token = parse_token(operator.token).id
+    return Caller(token=token, role="admin", population=None, expires_at=None)
 
 
 async def taken(stream: AsyncIterator[bytes], until: str) -> list[dict[str, Any]]:
@@ -108,7 +119,7 @@ def test_an_idle_stream_says_that_it_lives(coordinator: Opener) -> None:
     async def work() -> None:
         async with coordinator(heartbeat_s=0.05) as operator:
             here = operator.app.state.coordinator
-            async for chunk in follow(here, 1 << 40, None):
+            async for chunk in follow(here, caller(operator), 1 << 40, None):
                 if chunk == b": heartbeat\n\n":
                     break
             else:

@@ -145,7 +145,7 @@ def test_events_are_numbered_without_a_gap_in_the_order_of_commits(coordinator: 
     async def check(operator: Operator) -> None:
         database = operator.app.state.coordinator.database
         async with database.read() as session:
-            last = max((event.id for event in await events.after(session, 0, None, 1000)), default=0)
+            last = max((event.id for event in await events.after(session, 0, None, None, 1000)), default=0)
         committed: list[int] = []
 
         async def one(number: int) -> None:
@@ -162,7 +162,7 @@ def test_events_are_numbered_without_a_gap_in_the_order_of_commits(coordinator: 
 
         await asyncio.gather(*(one(number) for number in range(20)))
         async with database.read() as session:
-            found = await events.after(session, last, None, 1000)
+            found = await events.after(session, last, None, None, 1000)
         assert [event.id for event in found] == list(range(last + 1, last + 1 + 2 * len(committed)))
         assert [json.loads(event.data)["number"] for event in found] == [n for n in committed for _ in range(2)]
 
