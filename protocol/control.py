@@ -36,7 +36,7 @@ from coterie.protocol.wire import (
 )
 
 __all__ = [
-    "AuditEntry", "Best", "BudgetLimit", "BudgetView", "DeviceView", "Event", "ExperimentBudget",
+    "Best", "BudgetLimit", "BudgetView", "DeviceView", "Event", "ExperimentBudget",
     "ExperimentCreate", "ExperimentView", "LedgerEntry", "ModelView", "Page", "PolicyChange", "PopulationCreate",
     "PopulationPolicy", "PopulationView", "RoundPolicy", "RoundView", "ServerRule", "SignerAdd", "Target",
     "TokenCreate", "TokenCreated", "TokenView",
@@ -365,17 +365,6 @@ class Event(Response):
     experiment: ExperimentId | None = None
     data: dict[str, Any] = {}
     at: datetime | None = None
-
-
-class AuditEntry(Response):
-    """Who did what to which thing, and when."""
-
-    id: Whole
-    at: datetime
-    actor: str
-    action: str
-    subject: str | None = None
-    data: dict[str, Any] = {}
 
 
 Item = TypeVar("Item")

@@ -18,6 +18,7 @@ from coterie.client_sdk.control.sse import messages
 from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import CoterieError, ExperimentError, RemoteError
+from coterie.protocol.audit import AuditEntry
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import (
     BudgetView,
@@ -129,6 +130,10 @@ class ControlClient:
     async def budget_entries(self, name: str) -> list[LedgerEntry]:
         """The whole ledger of a population's privacy budget, the oldest entry first."""
         return await self._items(LedgerEntry, f"/v1/populations/{quote(name, safe='')}/budget/entries")
+
+    async def audit_trail(self) -> list[AuditEntry]:
+        """Every administrative action, the oldest first; `coterie.protocol.audit.first_fault` checks it."""
+        return await self._items(AuditEntry, "/v1/audit")
 
     async def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"
