@@ -158,9 +158,10 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "min_clients": "Of how many clients the accumulator is, at least.",
         "max_clients": "Of how many clients the accumulator is, at most.",
         **dict.fromkeys(
-            ("selection", "min_examples", "labels", "rest_rounds", "rest_s"),
+            ("selection", "min_examples", "labels", "rest_rounds"),
             "As the round policy has it; it holds for the edge aggregator's own devices.",
         ),
+        "rest_s": "Seconds between two contributions of one of the edge aggregator's own devices, at least.",
     },
     "Endorsement": {
         "identity": "The device's Ed25519 public key, hex.",
