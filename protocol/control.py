@@ -334,7 +334,8 @@ class ModelView(Response):
 class DeviceView(Response):
     """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak. threads:
     of its processor. memory_bytes: bytes of memory. yardstick_us: microseconds that a small inference took. It said the
-    three when it enrolled (`coterie.protocol.device.Capabilities`). failed: tasks that ended without an accepted update; failure: why the last of them did.
+    three when it enrolled (`coterie.protocol.device.Capabilities`). failed: tasks that ended without
+    an accepted update; failure: why the last of them did.
     """
 
     id: DeviceId
