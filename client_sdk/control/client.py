@@ -12,7 +12,8 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
+from coterie.aggregation.record import RoundRecord
 from coterie.client_sdk.answers import pieces
 from coterie.client_sdk.control.sse import messages
 from coterie.client_sdk.http import Link, is_transient
