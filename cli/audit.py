@@ -1,5 +1,5 @@
-"""`coterie audit`: hold a privacy claim against what can be proven of it. Fails when the claim is refuted, and in
-another way when the audit could not have refuted it.
+"""`coterie audit`: hold privacy claims, and the trail of what was done, against what can be proven of them. Fails when
+a claim is refuted, and in another way when the audit could not have refuted it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,6 +9,7 @@ import typer
 
 from coterie.cli.failures import CANNOT_TELL, FAILED
 from coterie.cli.output import Json, Output, figure
+from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
 from coterie.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from coterie.privacy.audit.verdict import Verdict
     from coterie.simulation.canaries import CanaryAudit
 
-app = typer.Typer(help="Hold a privacy claim against what can be proven of it.")
+app = typer.Typer(help="Hold privacy claims, and the trail of what was done, against what can be proven.")
 
 Target = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")]
 Clients = Annotated[str, typer.Option(help="The name in FILE that holds, or returns, each client's data.")]
@@ -46,6 +47,49 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
     output.event("statement", **found.to_json())
     for line in found.lines():
         output.say(line)
+
+
+@app.command("trail")
+def trail(
+    digest: Annotated[
+        str | None, typer.Option(help="A digest that you noted earlier: an entry with it must still be there.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    token: Token = None,
+    ca: Authority = None,
+    json: Json = False,
+) -> None:
+    """List who did what on the coordinator, and check here that no entry was changed, moved or left out.
+
+    Exits with 1 where the trail does not hold, and names the entry.
+    """
+    from coterie.client_sdk.control.control import Control
+    from coterie.protocol.audit import first_fault
+
+    output = Output(json)
+    with Control(url, token=access_token(token), ca=ca) as control:
+        entries = control.audit_trail()
+    for entry in entries:
+        output.event("action", **entry.model_dump(mode="json"))
+    output.table(
+        ("id", "at", "by", "action", "of"),
+        [
+            (entry.id, f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.actor, entry.action, entry.subject or "")
+            for entry in entries
+        ],
+        empty="Nobody has done anything yet.",
+    )
+    broken = first_fault(entries)
+    fault = None if broken is None else f"entry {broken[0]}: {broken[1]}"
+    if fault is None and digest is not None and digest not in {entry.digest for entry in entries}:
+        fault = f"no entry has the digest {digest[:64]}: the trail was written anew, or its end was cut off"
+    newest = entries[-1].digest if entries else None
+    output.event("trail", entries=len(entries), digest=newest, fault=fault)
+    if fault is not None:
+        output.say(f"The audit trail does not hold: {fault}.")
+        raise typer.Exit(FAILED)
+    output.say(f"All {len(entries)} entries hold. Note the newest digest, and give it the next time:")
+    output.say(f"  coterie audit trail --digest {newest}")
 
 
 @app.command("run")

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie import __version__
 from coterie.cli.extras import EXTRAS, missing
 from coterie.cli.failures import FAILED
 from coterie.cli.output import Json, Output
 from coterie.cli.places import HOME, PORT
+from coterie.version import __version__
 
 if TYPE_CHECKING:
     from coterie.cli.doctor_providers import ProviderRow

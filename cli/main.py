@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie import __version__
 from coterie.cli import (
     audit,
     budget,
@@ -33,6 +32,7 @@ from coterie.cli import (
 from coterie.cli import list as list_
 from coterie.cli import report as report_
 from coterie.cli.failures import INTERRUPTED, report
+from coterie.version import __version__
 
 # Name, function, and what it is for in one line.
 COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import isfinite
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from coterie import errors
 
@@ -40,6 +40,10 @@ def canonical_json(value: object) -> bytes:
 def sha256_hex(data: bytes | bytearray | memoryview) -> str:
     """SHA-256 of the bytes as 64 lower-case hex digits."""
     return hashlib.sha256(data).hexdigest()
+
+
+GENESIS: Final = "0" * 64
+"""What a chain of digests has before its first entry."""
 
 
 def digest_of(value: object) -> str:

@@ -36,7 +36,7 @@ from coterie.protocol.wire import (
 )
 
 __all__ = [
-    "AuditEntry", "Best", "BudgetLimit", "BudgetView", "DeviceView", "Event", "ExperimentBudget",
+    "Best", "BudgetLimit", "BudgetView", "DeviceView", "Event", "ExperimentBudget",
     "ExperimentCreate", "ExperimentView", "LedgerEntry", "ModelView", "Page", "PolicyChange", "PopulationCreate",
     "PopulationPolicy", "PopulationView", "RoundPolicy", "RoundView", "ServerRule", "SignerAdd", "Target",
     "TokenCreate", "TokenCreated", "TokenView",
@@ -335,9 +335,10 @@ class ModelView(Response):
 
 
 class DeviceView(Response):
-    """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak. threads,
-    memory_bytes, yardstick_us: what it said of itself when it enrolled, see `coterie.protocol.device.Capabilities`.
-    failed: tasks that ended without an accepted update; failure: why the last of them did.
+    """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak. threads:
+    of its processor. memory_bytes: bytes of memory. yardstick_us: microseconds that a small inference took. It said the
+    three when it enrolled (`coterie.protocol.device.Capabilities`). failed: tasks that ended without
+    an accepted update; failure: why the last of them did.
     """
 
     id: DeviceId
@@ -368,17 +369,6 @@ class Event(Response):
     experiment: ExperimentId | None = None
     data: dict[str, Any] = {}
     at: datetime | None = None
-
-
-class AuditEntry(Response):
-    """Who did what to which thing, and when."""
-
-    id: Whole
-    at: datetime
-    actor: str
-    action: str
-    subject: str | None = None
-    data: dict[str, Any] = {}
 
 
 Item = TypeVar("Item")

@@ -168,7 +168,7 @@ class EdgeTerms(Signed):
     """What a task asks of an edge aggregator beside what it asks of its devices.
 
     reducer: the rule whose accumulator it sends. min_clients, max_clients: of how many clients the accumulator is, at
-    least and at most. deadline_ms: what is left of the round when the task is handed out. selection, min_examples,
+    least and at most. deadline_ms: milliseconds left of the round when the task is handed out. selection, min_examples,
     labels, rest_rounds, rest_s: as in `RoundPolicy`; they hold for its devices, which only the edge aggregator knows.
     """
 
@@ -186,13 +186,13 @@ class EdgeTerms(Signed):
 class Task(Signed):
     """What one device is assigned, signed by the coordinator.
 
-    device: the only device it is for. hyper: runtime scalars by name. codecs: by preference. lease_ms: time left when
-    it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the update may
-    have. seed: of shuffling and dropout. edge: for an edge aggregator only, which holds its devices to the rest, so
-    `weight_cap` is that of each of its clients. secure: of a task whose update is masked, and never sent in clear.
-    privacy: what the experiment promises. local: noise that the device adds before anything leaves it. lineage: where
-    ``model`` stands among the experiment's versions; None behind an edge aggregator. Every field is given a value when
-    a task is made; a reader keeps unknown ones, since the signature covers them.
+    device: the only device it is for. hyper: runtime scalars by name. codecs: by preference. lease_ms: milliseconds
+    left when it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the
+    update may have. seed: of shuffling and dropout. edge: for an edge aggregator only, which holds its devices to the
+    rest, so `weight_cap` is that of each of its clients. secure: of a task whose update is masked, and never sent in
+    clear. privacy: what the experiment promises. local: noise that the device adds before anything leaves it. lineage:
+    where ``model`` stands among the experiment's versions; None behind an edge aggregator. Every field is given a value
+    when a task is made; a reader keeps unknown ones, since the signature covers them.
     """
 
     id: TaskId

@@ -117,8 +117,11 @@ def _text(schema: Mapping[str, Any]) -> str:
 
 
 def illustrate(api: dict[str, Any]) -> None:
-    """Give every JSON body an example, and every operation a line for curl (``x-codeSamples``)."""
+    """Give every field and every JSON body an example, and every operation a line for curl (``x-codeSamples``)."""
     schemas = api["components"]["schemas"]
+    for name, schema in schemas.items():
+        for field, value in schema.get("properties", {}).items():
+            value["examples"] = [example_of(value, schemas, (name, field))]
     for path, operations in api["paths"].items():
         for method, operation in operations.items():
             bodies = [operation.get("requestBody", {}), *operation["responses"].values()]

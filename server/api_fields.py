@@ -32,12 +32,16 @@ def _sentence(text: str) -> str:
 
 
 def explain(schemas: Mapping[str, dict[str, Any]]) -> None:
-    """Give every field of every schema its description. Fields without one are left as they are."""
+    """Give every field of every schema its description, and its default where it may be absent. Fields of which nothing
+    is said are left as they are.
+    """
     for name, schema in schemas.items():
         like = schemas.get(ALIKE.get(name, ""), {})
         fields: dict[str, dict[str, Any]] = schema.get("properties", {})
         told = told_in(like.get("description", ""), fields) | told_in(schema.get("description", ""), fields)
         for field, value in fields.items():
+            if field not in schema.get("required", ()):
+                value.setdefault("default", None)
             words = OF_MESSAGES.get(name, {}).get(field) or told.get(field) or EVERYWHERE.get(field)
             if words is not None:
                 value["description"] = words

@@ -112,11 +112,12 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Agreement": {"signature": "The device's signature over the list of survivors that it was shown, base64."},
     "AuditEntry": {
-        "id": "Its place in the log, from 1.",
+        "id": "Its place in the trail, from 1.",
         "actor": "The id of the token that acted, or of the device, or `coordinator`.",
         "action": "What was done, such as `token.created`.",
         "subject": "The id or the name of what it was done to.",
         "data": "Further facts by name.",
+        "digest": "SHA-256 over canonical JSON of the other fields, with the time as `at` in milliseconds since 1970.",
     },
     "Best": {"mode": "Whether the lowest (`min`) or the highest (`max`) value is the best."},
     "BudgetLimit": {
@@ -157,9 +158,10 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "min_clients": "Of how many clients the accumulator is, at least.",
         "max_clients": "Of how many clients the accumulator is, at most.",
         **dict.fromkeys(
-            ("selection", "min_examples", "labels", "rest_rounds", "rest_s"),
+            ("selection", "min_examples", "labels", "rest_rounds"),
             "As the round policy has it; it holds for the edge aggregator's own devices.",
         ),
+        "rest_s": "Seconds between two contributions of one of the edge aggregator's own devices, at least.",
     },
     "Endorsement": {
         "identity": "The device's Ed25519 public key, hex.",

@@ -5,7 +5,6 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-import coterie
 from coterie.server import pages, problems
 from coterie.server.auth.policy import POLICY
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
@@ -16,6 +15,7 @@ from coterie.server.faults import Faults
 from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
 from coterie.server.settings import Settings
+from coterie.version import __version__
 
 # Requests are matched in this order, so those that fleets make most often come first.
 ROUTERS = (
@@ -55,7 +55,7 @@ def create_app(settings: Settings | None = None, *, faults: Faults | None = None
 
     app = FastAPI(
         title="coterie coordinator",
-        version=coterie.__version__,
+        version=__version__,
         lifespan=lifespan,
         openapi_url=None,
         docs_url=None,

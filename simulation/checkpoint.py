@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.history import RoundRecord
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.progress import Progress, Reason
+from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import ExperimentError

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from coterie.aggregation import engine
 from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
+from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field, replace
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.history import RoundRecord
 from coterie.aggregation.private.costs import SMALLEST_DELTA, cost_of
+from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.round import Cause
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Event

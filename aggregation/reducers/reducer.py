@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.reducers.source import Source
+from coterie.aggregation.reducers.vector import Vector
 
-if TYPE_CHECKING:
-    from coterie.aggregation.reducers.source import Source
-
-Vector = npt.NDArray[np.float64]
 Needs = Literal["sums", "updates"]
 """What a rule must see: sums over updates, which a tree of aggregators can form, or every single update."""
 Reference = Literal["trusted", "previous"]
@@ -61,7 +59,7 @@ class Reducer:
     result: Callable[[Accumulator], Vector]
     needs: Needs = "sums"
     fewest: int = 1
-    over: "Callable[[Source], Vector] | None" = None
+    over: Callable[[Source], Vector] | None = None
     reference: Reference | None = None
     beside: "Callable[[npt.NDArray[np.float32]], Reducer] | None" = None
     measures: bool = False

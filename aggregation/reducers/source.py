@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.reducers.reducer import Vector
+from coterie.aggregation.reducers.vector import Vector
 
 Block = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float64]

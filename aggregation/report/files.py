@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie import errors
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
+from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.report.panels import panels
 from coterie.aggregation.report.svg import svg
 from coterie.protocol.canonical import parse_json

@@ -13,12 +13,14 @@ from uuid import uuid4
 
 from pydantic import BaseModel
 
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
+from coterie.aggregation.record import RoundRecord
 from coterie.client_sdk.answers import pieces
 from coterie.client_sdk.control.sse import messages
 from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import CoterieError, ExperimentError, Forbidden, RemoteError
+from coterie.protocol.audit import AuditEntry
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import (
     BudgetView,
@@ -139,6 +141,10 @@ class ControlClient:
     async def budget_entries(self, name: str) -> list[LedgerEntry]:
         """The whole ledger of a population's privacy budget, the oldest entry first."""
         return await self._items(LedgerEntry, f"/v1/populations/{quote(name, safe='')}/budget/entries")
+
+    async def audit_trail(self) -> list[AuditEntry]:
+        """Every administrative action, the oldest first; `coterie.protocol.audit.first_fault` checks it."""
+        return await self._items(AuditEntry, "/v1/audit")
 
     async def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"

@@ -14,6 +14,7 @@ from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.portal import Portal
 from coterie.errors import Unreachable
+from coterie.protocol.audit import AuditEntry
 from coterie.protocol.control import (
     BudgetView,
     DeviceView,
@@ -77,6 +78,10 @@ class Control:
     def budget_entries(self, name: str) -> list[LedgerEntry]:
         """The whole ledger of a population's privacy budget, the oldest entry first."""
         return self.portal.call(self.client.budget_entries(name))
+
+    def audit_trail(self) -> list[AuditEntry]:
+        """Every administrative action, the oldest first; see `ControlClient.audit_trail`."""
+        return self.portal.call(self.client.audit_trail())
 
     def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"

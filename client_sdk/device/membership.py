@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie import __version__
 from coterie.client_sdk.device.data import DataSource, load_data, load_fitting
 from coterie.client_sdk.device.endorsement import kept
 from coterie.client_sdk.device.faults import Faults
@@ -35,6 +34,7 @@ from coterie.protocol.device import (
 from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.wire import read_message
+from coterie.version import __version__
 
 EDGE_TOKEN: Final = "coterie_edge_"
 """What the tokens of edge aggregators begin with."""

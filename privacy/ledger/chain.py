@@ -12,12 +12,8 @@ from typing import Any
 from coterie import errors
 from coterie.privacy.ledger.events import Event, event_from_json, event_to_json
 from coterie.privacy.ledger.state import Folding, State
-from coterie.protocol.canonical import digest_of, sha256_hex
+from coterie.protocol.canonical import GENESIS, digest_of, sha256_hex
 from coterie.protocol.signing import Domain, SigningKey, verify
-
-GENESIS = "0" * 64
-"""What stands before the first entry."""
-
 
 _COMMITMENT = b"coterie ledger noise v1\n"
 

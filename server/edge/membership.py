@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie import __version__
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError, RemoteError
@@ -17,6 +16,7 @@ from coterie.server.clock import now_ms
 from coterie.server.store import events, populations, upstream
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import MembershipRow, SecretRow
+from coterie.version import __version__
 
 KEY = "edge_key"
 CAPABILITIES = Capabilities(sdk=f"coterie-edge/{__version__}", trainers=("plan", "external"))

@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Phase, Round
-from coterie.aggregation.history import RoundRecord
+from coterie.aggregation.record import RoundRecord
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.participants import Participant
 from coterie.protocol.privacy import UserLevel

@@ -1,87 +1,48 @@
-"""The audit trail: one row per administrative action, each row's digest covering the row before."""
+"""The audit trail: one row per administrative action, in a chain (`coterie.protocol.audit`)."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.errors import InternalError
+from coterie.protocol.audit import action_digest
 from coterie.server.clock import now_ms
+from coterie.server.store import chains
 from coterie.server.store.tables import AuditRow
 
-GENESIS = "0" * 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditEntry:
-    """One action: who did what to what. ``digest`` covers all the other fields."""
-
-    id: int
-    at: int
-    principal: str
-    action: str
-    target: str
-    detail: Mapping[str, Any]
-    previous: str
-    digest: str
-
-
-def _digest(*, at: int, principal: str, action: str, target: str, detail: str, previous: str) -> str:
-    entry = {
-        "at": at,
-        "principal": principal,
-        "action": action,
-        "target": target,
-        "detail": detail,
-        "previous": previous,
-    }
-    return sha256_hex(canonical_json(entry))
+CHAIN: Final = "audit"
+"""The chain's name; its migration begins it."""
 
 
 async def append(
     session: AsyncSession, principal: str, action: str, target: str, detail: Mapping[str, Any] | None = None
 ) -> None:
-    """Record an action in the transaction that performs it."""
-    last = (await session.execute(select(AuditRow.digest).order_by(AuditRow.id.desc()).limit(1))).scalar()
-    at, previous, text = now_ms(), last or GENESIS, json.dumps(dict(detail or {}), sort_keys=True)
-    digest = _digest(at=at, principal=principal, action=action, target=target, detail=text, previous=previous)
-    session.add(
-        AuditRow(
-            at=at, principal=principal, action=action, target=target, detail=text, previous=previous, digest=digest
+    """Record an action in the transaction that performs it.
+
+    Raises errors.InternalError when other writers are faster time after time.
+    """
+    data = dict(detail or {})
+    for _ in range(chains.MOST_TRIES):
+        seen, at = await chains.end(session, CHAIN), now_ms()
+        number = seen.sequence + 1
+        digest = action_digest(
+            id=number, at_ms=at, actor=principal, action=action, subject=target, data=data, previous=seen.digest
         )
-    )
+        if await chains.move(session, CHAIN, seen, digest):
+            session.add(
+                AuditRow(
+                    id=number, at=at, principal=principal, action=action, target=target,
+                    detail=json.dumps(data, sort_keys=True), previous=seen.digest, digest=digest,
+                )
+            )  # fmt: skip
+            return
+    raise InternalError("Other writers kept changing the audit trail.")
 
 
-async def page(session: AsyncSession, after: int, limit: int) -> list[AuditEntry]:
+async def page(session: AsyncSession, after: int, limit: int) -> Sequence[AuditRow]:
     """The entries after an id, oldest first."""
-    rows = (
-        await session.execute(select(AuditRow).where(AuditRow.id > after).order_by(AuditRow.id).limit(limit))
-    ).scalars()
-    return [
-        AuditEntry(
-            id=row.id, at=row.at, principal=row.principal, action=row.action, target=row.target,
-            detail=json.loads(row.detail), previous=row.previous, digest=row.digest,
-        )
-        for row in rows
-    ]  # fmt: skip
-
-
-async def first_broken(session: AsyncSession) -> int | None:
-    """The id of the first entry whose digest does not follow from the one before, or None when the chain holds."""
-    previous = GENESIS
-    for row in (await session.execute(select(AuditRow).order_by(AuditRow.id))).scalars():
-        digest = _digest(
-            at=row.at,
-            principal=row.principal,
-            action=row.action,
-            target=row.target,
-            detail=row.detail,
-            previous=previous,
-        )
-        if row.previous != previous or row.digest != digest:
-            return row.id
-        previous = row.digest
-    return None
+    query = select(AuditRow).where(AuditRow.id > after).order_by(AuditRow.id).limit(limit)
+    return (await session.execute(query)).scalars().all()

@@ -10,10 +10,10 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Final
 
 import structlog
-from sqlalchemy import CursorResult, delete, event, select, update
+from sqlalchemy import delete, event, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
@@ -26,11 +26,11 @@ from coterie.privacy.ledger.state import Charge, Standing, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.signing import SigningKey
 from coterie.server.clock import now_ms
+from coterie.server.store import chains
 from coterie.server.store.checkpoints import Checkpoints
-from coterie.server.store.tables import LedgerHeadRow, LedgerRow, SecretRow
+from coterie.server.store.tables import LedgerRow, SecretRow
 
 log = structlog.get_logger("coterie.server.ledger")
-_TRIES: Final = 16
 SEED_BYTES: Final = 32
 
 
@@ -236,7 +236,7 @@ class Ledger:
 
         Raises errors.InternalError when others are faster time after time.
         """
-        for _ in range(_TRIES):
+        for _ in range(chains.MOST_TRIES):
             head, state = await self.read(session, population)
             decided = await decide(state)
             if decided is None:
@@ -254,17 +254,8 @@ Decide = Callable[[State], Awaitable[Event | None]]
 
 async def append(session: AsyncSession, head: Head, entry: Entry) -> bool:
     """Add an entry if the chain still ends where the writer saw it end; otherwise nothing happens, and False."""
-    moved = await session.execute(
-        update(LedgerHeadRow)
-        .where(
-            LedgerHeadRow.population == head.population,
-            LedgerHeadRow.sequence == head.sequence,
-            LedgerHeadRow.digest == head.digest,
-        )
-        .values(sequence=entry.sequence, digest=entry.digest)
-        .execution_options(synchronize_session=False)
-    )
-    if cast("CursorResult[Any]", moved).rowcount != 1:
+    seen = chains.End(head.sequence, head.digest)
+    if not await chains.move(session, chain_of(head.population), seen, entry.digest):
         return False
     session.add(
         LedgerRow(
@@ -298,16 +289,17 @@ async def entries(session: AsyncSession, population: str, after: int, count: int
 
 def begin(session: AsyncSession, population: str) -> None:
     """The empty ledger of a new population."""
-    empty = Head(population=population)
-    session.add(LedgerHeadRow(population=population, sequence=empty.sequence, digest=empty.digest))
+    chains.begin(session, chain_of(population))
+
+
+def chain_of(population: str) -> str:
+    """The name of the chain that a population's ledger is."""
+    return f"ledger/{population}"
 
 
 async def _head(session: AsyncSession, population: str) -> Head:
-    query = select(LedgerHeadRow.sequence, LedgerHeadRow.digest).where(LedgerHeadRow.population == population)
-    row = (await session.execute(query)).one_or_none()
-    if row is None:
-        raise InternalError(f"The population {population!r} has no privacy ledger.")
-    return Head(population=population, sequence=row.sequence, digest=row.digest)
+    end = await chains.end(session, chain_of(population))
+    return Head(population=population, sequence=end.sequence, digest=end.digest)
 
 
 async def _holds(session: AsyncSession, known: Head, end: Head) -> bool:

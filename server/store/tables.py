@@ -364,8 +364,7 @@ class AuditRow(Base):
     """An administrative action. Append-only; each row's hash covers the row before."""
 
     __tablename__ = "audit"
-    __table_args__ = {"sqlite_autoincrement": True}
-    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=True)
+    id: Mapped[int] = mapped_column(Serial, primary_key=True, autoincrement=False)
     at: Mapped[int]
     principal: Mapped[str] = mapped_column(String(64))
     action: Mapped[str] = mapped_column(String(64))
@@ -375,14 +374,14 @@ class AuditRow(Base):
     digest: Mapped[str] = mapped_column(String(64))
 
 
-class LedgerHeadRow(Base):
-    """The end of a population's ledger. Every entry moves it by one conditional update, so of two writers that have
-    seen the same end only one goes on.
+class ChainRow(Base):
+    """The end of a hash chain: of the audit trail, and of each population's ledger. Every entry moves it by one
+    conditional update, so of two writers that have seen the same end only one goes on.
     """
 
-    __tablename__ = "ledger_heads"
-    population: Mapped[str] = mapped_column(ForeignKey("populations.name"), primary_key=True)
-    sequence: Mapped[int] = mapped_column(default=0)
+    __tablename__ = "chains"
+    name: Mapped[str] = mapped_column(String(120), primary_key=True)
+    sequence: Mapped[int]
     digest: Mapped[str] = mapped_column(String(64))
 
 

@@ -6,11 +6,12 @@ draw itself.
 """
 
 from coterie.simulation.partition.changes import LabelNoise, Noise, Turns
+from coterie.simulation.partition.checks import Change, Rows
 from coterie.simulation.partition.even import continuous, iid, periods
 from coterie.simulation.partition.labels import dirichlet, dirichlet_clients, pathological, shards
 from coterie.simulation.partition.natural import natural, natural_groups
 from coterie.simulation.partition.quantity import quantity
-from coterie.simulation.partition.value import Change, Partition, Rows, split
+from coterie.simulation.partition.value import Partition, split
 
 __all__ = [
     "Change",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.protocol.canonical import sha256_hex
-from coterie.simulation.partition.value import Arrays, Change, real, refuse, require, whole
+from coterie.simulation.partition.checks import Arrays, Change, real, refuse, require, whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,16 @@
 """The picture of a partition: one bar per client, as high as its rows, in the colours of its classes."""
 
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import ConfigurationError
 from coterie.protocol.files import make_folder, write_durably
-
-if TYPE_CHECKING:
-    from coterie.simulation.partition.value import Partition
+from coterie.simulation.partition.skew import Skew
 
 # Ten colours that stay apart for most eyes, and in grey; more classes repeat them.
 COLOURS = (
@@ -22,7 +21,43 @@ ENDINGS = (".svg", ".png", ".pdf", ".jpg")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 760, 300, 60, 46, 130
 
 
-def title(partition: "Partition") -> str:
+class Drawn(Protocol):
+    """What a picture shows of a partition: `coterie.simulation.partition.value.Partition` is one."""
+
+    @property
+    def method(self) -> str:
+        """The partitioner's name."""
+        ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What the partitioner was given."""
+        ...
+
+    @property
+    def skew(self) -> Skew:
+        """How much the clients' labels differ."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the labels; none where labels are unknown."""
+        ...
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The rows of each client."""
+        ...
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Rows by client and class."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+def title(partition: Drawn) -> str:
     """What the partition is, in one line."""
     told = {name: value for name, value in partition.parameters.items() if isinstance(value, int | float)}
     given = "".join(f", {name} {value:g}" for name, value in told.items())
@@ -31,12 +66,12 @@ def title(partition: "Partition") -> str:
     return f"{partition.method}{given}: {len(partition)} clients, {sum(partition.sizes)} rows{labels}"
 
 
-def stacks(partition: "Partition") -> NDArray[np.int64]:
+def stacks(partition: Drawn) -> NDArray[np.int64]:
     """Rows by client and class; one class of all rows where labels are unknown."""
     return partition.counts if partition.classes else np.array(partition.sizes, np.int64)[:, None]
 
 
-def svg(partition: "Partition") -> str:
+def svg(partition: Drawn) -> str:
     """The picture as SVG text, which needs no library."""
     counts = stacks(partition)
     most = int(counts.sum(axis=1).max())
@@ -83,7 +118,7 @@ def _short(name: str) -> str:
     return name if len(name) <= 14 else f"{name[:6]}…{name[-7:]}"
 
 
-def draw(partition: "Partition", path: Path) -> Path:
+def draw(partition: Drawn, path: Path) -> Path:
     """Write the picture; the ending of the path, one of ``ENDINGS``, says how.
 
     Raises ConfigurationError (``extra_missing``).

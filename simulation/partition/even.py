@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, column, real, refuse, require, stream
+from coterie.simulation.partition.checks import check, column, real, refuse, require, stream
+from coterie.simulation.partition.value import Partition
 
 
 def iid(count: int, clients: int, *, seed: int) -> Partition:

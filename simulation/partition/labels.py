@@ -6,7 +6,8 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, column, fill, real, refuse, require, stream, whole
+from coterie.simulation.partition.checks import check, column, fill, real, refuse, require, stream, whole
+from coterie.simulation.partition.value import Partition
 
 Shortage = Literal["fill", "redraw"]
 MOST_DRAWS = 1000

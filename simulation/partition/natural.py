@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, column, require, stream, whole
+from coterie.simulation.partition.checks import check, column, require, stream, whole
+from coterie.simulation.partition.value import Partition
 
 
 def natural(owners: NDArray[Any], *, minimum: int = 1) -> Partition:

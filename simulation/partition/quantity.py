@@ -6,7 +6,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.simulation.partition.value import Partition, check, fill, real, require, stream, whole
+from coterie.simulation.partition.checks import check, fill, real, require, stream, whole
+from coterie.simulation.partition.value import Partition
 
 Law = Literal["linear", "square", "exponential", "lognormal", "dirichlet"]
 Shares = NDArray[Any]

@@ -7,37 +7,24 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol, cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.aggregation.number import is_number
 from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.tensors import read_file, write_file
+from coterie.simulation.partition.changes import known_change
+from coterie.simulation.partition.checks import Arrays, Change, Rows, column, refuse, require, too_few
+from coterie.simulation.partition.drawing import ENDINGS, draw, svg
 from coterie.simulation.partition.skew import Skew
-
-Rows = NDArray[np.int64]
-Arrays = Mapping[str, NDArray[Any]]
 
 FORMAT = "coterie-partition-1"
 MANIFEST_FILE, ROWS_FILE, DRAWING_FILE = "partition.json", "rows.safetensors", "partition.svg"
 MOST_CLASSES = 1000
-
-
-class Change(Protocol):
-    """Something done to a client's rows after they were dealt out (see `coterie.simulation.partition.changes`)."""
-
-    def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
-        """The rows of this one of so many clients, changed."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """What it is, for the manifest."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +51,7 @@ class Partition(Sequence[Rows]):
         empty = next((client for client, rows in enumerate(self.rows) if not len(rows)), None)
         if empty is not None or not self.rows:
             who = "There are no clients" if empty is None else f"Client {empty} of {len(self.rows)} has no rows"
-            raise _too_few(f"{who}, and {self.method} was asked for clients that have some.")
+            raise too_few(f"{who}, and {self.method} was asked for clients that have some.")
         taken = np.concatenate(self.rows)
         require(bool(((taken >= 0) & (taken < self.total)).all()), f"a row lies outside 0..{self.total - 1}")
         require(len(np.unique(taken)) == len(taken), "a row is dealt out twice")
@@ -179,8 +166,6 @@ class Partition(Sequence[Rows]):
 
     def write(self, folder: str | Path) -> Path:
         """Write ``partition.json``, the rows and a drawing into a folder; returns the manifest's path."""
-        from coterie.simulation.partition.drawing import svg
-
         place = Path(folder)
         make_folder(place)
         text = json.dumps(self.manifest(), indent=1, ensure_ascii=False) + "\n"
@@ -195,8 +180,6 @@ class Partition(Sequence[Rows]):
 
         Raises ConfigurationError (``extra_missing``) without it, ``partition_invalid`` for an ending that says nothing.
         """
-        from coterie.simulation.partition.drawing import ENDINGS, draw
-
         place = Path(path)
         require(place.suffix.lower() in ENDINGS, f"the ending of {str(path)!r} is none of {', '.join(ENDINGS)}")
         return draw(self, place)
@@ -208,8 +191,6 @@ class Partition(Sequence[Rows]):
         Raises ConfigurationError (``partition_damaged``) when rows and manifest do not belong together,
         ``partition_invalid`` for a change that only the writer's own code knows, or another version's form.
         """
-        from coterie.simulation.partition.changes import known_change
-
         place = Path(folder)
         with _reading(place):
             told = json.loads((place / MANIFEST_FILE).read_text(encoding="utf-8"))
@@ -267,103 +248,9 @@ def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDA
     return CheckedRows(rows, arrays.schema) if isinstance(arrays, CheckedRows) else rows
 
 
-def stream(seed: object) -> np.random.Generator:
-    """The generator of a partitioner. Raises ConfigurationError (``partition_invalid``) for a seed that names none."""
-    number = whole(seed, "seed")
-    require(number >= 0, f"seed must be a whole number from 0, not {number}")
-    return np.random.Generator(np.random.PCG64(number))
-
-
-def column(values: ArrayLike, what: str) -> NDArray[Any]:
-    """One value for each row, ``[rows]`` or ``[rows, 1]``.
-
-    Raises ConfigurationError (``partition_invalid``) for other shapes, such as one-hot labels, for NaN (and NaT), which
-    is like nothing and so would fall to nobody, and for values that cannot be sorted, such as None among texts.
-    """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise refuse(f"{what} must be one value for each row, all of one shape") from error
-    flat = array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)
-    require(flat, f"{what} must be one value for each row, not an array of the shape {list(array.shape)}")
-    array = array.reshape(-1)
-    try:
-        # Only what is missing differs from itself.
-        missing = np.flatnonzero(array != array)
-        if array.dtype.kind == "O":
-            np.sort(array)
-    except TypeError as error:
-        raise refuse(
-            f"{what} hold values that cannot be compared with each other: {error}",
-            hint="Leave rows without a value out, and make all values of one kind, such as texts.",
-        ) from error
-    if len(missing):
-        raise refuse(f"{what} hold {array[missing[0]]} in row {int(missing[0])}", hint="Leave such rows out.")
-    return array
-
-
-def whole(value: object, what: str) -> int:
-    """A whole number, also one of NumPy's.
-
-    Raises ConfigurationError (``partition_invalid``) for anything else, fractions and truth values among them.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise refuse(f"{what} must be a whole number, not {_shown(value)}")
-    return int(cast(int, value))
-
-
-def real(value: object, what: str) -> float:
-    """A number, also one of NumPy's. Raises ConfigurationError (``partition_invalid``) for anything else."""
-    if not is_number(value):
-        raise refuse(f"{what} must be a number, not {_shown(value)}")
-    return float(cast(float, value))
-
-
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same with Python's numbers for NumPy's, which JSON does not know."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
-
-
-def _shown(value: object) -> str:
-    return f"{' '.join(str(value).split())[:40]!r} ({type(value).__name__})"
-
-
-def fill(parts: list[list[int]], minimum: int) -> None:
-    """Give clients below the minimum rows of the largest ones."""
-    for part in parts:
-        while len(part) < minimum:
-            part.append(max(parts, key=len).pop())
-
-
-def require(holds: bool, what: str) -> None:
-    """Raise ConfigurationError (``partition_invalid``) unless it holds."""
-    if not holds:
-        raise refuse(what)
-
-
-def refuse(what: str, *, hint: str | None = None) -> ConfigurationError:
-    """The refusal of a partition that cannot be made like that."""
-    return ConfigurationError(f"{what[0].upper()}{what[1:]}.", hint=hint, code="partition_invalid")
-
-
-def check(count: int, clients: int, minimum: int = 1, *, what: str = "rows") -> None:
-    """Raise ConfigurationError unless every client can have at least so many of them."""
-    for number, name in ((count, f"the number of {what}"), (clients, "clients"), (minimum, "minimum")):
-        whole(number, name)
-    if clients < 1 or minimum < 1:
-        raise refuse(f"clients and minimum must be at least 1, got {clients} and {minimum}")
-    if count < clients * minimum:
-        raise _too_few(
-            f"{count} {what} cannot give {clients} client{'s' if clients > 1 else ''} at least {minimum} each."
-        )
-
-
-def _too_few(what: str) -> ConfigurationError:
-    return ConfigurationError(
-        what,
-        hint="Take fewer clients, ask for a minimum number of rows, or for less skew.",
-        code="partition_empty",
-    )
 
 
 @contextmanager

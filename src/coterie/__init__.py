@@ -7,11 +7,14 @@ pays for a researcher's tools.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coterie.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment, ExternalModel
-    from coterie.aggregation.history import History, RoundRecord
+    from coterie.aggregation.history import History
     from coterie.aggregation.horizontal.fedavg import FedAvg
     from coterie.aggregation.horizontal.fedprox import FedProx
+    from coterie.aggregation.record import RoundRecord
     from coterie.aggregation.server_optimizers import server_sgd
     from coterie.client_sdk.control.control import Control
     from coterie.client_sdk.control.submit import submit
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
     from coterie.protocol.secure_aggregation import SecureAggregation
     from coterie.protocol.signing import SigningKey
     from coterie.simulation import dirichlet, iid, simulate, split
-
-__version__ = "0.1.0"
 
 # The frozen list of public names: to add one is a decision, to remove one is a breaking change.
 __all__ = [
@@ -58,7 +59,8 @@ __all__ = [
 
 _HOMES = {
     "coterie.aggregation.experiment": ("Experiment", "ExternalModel"),
-    "coterie.aggregation.history": ("History", "RoundRecord"),
+    "coterie.aggregation.history": ("History",),
+    "coterie.aggregation.record": ("RoundRecord",),
     "coterie.aggregation.horizontal.fedavg": ("FedAvg",),
     "coterie.aggregation.horizontal.fedprox": ("FedProx",),
     "coterie.aggregation.server_optimizers": ("server_sgd",),

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.aggregation.averaging import average, average_last
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
+from coterie.aggregation.record import RoundRecord
 from coterie.protocol.tensors import encode_tensors
 
 

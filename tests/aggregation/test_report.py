@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie import errors
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
+from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.report.files import read_run, write_run
 from coterie.aggregation.report.hints import GIVE_ROWS, RAISE_NORM, hints
 from coterie.aggregation.report.notebook import FIRST, LAST

@@ -159,7 +159,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     receipt.write_text(json.dumps(entry))
     with sqlite3.connect(tmp_path / ".coterie" / "server" / "coterie.db") as database:
         database.execute("DELETE FROM ledger WHERE sequence = 11")
-        database.execute("UPDATE ledger_heads SET sequence = 10, digest = ?", (entry["previous"],))
+        database.execute("UPDATE chains SET sequence = 10, digest = ? WHERE name LIKE 'ledger/%'", (entry["previous"],))
     database.close()
     (whole,) = run("budget", "verify", "people")
     assert (whole["entries"], whole["fault"]) == (10, None), "by itself a chain does not show that its end is missing"

@@ -181,11 +181,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "an administrator's token to join": Mistake(
         lambda place: ("client", place.url, "--token", admin(place), "--data", "data/site-1.csv", "--name", "chief"),
-        "forbidden", ("is an administrator's", "coterie tokens make --population NAME"),
+        "token_role", ("of the kind admin", "coterie tokens make --population NAME"),
     ),
     "a client's token to administrate": Mistake(
         lambda place: ("list", "--token", place.token),
-        "forbidden", ("only lets devices join", "admin.token of its folder (--token, COTERIE_TOKEN)"),
+        "token_role", ("of the kind enrol", "admin.token of its folder (--token, COTERIE_TOKEN)"),
     ),
     "a wrong administrator's token": Mistake(
         lambda _: ("list", "--token", "secret"), "unauthenticated", ("Copy the whole token",)

@@ -107,3 +107,16 @@ def test_events_are_printed_from_any_point_and_followed(
     finally:
         following.kill()
         following.communicate()
+
+
+def test_the_audit_trail_is_listed_and_checked_by_its_command(
+    place: Place, asked: Callable[..., list[dict[str, Any]]]
+) -> None:
+    *actions, first = asked("audit", "trail")
+    assert [line["action"] for line in actions] == ["token.created"] and first["fault"] is None
+    asked("tokens", "make", "--name", "of the night shift")
+    *actions, second = asked("audit", "trail", "--digest", first["digest"])
+    assert (len(actions), second["entries"], second["fault"]) == (2, 2, None)
+    assert second["digest"] == actions[-1]["digest"]
+    *_, cut = asked("audit", "trail", "--digest", "ab" * 32, code=1)
+    assert cut["fault"] == f"no entry has the digest {'ab' * 32}: the trail was written anew, or its end was cut off"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
+from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.report.files import read_run, write_run
 from coterie.cli import report as command
 from coterie.cli.places import folder_name

@@ -52,7 +52,8 @@ def cut(settings: Settings, count: int) -> None:
         (last,) = database.execute("SELECT max(sequence) FROM ledger").fetchone()
         database.execute("DELETE FROM ledger WHERE sequence > ?", (last - count,))
         (digest,) = database.execute("SELECT digest FROM ledger WHERE sequence = ?", (last - count,)).fetchone()
-        database.execute("UPDATE ledger_heads SET sequence = ?, digest = ?", (last - count, digest))
+        end = (last - count, digest)
+        database.execute("UPDATE chains SET sequence = ?, digest = ? WHERE name LIKE 'ledger/%'", end)
 
 
 async def closed(operator: Operator) -> str:

@@ -49,6 +49,9 @@ def at_first_revision(path: Path) -> None:
             " VALUES ('exp', 3, 'collecting', ?, 'b', 0, 0, 0)",
             (json.dumps(OPEN_ROUND),),
         )
+        for number in (1, 4):
+            row = (number, 1000 * number, "coordinator", "token.created", f"tok_{number}", '{"kind": "admin"}')
+            database.execute("INSERT INTO audit VALUES (?, ?, ?, ?, ?, ?, 'before', 'digest')", row)
         for number, version in ((0, "a" * 64), (2, "b" * 64)):
             database.execute(
                 "INSERT INTO models (experiment, round, sha256, size, metrics, created_at)"
@@ -76,7 +79,11 @@ def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path, usual_logs: N
         tasks = dict(database.execute("SELECT id, buffer FROM tasks"))
         (client_state,) = database.execute("SELECT client_state FROM populations").fetchone()
         chain = [row[0] for row in database.execute("SELECT before FROM models ORDER BY round")]
+        chains = {name: (sequence, digest) for name, sequence, digest in database.execute("SELECT * FROM chains")}
+        trail = database.execute("SELECT id, previous, digest FROM audit ORDER BY id").fetchall()
     database.close()
+    assert [row[0] for row in trail] == [1, 2] and trail[1][1] == trail[0][2]
+    assert chains == {"ledger/people": (0, GENESIS), "audit": (2, trail[1][2])}
     first = head(GENESIS, Link(round=0, version="a" * 64), experiment="exp", plan="p")
     assert chain == [GENESIS, first]
     assert tasks == {"one": 3, "two": None} and client_state == "kept"

@@ -36,6 +36,54 @@ def test_every_field_parameter_and_operation_says_what_it_is(app: Any) -> None:
     assert not silent
 
 
+UNITS = {"_s": "second", "_ms": "millisecond", "_us": "microsecond", "_bytes": "byte", "bytes_": "byte"}
+UNBOUNDED = {"Target.value"}
+"""Of requests: any finite number."""
+
+
+def test_every_field_states_its_unit_default_and_example(app: Any) -> None:
+    schemas = app.openapi()["components"]["schemas"]
+    lacking = []
+    for name, schema in schemas.items():
+        for field, value in schema.get("properties", {}).items():
+            units = {word for affix, word in UNITS.items() if field.endswith(affix) or field.startswith(affix)}
+            said = value["description"].lower()
+            lacking += [f"{name}.{field}: {word}" for word in units if word not in said]
+            if field not in schema.get("required", ()) and "default" not in value:
+                lacking.append(f"{name}.{field}: default")
+            if len(value.get("examples", ())) != 1:
+                lacking.append(f"{name}.{field}: example")
+    assert not lacking
+
+
+def test_every_number_and_text_of_a_request_is_bounded(app: Any) -> None:
+    api = app.openapi()
+    schemas = api["components"]["schemas"]
+    loose: set[str] = set()
+    seen: set[str] = set()
+
+    def walk(value: dict[str, Any], place: str) -> None:
+        if "$ref" in value and (name := value["$ref"].rsplit("/", 1)[-1]) not in seen:
+            seen.add(name)
+            for field, inner in schemas[name].get("properties", {}).items():
+                walk(inner, f"{name}.{field}")
+        for inner in (*value.get("anyOf", ()), *value.get("prefixItems", ()), *value.get("oneOf", ())):
+            walk(inner, place)
+        for inner in (value.get("items"), value.get("additionalProperties")):
+            if isinstance(inner, dict):
+                walk(inner, place)
+        bounds = {"integer": ("maximum",), "number": ("maximum", "exclusiveMaximum"), "string": ("maxLength",)}
+        fixed = {"enum", "const", "pattern", "format"} & value.keys()
+        if value.get("type") in bounds and not fixed and not set(bounds[value["type"]]) & value.keys():
+            loose.add(place)
+
+    for operations in api["paths"].values():
+        for operation in operations.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                walk(content.get("schema", {}), "body")
+    assert seen and loose == UNBOUNDED
+
+
 def test_every_example_is_read_as_its_message(app: Any) -> None:
     paths = app.openapi()["paths"]
     read = 0

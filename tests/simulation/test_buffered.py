@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation_kit import CLIENTS, experiment, same
 
-from coterie.aggregation.history import RoundRecord
 from coterie.aggregation.horizontal import FedAsync, FedAvg, FedBuff
+from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.report.files import read_run
 from coterie.errors import ExperimentError
 from coterie.protocol.privacy import LocalLevel

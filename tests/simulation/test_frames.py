@@ -9,7 +9,8 @@ import pytest
 from simulation_kit import experiment, rows, same
 
 from coterie import errors
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
+from coterie.aggregation.record import RoundRecord
 from coterie.client_sdk.device.data import load_data
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, Spoils, experiment, rows, same
 
-from coterie.aggregation.history import History, RoundRecord
+from coterie.aggregation.history import History
 from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.record import RoundRecord
 from coterie.protocol.privacy import AdaptiveClip, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
