@@ -345,7 +345,7 @@ def _mean(found: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, sta
     if not weighing:
         raise errors.UpdateRefused(
             "The updates carry no weight, so they have no mean.",
-            hint="No client's training gave numbers that can be used. Has it diverged? A lower learning rate mends that.",
+            hint="No client's training gave numbers that can be used. If it diverged, lower the learning rate.",
             code="zero_weight",
         )
     vectors = [join(means, group.sections) / group.weight for group in weighing]

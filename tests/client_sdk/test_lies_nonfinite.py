@@ -180,6 +180,29 @@ def test_masks_alone_do_not_say_whether_training_was_finite(tmp_path: Path, mode
     assert only.metrics is not None
 
 
+def test_masks_alone_do_not_say_what_an_evaluation_could_not_measure(tmp_path: Path) -> None:
+    """One device measures no finite loss, one holds out no row, and the others do what is asked."""
+    policy = RoundPolicy(rounds=1, cohort=5, purpose="evaluate", evaluate_every=1)
+    secure = SecureAggregation(norm=1.0, corrupt=0.2, dropout=0.2, mode="consistent")
+    loud = held(True)
+    loud["x"][:, ASKED] = 5.0
+    data = [loud, {name: array[:1] for name, array in held(False).items()}] + [held(False)] * 3
+    changes: dict[str, Any] = {"initial": question(), "holdout": 0.3, "secure_aggregation": secure}
+    with lying_coordinator(tmp_path) as lying:
+        wanted, token = lying.submit(experiment("own", rounds=policy, **changes))
+        with devices(lying, token, tmp_path, count=5, policy=SUMS_ALONE, data=data, wanted=2) as running:
+            told = [device.events() for device in running]
+        messages = said(lying)
+        (only,) = lying.history(wanted).rounds
+    assert [refusals(events) for events in told] == [[]] * 5
+    assert not [path for _, path, _ in lying.liar.heard if path.endswith("/abort")]
+    assert len(messages) == 5 and len({str(each) for each in messages.values()}) == 1, messages
+    codes = [[event["code"] for event in events if event["event"] == "unusable"] for events in told]
+    assert codes == [["metric_invalid"], ["no_held_out_rows"], [], [], []]
+    assert only.state == "committed"
+    assert only.fairness["loss"].clients == 3
+
+
 def _header(update: bytes) -> UpdateHeader:
     length = int.from_bytes(update[:8], "little")
     return UpdateHeader.from_json(json.loads(json.loads(update[8 : 8 + length])["__metadata__"]["coterie"]))
