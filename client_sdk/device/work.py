@@ -63,12 +63,12 @@ class Finished:
     unusable: why zeros stand in for the work of a task under a promise of privacy, or under masks; for the owner alone.
     """
 
-    update: bytes = field(repr=False)
-    vector: RingVector | None = field(repr=False)
+    update: bytes = field(default=b"", repr=False)
+    vector: RingVector | None = field(default=None, repr=False)
     specs: tuple[SectionSpec, ...]
     sections: Mapping[str, NDArray[Any]] = field(repr=False)
-    codecs: Mapping[str, str]
-    sizes: Mapping[str, int]
+    codecs: Mapping[str, str] = field(default_factory=dict[str, str])
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     weight: int
     steps: int
     client_state: Tensors = field(repr=False)
@@ -266,12 +266,8 @@ def _worked(
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)
     finished = Finished(
-        update=b"",
-        vector=None,
         specs=specs,
         sections=sections,
-        codecs={},
-        sizes={},
         weight=weight,
         steps=steps,
         client_state=kept,
@@ -295,12 +291,8 @@ def _nothing(prepared: Prepared, client_state: Tensors, *, why: CoterieError, se
     specs = prepared.plan.manifest.sections_for(prepared.task.kind)
     silent = zeros(specs, of_plan(client_state))
     finished = Finished(
-        update=b"",
-        vector=None,
         specs=specs,
         sections=silent.sections,
-        codecs={},
-        sizes={},
         weight=0,
         steps=0,
         client_state=silent.state,
