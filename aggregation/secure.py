@@ -281,7 +281,8 @@ def secure_evaluation(
 ) -> MetricSums:
     """What the clients of an attempt measured, together, of the version ``base`` (its SHA-256).
 
-    Raises errors.UpdateRefused as `decode` does, and ``metric_invalid`` where not every client counts itself once.
+    A client that could measure nothing counts nowhere. Raises errors.UpdateRefused as `decode` does, and
+    ``metric_invalid`` where the clients do not count themselves once for each metric.
     """
     found = decode(
         terms.sections,
@@ -295,7 +296,7 @@ def secure_evaluation(
         raise errors.UpdateRefused("The evaluations run over no examples.", code="metric_invalid")
     sums = MetricSums(_metrics(manifest, found.sections[METRICS], found.examples))
     counts = found.sections[spread.SECTION].astype(np.float32)
-    return sums.merge(spread.counted(manifest.metrics, counts, clients=survivors))
+    return sums.merge(spread.counted(manifest.metrics, counts, clients=min(spread.clients(counts), survivors)))
 
 
 def _sections(
@@ -342,7 +343,11 @@ def _mean(found: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, sta
     """One group's mean, or the rule over the means of several; what the next round's rule needs of it."""
     weighing = [group for group in found if group.weight]
     if not weighing:
-        raise errors.UpdateRefused("The updates carry no weight, so they have no mean.", code="zero_weight")
+        raise errors.UpdateRefused(
+            "The updates carry no weight, so they have no mean.",
+            hint="No client's training gave numbers that can be used. If it diverged, lower the learning rate.",
+            code="zero_weight",
+        )
     vectors = [join(means, group.sections) / group.weight for group in weighing]
     if len(vectors) == 1 and rule == "mean":
         return vectors[0], {}

@@ -122,6 +122,11 @@ def counted(metrics: Sequence[str], vector: npt.NDArray[np.float32], *, clients:
     )
 
 
+def clients(vector: npt.NDArray[np.float32]) -> int:
+    """How many clients a section counts for its first metric."""
+    return round(float(vector[: len(GRID)].sum(dtype=np.float64)))
+
+
 def uncounted(metrics: Sequence[str], sums: MetricSums) -> npt.NDArray[np.float64]:
     """The inverse of `counted`: the section of an accumulator over the clients that the sums count."""
     named = {name: row for row, name in enumerate(_measured(metrics))}

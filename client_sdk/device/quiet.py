@@ -1,4 +1,4 @@
-"""Training under a promise of differential privacy: what a device puts in, and what it keeps to itself."""
+"""Work whose outcome only sums or noise may show: what a device puts in, and what it keeps to itself."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +18,8 @@ from coterie.protocol.device import WITH_ROWS, Task
 
 # What fails for these is the plan, for every device alike.
 _OF_PLANS: Final = (PlanRefused, PolicyRefused, GraphRefused)
+NOTHING_HELD_OUT: Final = "no_held_out_rows"
+"""The code of a refusal to evaluate that has to do with rows, where a policy is no reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,20 @@ class Quiet:
 def promised(task: Task) -> bool:
     """Whether the task says that what comes of it is differentially private."""
     return task.privacy is not None or task.local is not None
+
+
+def under_masks(task: Task) -> bool:
+    """Whether only a sum over clients shows what comes of the task, and no noise does."""
+    return task.secure is not None and not promised(task)
+
+
+def hides(task: Task, error: Exception) -> bool:
+    """Whether zeros of weight 0 go under the masks where this error ended the work: a device that said so, or fell
+    silent, would answer for itself what only the sum may tell.
+    """
+    if not under_masks(task) or isinstance(error, Stopped):
+        return False
+    return not isinstance(error, _OF_PLANS) or error.reason == NOTHING_HELD_OUT
 
 
 def speakable(task: Task, phase: str, error: CoterieError) -> bool:
@@ -59,7 +75,7 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: Cote
     except Exception as error:  # a trainer of the owner's may raise anything
         if in_training:
             raise
-        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread or _named(error))
+        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread or named(error))
     if unread is not None and not in_training:
         return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread)
     made = contribution(specs, result.sections, before=before, after=result.client_state)
@@ -72,7 +88,8 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: Cote
     return Quiet(put_in=made, metrics=metrics, unusable=unread if made.usable else _not_usable())
 
 
-def _named(error: Exception) -> CoterieError:
+def named(error: Exception) -> CoterieError:
+    """The error, or that the trainer failed with it."""
     if isinstance(error, CoterieError):
         return error
     return InputError(f"The trainer failed: {type(error).__name__}: {error}", code="trainer_failed")

@@ -23,7 +23,7 @@ from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.quiet import promised, train_quietly
+from coterie.client_sdk.device.quiet import NOTHING_HELD_OUT, hides, named, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import CoterieError, DataError, PlanRefused, PolicyRefused, UpdateRefused
@@ -60,15 +60,15 @@ class Finished:
     update: the encoded bytes; empty under secure aggregation, where ``vector`` is the same in the ring, to be masked.
     sections: the same in clear. codecs, sizes (bytes of the payload): by section. client_state: what the plan and the
     codecs keep. seconds: of training. clipped: whether the update was longer than the task's norm and was shortened.
-    unusable: why zeros stand in for the training of a task under a promise of privacy; for the owner alone.
+    unusable: why zeros stand in for the work of a task under a promise of privacy, or under masks; for the owner alone.
     """
 
-    update: bytes = field(repr=False)
-    vector: RingVector | None = field(repr=False)
+    update: bytes = field(default=b"", repr=False)
+    vector: RingVector | None = field(default=None, repr=False)
     specs: tuple[SectionSpec, ...]
     sections: Mapping[str, NDArray[Any]] = field(repr=False)
-    codecs: Mapping[str, str]
-    sizes: Mapping[str, int]
+    codecs: Mapping[str, str] = field(default_factory=dict[str, str])
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     weight: int
     steps: int
     client_state: Tensors = field(repr=False)
@@ -176,14 +176,21 @@ def work(
     but for secure aggregation and local noise, which draw afresh.
 
     Under a promise of privacy, what was trained and cannot be used counts as zeros, and is sent like anything else; so
-    is the part of a device that has no row as the plan's schema reads them.
-    Raises what the trainer raises; UpdateRefused (``training_diverged``) where numbers are not finite; without a
-    promise DataError for rows that cannot be read as the plan's schema says; PolicyRefused (``no_held_out_rows``) for
-    an evaluation without rows or without metrics.
+    is the part of a device that has no row as the plan's schema reads them. Under secure aggregation alone it is zeros
+    that weigh nothing, of an evaluation too.
+    In clear and without a promise raises what the trainer raises; UpdateRefused (``training_diverged``) where numbers
+    are not finite; DataError for rows that cannot be read as the plan's schema says; PolicyRefused
+    (``no_held_out_rows``, ``no_metrics``) for an evaluation without rows or without metrics. Otherwise only what plans
+    and policies refuse.
     """
+    begun = time.monotonic()
     try:
         return _worked(prepared, membership, policy, trainer, client_state, on_step)
-    except CoterieError as error:
+    except Exception as error:  # a trainer of the owner's may raise anything
+        if hides(prepared.task, error):
+            return _nothing(prepared, client_state, why=named(error), seconds=time.monotonic() - begun)
+        if not isinstance(error, CoterieError):
+            raise
         told = as_divergence(prepared.task, error)
         if told is error:
             raise
@@ -205,7 +212,7 @@ def _worked(
         read = membership.read(plan.manifest.schema)
         check_left(read, plan.manifest.schema.label, "The rows of this device")
     except DataError as error:
-        if task.kind != "train" or not promised(task):
+        if not under_masks(task) and (task.kind != "train" or not promised(task)):
             raise
         # A device that was silent for want of such rows would tell that it has none, exactly and for nothing.
         # Steps that are noised take no row; any other training takes one of zeros and puts in nothing of what comes of
@@ -225,7 +232,7 @@ def _worked(
         task=local,
         weights=prepared.weights,
         frozen=prepared.frozen,
-        rows=training_rows if task.kind == "train" else held_out,
+        rows=training_rows if task.kind == "train" or unread else held_out,
         client_state=of_plan(client_state),
         options=TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step),
     )
@@ -245,24 +252,22 @@ def _worked(
         sections, steps, kept = result.sections, result.steps, result.client_state
         means = result.metrics(plan).means()
     else:
-        if not len(next(iter(held_out.values()))):
+        if unread is None and not len(next(iter(held_out.values()))):
             raise PolicyRefused(
-                "This device holds out no rows, so it has nothing to evaluate on.", code="no_held_out_rows"
+                "This device holds out no rows, so it has nothing to evaluate on.", code=NOTHING_HELD_OUT
             )
         sums = trainer.evaluate(given)
         if not sums.examples:
             raise PolicyRefused("This device's trainer reports no metrics.", code="no_metrics")
         sections, steps = evaluation_sections(plan.manifest, sums), 0
         weight, means = min(int(sums.examples), local.weight_cap), sums.means()
+    if unread is not None and under_masks(task):
+        raise unread
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)
     finished = Finished(
-        update=b"",
-        vector=None,
         specs=specs,
         sections=sections,
-        codecs={},
-        sizes={},
         weight=weight,
         steps=steps,
         client_state=kept,
@@ -279,6 +284,23 @@ def _worked(
         instead = zeros(specs, of_plan(client_state))
         silent = replace(finished, sections=instead.sections, client_state=instead.state, unusable=error)
         return _encoded(prepared, silent, client_state)
+
+
+def _nothing(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> Finished:
+    """What goes under the masks for work that came to nothing: zeros that weigh nothing. Raises as `_encoded` does."""
+    specs = prepared.plan.manifest.sections_for(prepared.task.kind)
+    silent = zeros(specs, of_plan(client_state))
+    finished = Finished(
+        specs=specs,
+        sections=silent.sections,
+        weight=0,
+        steps=0,
+        client_state=silent.state,
+        metrics={},
+        seconds=seconds,
+        unusable=why,
+    )
+    return _encoded(prepared, finished, client_state)
 
 
 def _encoded(prepared: Prepared, finished: Finished, client_state: Tensors) -> Finished:

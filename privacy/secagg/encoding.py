@@ -154,7 +154,8 @@ def encode(
             examples = round(float(vector[0]))
         rounding = draw(entropy, SEED)
         units = weight if spec.reduction == "weighted_mean" else 1
-        if spec.name == CLIENTS_SECTION and not vector.any():
+        # What weighs nothing measured nothing, and says so to nobody.
+        if spec.name == CLIENTS_SECTION and weight and not vector.any():
             raise errors.UpdateRefused("An evaluation must be over at least one example.", code="metric_invalid")
         if section.encoding == "noised":
             # Who has no examples adds its share of the noise to zeros: the guarantee counts on it.

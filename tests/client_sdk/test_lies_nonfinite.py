@@ -19,6 +19,7 @@ from coterie.client_sdk.control.client import ControlClient
 from coterie.protocol.header import UpdateHeader
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secagg import SecureMode
 from coterie.protocol.secure_aggregation import SecureAggregation
 from tests.patience import patience
 
@@ -45,6 +46,7 @@ max_epsilon = 1000.0
 units = ["user", "example"]
 trusts = ["device", "cohort", "coordinator"]
 """
+SUMS_ALONE = "require_secure_aggregation = true\nmin_cohort = 5\n"
 
 
 def question() -> Arrays:
@@ -160,6 +162,45 @@ def test_updates_under_masks_do_not_say_whether_training_was_finite(tmp_path: Pa
             first, *others = told_alike(lying, running, wanted)
     assert "unusable" in [event["event"] for event in first]
     assert not any("unusable" in [event["event"] for event in events] for events in others)
+
+
+@pytest.mark.parametrize("mode", ["semi_honest", "consistent"])
+def test_masks_alone_do_not_say_whether_training_was_finite(tmp_path: Path, mode: SecureMode) -> None:
+    """Without any promise: who takes part in sums alone gives no answer of its own."""
+    policy = RoundPolicy(rounds=1, cohort=5, evaluate_every=0)
+    secure = SecureAggregation(norm=1.0, corrupt=0.2, dropout=0.2, mode=mode)
+    with lying_coordinator(tmp_path) as lying:
+        wanted, token = lying.submit(experiment("own", rounds=policy, initial=question(), secure_aggregation=secure))
+        data = [held(True)] + [held(False)] * 4
+        with devices(lying, token, tmp_path, count=5, policy=SUMS_ALONE, data=data, wanted=2) as running:
+            first, *others = told_alike(lying, running, wanted)
+        (only,) = lying.history(wanted).rounds
+    assert "unusable" in [event["event"] for event in first], "its owner may know"
+    assert not any("unusable" in [event["event"] for event in events] for events in others)
+    assert only.metrics is not None
+
+
+def test_masks_alone_do_not_say_what_an_evaluation_could_not_measure(tmp_path: Path) -> None:
+    """One device measures no finite loss, one holds out no row, and the others do what is asked."""
+    policy = RoundPolicy(rounds=1, cohort=5, purpose="evaluate", evaluate_every=1)
+    secure = SecureAggregation(norm=1.0, corrupt=0.2, dropout=0.2, mode="consistent")
+    loud = held(True)
+    loud["x"][:, ASKED] = 5.0
+    data = [loud, {name: array[:1] for name, array in held(False).items()}] + [held(False)] * 3
+    changes: dict[str, Any] = {"initial": question(), "holdout": 0.3, "secure_aggregation": secure}
+    with lying_coordinator(tmp_path) as lying:
+        wanted, token = lying.submit(experiment("own", rounds=policy, **changes))
+        with devices(lying, token, tmp_path, count=5, policy=SUMS_ALONE, data=data, wanted=2) as running:
+            told = [device.events() for device in running]
+        messages = said(lying)
+        (only,) = lying.history(wanted).rounds
+    assert [refusals(events) for events in told] == [[]] * 5
+    assert not [path for _, path, _ in lying.liar.heard if path.endswith("/abort")]
+    assert len(messages) == 5 and len({str(each) for each in messages.values()}) == 1, messages
+    codes = [[event["code"] for event in events if event["event"] == "unusable"] for events in told]
+    assert codes == [["metric_invalid"], ["no_held_out_rows"], [], [], []]
+    assert only.state == "committed"
+    assert only.fairness["loss"].clients == 3
 
 
 def _header(update: bytes) -> UpdateHeader:
