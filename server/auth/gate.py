@@ -105,8 +105,8 @@ async def _caller(request: Request, rule: Rule) -> Caller:
         wanted = " or ".join(role for role in get_args(Role) if role in rule.roles)
         raise Forbidden(
             f"This needs a token of the role {wanted}; this one is of the kind {row.kind}.",
-            hint="Ask an administrator for one: coterie tokens make --role ROLE. The coordinator keeps that of the first "
-            "administrator in admin.token of its folder (--token, COTERIE_TOKEN).",
+            hint="Ask an administrator for one: coterie tokens make --role ROLE. The coordinator keeps the first "
+            "administrator's in admin.token of its folder (--token, COTERIE_TOKEN).",
             code="token_role",
         )
     caller = Caller(token=row.id, role=cast(Role, row.kind), population=row.population, expires_at=row.expires_at)

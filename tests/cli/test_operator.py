@@ -114,7 +114,7 @@ def test_the_audit_trail_is_listed_and_checked_by_its_command(
 ) -> None:
     *actions, first = asked("audit", "trail")
     assert [line["action"] for line in actions] == ["token.created"] and first["fault"] is None
-    asked("tokens", "make", "--name", "of the night shift")
+    asked("tokens", "make", "--role", "auditor", "--name", "of the night shift")
     *actions, second = asked("audit", "trail", "--digest", first["digest"])
     assert (len(actions), second["entries"], second["fault"]) == (2, 2, None)
     assert second["digest"] == actions[-1]["digest"]
