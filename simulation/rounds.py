@@ -1,7 +1,6 @@
-"""The host of the round machine in a simulation: performs its effects in memory."""
+"""The host of the round machine in a simulation: does in memory what is due."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -139,46 +138,47 @@ class Rounds:
             central=self.rows is not None,
             secure=self.experiment.secure is not None,
         )
-        round, effects = engine.start(action.number, action.base, config, place=action.place, before=self.before)
-        todo = deque(effects)
-        while todo:
-            for event in self._perform(round, todo.popleft(), action):
+        round = engine.start(action.number, action.base, config, place=action.place, before=self.before)
+        last = engine.oldest(round)
+        if last is not None:
+            self.air.close(last)
+        while not round.phase.final:
+            events = self._do(round, action)
+            if not events:
+                raise InternalError(f"Round {round.number} stands still in {round.phase.value}.")
+            for event in events:
                 if round.phase.final:
                     break
-                round, more = engine.step(round, event)
-                todo.extend(more)
-        if not round.phase.final:
-            raise InternalError(f"Round {round.number} stands still in {round.phase.value}.")
+                round = engine.step(round, event)
+        self._take_back(round)
         self._settle(round)
         self.before = round if config.buffered else None
         return round
 
-    def _perform(self, round: engine.Round, effect: engine.Effect, action: StartRound) -> list[engine.Event]:
-        """What happens when an effect is performed."""
-        match effect:
-            case engine.OfferTasks(kind="train", count=count) if round.config.buffered:
-                return self._fly(round, count)
-            case engine.CloseStale(oldest=oldest):
-                self.air.close(oldest)
-                return []
-            case engine.CloseTasks(kind="train"):
-                self.air.close()
-                return []
-            case engine.OfferTasks(kind="train") if not round.leased and not round.accepted:
-                return self._train(round, self._asked(round, action))
-            case engine.OfferTasks(kind="evaluate") if not round.evaluation_leased and not round.evaluated:
-                return self._survey(round, self._asked(round, action))
-            case engine.Aggregate():
+    def _take_back(self, round: engine.Round) -> None:
+        if engine.Close("train") in engine.due(round):
+            self.air.close()
+
+    def _do(self, round: engine.Round, action: StartRound) -> list[engine.Event]:
+        """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered."""
+        self._take_back(round)
+        match next(entry for entry in engine.due(round) if not isinstance(entry, engine.Close)):
+            case engine.Do(engine.Work.AGGREGATE | engine.Work.SUM):
                 self._train_landed(round)
                 return [self._aggregate()]
-            case engine.SumEvaluations():
-                return [self._sum_evaluations()]
-            case engine.EvaluateCentrally(version=version):
+            case engine.Do(engine.Work.EVALUATE, str(version)):
                 return [self._evaluate(version, action)]
-            case engine.Commit():
+            case engine.Do(engine.Work.SUM_EVALUATIONS):
+                return [self._sum_evaluations()]
+            case engine.Do(engine.Work.COMMIT):
                 return [engine.Committed()]
+            case engine.Ask(kind="train", slots=slots) if round.config.buffered:
+                return self._fly(round, slots)
+            case engine.Ask(kind="train"):
+                return self._train(round, self._asked(round, action))
+            case engine.Ask(kind="evaluate"):
+                return self._survey(round, self._asked(round, action))
             case _:
-                # Deadlines, closed tasks and offers that are repeated mean nothing where everybody answers at once.
                 return []
 
     def _asked(self, round: engine.Round, action: StartRound) -> Assignment:
@@ -226,8 +226,6 @@ class Rounds:
         A client has one say in a buffer, so those that are in it stay at home until the round is over. Nobody starts on
         a version that is about to be replaced: making one takes no time here.
         """
-        if round.phase is not engine.Phase.COLLECTING:
-            return []
         policy = self.experiment.rounds
         away = self.air.busy | {flight.number for flight in self._landed}
         free = [int(one.id) for one in self.population.candidates(policy, round.number) if int(one.id) not in away]

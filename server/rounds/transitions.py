@@ -1,8 +1,8 @@
 """The engine's steps as rows: a round's next value and everything that must be true with it, in one transaction.
 
 Whoever changes a task tells the engine in the same transaction, so rows and engine never disagree: an update is
-accepted if and only if its round counts it. Effects that take time (aggregating, evaluating, committing) are not
-performed here: a round's phase says that they are due, and the driver performs them, again after a restart.
+accepted if and only if its round counts it. Of what is due (`coterie.aggregation.due`), tasks are closed and
+deadlines set here; work that takes time is done by jobs, which ask the round's value too, again after a restart.
 """
 
 import json
@@ -13,17 +13,16 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import (
-    CloseStale,
-    CloseTasks,
-    Effects,
+    Ask,
+    Close,
     EvaluationFailed,
     Event,
-    PassOn,
     Phase,
     Round,
-    SetDeadline,
     StopRequested,
     TaskFailed,
+    due,
+    oldest,
     start,
     step,
 )
@@ -129,10 +128,10 @@ class Rounds:
         changes: columns of the round that become true with this step.
         """
         row, before = opened.row, opened.value
-        value, effects = step(before, event)
+        value = step(before, event)
         # A deadline belongs to the phase that set it.
         moved = {"deadline_at": None} if value.phase is not before.phase else {}
-        written = {**(changes or {}), **moved, **await self._perform(session, row, effects)}
+        written = {**(changes or {}), **moved, **await self._follow(session, row, value, before)}
         await experiments.save_round(session, row, value, written)
         if value.phase is not before.phase:
             if before.phase is Phase.AGGREGATING:
@@ -144,24 +143,33 @@ class Rounds:
                 events.append(session, f"round.{value.phase.value}", {"round": value.number}, row.experiment)
         return OpenRound(row, value)
 
-    async def _perform(self, session: AsyncSession, row: RoundRow, effects: Effects) -> dict[str, Any]:
+    async def _follow(self, session: AsyncSession, row: RoundRow, value: Round, before: Round | None) -> dict[str, Any]:
+        """Let the rows of tasks follow a round's value, as far as that takes no time. Returns what becomes true of its
+        own row. before: its value until now; None for a round that begins.
+        """
         changes: dict[str, Any] = {}
-        for effect in effects:
-            match effect:
-                case CloseTasks(kind):
+        done = () if before is None else due(before)
+        for entry in due(value):
+            match entry:
+                case Close(kind) if entry not in done:
                     await tasks.close(session, row.experiment, row.number, kind, now_ms())
-                case CloseStale(oldest):
-                    for task in await tasks.close_stale(session, row.experiment, oldest, now_ms()):
-                        data = {"round": row.number, "task": task.id, "device": task.device, "code": task.code}
-                        events.append(session, "task.stale", data, row.experiment)
-                case PassOn():
-                    await tasks.pass_on(session, row.experiment, row.number)
-                case SetDeadline(kind, seconds) if row.deadline_kind != kind:
+                case Ask(kind, _, seconds) if seconds is not None and row.deadline_kind != kind:
                     changes |= {"deadline_kind": kind, "deadline_at": now_ms() + round(seconds * 1000)}
                 case _:
-                    # Open slots follow from the round's value; what takes time is the driver's.
+                    # Slots are read from the value; what takes time is a job's.
                     continue
+        if before is not None and value.passed_on and not before.passed_on:
+            await tasks.pass_on(session, row.experiment, row.number)
         return changes
+
+    async def _close_stale(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
+        """Take back, as a buffered round begins, what lags by more than the staleness cap."""
+        last = oldest(value)
+        if last is None:
+            return
+        for task in await tasks.close_stale(session, row.experiment, last, now_ms()):
+            data = {"round": row.number, "task": task.id, "device": task.device, "code": task.code}
+            events.append(session, "task.stale", data, row.experiment)
 
     async def _begin(
         self, session: AsyncSession, experiment: ExperimentRow, action: StartRound, before: Round | None = None
@@ -195,7 +203,7 @@ class Rounds:
         before: Round | None,
         upstream: str | None = None,
     ) -> OpenRound:
-        value, effects = start(action.number, action.base, config, place=action.place, before=before)
+        value = start(action.number, action.base, config, place=action.place, before=before)
         row = RoundRow(
             experiment=experiment.id,
             number=value.number,
@@ -210,7 +218,8 @@ class Rounds:
         reservation = await reserve(session, self.fleet, experiment, request, value, row.created_at)
         if reservation is not None:
             row.reserved, row.reserved_until = json.dumps(reservation.devices), reservation.until
-        for name, content in (await self._perform(session, row, effects)).items():
+        await self._close_stale(session, row, value)
+        for name, content in (await self._follow(session, row, value, None)).items():
             setattr(row, name, content)
         session.add(row)
         experiment.round = value.number

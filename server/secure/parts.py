@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.aggregation.engine import Phase
+from coterie.aggregation.engine import Work, work_due
 from coterie.server.bell import Bell
 from coterie.server.metrics import Metrics
 from coterie.server.rounds.transitions import Rounds
@@ -33,9 +33,10 @@ class Parts:
 
 def summed_now(found: OpenRound) -> Kind | None:
     """Whose updates a round waits to see the sum of; None while it collects, and where updates come in clear."""
-    value = found.value
-    if not value.config.secure:
-        return None
-    if value.phase is Phase.AGGREGATING:
-        return "train"
-    return "evaluate" if value.phase is Phase.EVALUATING and value.survey_closed else None
+    match work_due(found.value):
+        case Work.SUM:
+            return "train"
+        case Work.SUM_EVALUATIONS:
+            return "evaluate"
+        case _:
+            return None
