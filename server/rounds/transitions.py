@@ -48,7 +48,7 @@ from coterie.server.rounds.eligibility import may_try
 from coterie.server.rounds.record import participants, round_record, uploaded
 from coterie.server.rounds.reservations import reserve
 from coterie.server.rounds.spending import Spending, privacy_of
-from coterie.server.store import attempts, blob_rows, devices, events, experiments, tasks
+from coterie.server.store import attempts, blob_rows, devices, events, experiments, jobs, tasks
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from coterie.server.traffic import Traffic
@@ -229,6 +229,7 @@ class Rounds:
     async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
         experiment = await experiments.locked(session, row.experiment)
         committed = value.phase is Phase.COMMITTED
+        await jobs.drop(session, row.experiment, row.number, now_ms())
         await self.spending.settle(session, experiment, value)
         # In buffered mode the tasks that are out go on; what was passed on is not this round's any more. Whether the
         # updates of an edge aggregator count, the coordinator above says later.
