@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation import engine
+from coterie.aggregation.eligibility import choose
 from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History, RoundRecord
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
-from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
-from coterie.privacy.dp.participation import may_take_part
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.update import read_update
@@ -29,7 +28,7 @@ from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
 from coterie.simulation.noised import NoisedCollector
-from coterie.simulation.population import Population
+from coterie.simulation.population import Population, name_of
 from coterie.simulation.ring import RingCollector, RingSurvey, RunningSum
 from coterie.simulation.secrecy import private_collector, with_terms
 from coterie.simulation.shares import Shares
@@ -228,7 +227,8 @@ class Rounds:
         """
         policy = self.experiment.rounds
         away = self.air.busy | {flight.number for flight in self._landed}
-        free = [int(one.id) for one in self.population.candidates(policy, round.number) if int(one.id) not in away]
+        candidates = self.population.candidates(policy, round.number, self.experiment.privacy)
+        free = [int(one.id) for one in candidates if int(one.id) not in away]
         started = self.air.start(
             free, count, round=round.number, place=round.place, base=round.base, seed=self.experiment.seed
         )
@@ -355,17 +355,10 @@ class Rounds:
     def _choose(self, count: int, round: int) -> list[int]:
         """The clients that train in a round, by the policy's selection."""
         policy = self.experiment.rounds
-        privacy, candidates = self.experiment.privacy, self.population.candidates(policy, round)
-        candidates = [
-            one for one in candidates if may_take_part(privacy, round=round, last_round=one.last_round, times=one.times)
-        ]
-        if policy.trusted is None:
-            chosen = select(policy.selection, candidates, count, round=round, seed=self.experiment.seed)
-            return sorted(int(name) for name in chosen)
-        trusted = [one.id for one in candidates if int(one.id) == int(policy.trusted)]
-        others = [one for one in candidates if one.id not in trusted]
-        chosen = select(policy.selection, others, count - 1, round=round, seed=self.experiment.seed)
-        return sorted(int(name) for name in (*chosen, *trusted))
+        trusted = None if policy.trusted is None else name_of(int(policy.trusted))
+        candidates = self.population.candidates(policy, round, self.experiment.privacy)
+        chosen = choose(policy, candidates, count, round=round, seed=self.experiment.seed, trusted=trusted)
+        return sorted(int(name) for name in chosen)
 
     def _choose_evaluators(self, count: int, round: int) -> list[int]:
         """The first in an order drawn by lot that have rows to evaluate on: of all, to measure what training made; of

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.eligibility import without_trusted
 from coterie.aggregation.engine import (
     Ask,
     Close,
@@ -44,7 +45,7 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.server.clock import now_ms
 from coterie.server.edge import answer
 from coterie.server.fleet import Fleet
-from coterie.server.rounds.eligibility import may_try
+from coterie.server.rounds.eligibility import outcomes
 from coterie.server.rounds.record import participants, round_record, uploaded
 from coterie.server.rounds.reservations import reserve
 from coterie.server.rounds.spending import Spending, privacy_of
@@ -100,24 +101,16 @@ class Rounds:
             await self._without_trusted(session, experiment, opened)
 
     async def _without_trusted(self, session: AsyncSession, experiment: ExperimentRow, opened: OpenRound) -> None:
-        """End a round at once whose trusted client can bring no update to it any more: waiting for the deadline would
-        bring nothing by which the others could be judged.
-        """
+        """End a round at once whose trusted client can bring no update to it any more."""
         request = experiments.request_of(experiment)
         trusted = request.rounds.trusted
         if trusted is None or opened.value.phase is not Phase.COLLECTING:
             return
         states = await tasks.tried(session, experiment.id, opened.value.number, "train", trusted)
-        if tasks.ACCEPTED in states:
-            return
-        if not await devices.enrolled(session, trusted, experiment.population):
-            why = "the trusted client has been shut out for ever; submit anew with another trusted client"
-        elif tasks.LEASED in states or may_try(states, "train", privacy_of(request)):
-            return
-        else:
-            often = "once" if len(states) == 1 else f"{len(states)} times"
-            why = f"the trusted client has failed {often} in this round and may not try again; its own log says why"
-        await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
+        enrolled = await devices.enrolled(session, trusted, experiment.population)
+        why = without_trusted(opened.value, outcomes(states), enrolled=enrolled, privacy=privacy_of(request))
+        if why is not None:
+            await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
 
     async def apply(
         self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None

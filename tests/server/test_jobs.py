@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,16 @@ from job_kit import DONE, KEY, plant, row_of, running, turn
 from server_kit import prepare
 from sqlalchemy import select
 
+from coterie.aggregation import engine as e
 from coterie.server.clock import now_ms
+from coterie.server.jobs.kinds import KINDS
 from coterie.server.jobs.runner import Runner
+from coterie.server.jobs.wanted import wanted
 from coterie.server.store import jobs
-from coterie.server.store.jobs import Job
-from coterie.server.store.tables import EventRow, JobRow
+from coterie.server.store.attempts import Standing
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.jobs import Job, JobKey
+from coterie.server.store.tables import EventRow, JobRow, RoundRow
 from tests.patience import patience
 
 LEASE_MS = 1000
@@ -168,6 +174,61 @@ def test_what_an_ended_process_had_is_released_at_once(folder: Path) -> None:
         assert await done_by(runner) == [("one", 2)]
 
     with_runner(folder, check)
+
+
+def opened(phase: e.Phase, upstream: str | None = None, **config: bool) -> OpenRound:
+    """An open round in a phase."""
+    asked = e.RoundConfig(cohort=2, **config)  # pyright: ignore[reportArgumentType]
+    value = replace(e.start(1, "b" * 64, asked), phase=phase, version="v" * 64)
+    return OpenRound(RoundRow(experiment=KEY.experiment, number=1, upstream=upstream), value)
+
+
+def standing(name: str, phase: str, arrived: int = 0) -> Standing:
+    """An attempt of that round."""
+    return Standing(name, KEY.experiment, 1, "train", phase, None, 0, 20, arrived)
+
+
+def row(kind: str, subject: str = "", state: str = jobs.DONE, **told: int) -> tuple[JobKey, JobRow]:
+    """A job of that round."""
+    key = JobKey(KEY.experiment, 1, kind, subject)
+    return key, JobRow(
+        experiment=KEY.experiment, round=1, kind=kind, subject=subject, state=state, result=json.dumps(told)
+    )
+
+
+SUMMING = opened(e.Phase.AGGREGATING, secure=True)
+Case = tuple[OpenRound, Sequence[Standing], Sequence[tuple[JobKey, JobRow]], list[tuple[str, str]]]
+WANTED: dict[str, Case] = {
+    "nothing while devices train": (opened(e.Phase.COLLECTING), (), (), []),
+    "a version": (opened(e.Phase.AGGREGATING), (), (), [("aggregate", "")]),
+    "an answer to the coordinator above": (opened(e.Phase.AGGREGATING, "task_above"), (), (), [("accumulate", "")]),
+    "a measurement": (opened(e.Phase.EVALUATING, central_evaluation=True), (), (), [("evaluate", "")]),
+    "nothing for a commit": (opened(e.Phase.COMMITTING), (), (), []),
+    "nothing while messages are awaited": (SUMMING, [standing("a", "masked", 7)], (), []),
+    "the running sum": (SUMMING, [standing("a", "masked", 8)], (), [("secure_sum", "a")]),
+    "the running sum again": (
+        SUMMING, [standing("a", "masked", 16)], [row("secure_sum", "a", holds=8)], [("secure_sum", "a")],
+    ),
+    "no running sum that holds them": (SUMMING, [standing("a", "masked", 15)], [row("secure_sum", "a", holds=8)], []),
+    "an opened sum as soon as it can be": (
+        SUMMING, [standing("a", "unmasking"), standing("b", "masked")], (), [("unmask", "a")],
+    ),
+    "a version when all are open": (
+        SUMMING, [standing("a", "unmasking"), standing("b", "unmasking")], [row("unmask", "a"), row("unmask", "b")],
+        [("secure_aggregate", "")],
+    ),
+    "what is at work still": (
+        SUMMING, [standing("a", "unmasking")], [row("unmask", "a", jobs.RUNNING)], [("unmask", "a")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WANTED)
+def test_the_jobs_wanted_follow_from_what_is_due(case: str) -> None:
+    found, standings, rows, expected = WANTED[case]
+    keys = wanted([found], standings, dict(rows), 0)
+    assert [(key.kind, key.subject) for key in keys] == expected
+    assert {key.kind for key in keys} <= set(KINDS)
 
 
 def start(folder: Path, owner: str, lease_s: float, how: str) -> "subprocess.Popen[bytes]":
