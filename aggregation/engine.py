@@ -1,18 +1,19 @@
-"""The round machine: a value, events, effects and one literal table. No clock, no socket, no thread, no randomness.
+"""The round machine: a value, events and one literal table. No clock, no socket, no thread, no randomness.
 
-    step(round, event) -> (round, effects)      what happened, and what the host has to do now
-    resume(round)      -> effects               what the host has to repeat after a restart
+    step(round, event) -> round                 what happened
+    due(round)         -> what is due           what the host has to see to now (`coterie.aggregation.due`)
 
-The host (the coordinator, or a simulation) performs the effects and reports back with events. Everything that decides
+The host (the coordinator, or a simulation) sees to what is due and reports back with events. Everything that decides
 about a round lives in this file and in the rules that its tables name (`coterie.aggregation.round_rules`); the host
-only counts leases down, keeps the clock and moves bytes.
+only counts leases down, keeps the clock and moves bytes. Nothing is asked for beside the value, so a host that was
+killed asks `due` again, and goes on.
 
 Guarantees, each held by a test:
 
 * every round ends ``committed`` or ``abandoned`` with a cause, and never leaves that phase again;
-* ``Commit`` is asked for by one transition only, so no round commits twice;
+* the commit is due in one phase only, into which one transition leads, so no round commits twice;
 * a refused event raises and changes nothing;
-* every effect states an absolute wish ("this many slots are open"), so performing it twice is harmless.
+* in every value that can be reached work is due, or devices are waited for with a deadline.
 
 Two modes, a table each. A **synchronous** round trains one cohort on one version and closes what is still out when it
 has enough. A **buffered** round (FedBuff: Nguyen et al., 2022) counts the next updates to arrive, whatever recent
@@ -32,19 +33,12 @@ from dataclasses import dataclass, replace
 
 from coterie import errors
 from coterie.aggregation import round_rules as rules
+from coterie.aggregation.due import Ask, Close, Do, Due, Work, accepts, counted_in, due, oldest, open_slots, work_due
 from coterie.aggregation.events import (
-    Abandon,
-    Aggregate,
     AggregateFailed,
     AggregateReady,
-    CloseStale,
-    CloseTasks,
-    Commit,
     Committed,
     DeadlinePassed,
-    Effect,
-    Effects,
-    EvaluateCentrally,
     Evaluated,
     EvaluationAccepted,
     EvaluationFailed,
@@ -52,83 +46,70 @@ from coterie.aggregation.events import (
     EvaluationSummed,
     Event,
     Kind,
-    OfferTasks,
-    PassOn,
-    SetDeadline,
     StopRequested,
-    SumEvaluations,
     TaskFailed,
     TaskLeased,
     UpdateAccepted,
 )
 from coterie.aggregation.round import Cause, Phase, Round, RoundConfig, since
-from coterie.aggregation.round_rules import accepts, counted_in, open_slots, resume
 
 __all__ = [
-    "Abandon",
     "BUFFERED",
-    "Aggregate",
     "AggregateFailed",
     "AggregateReady",
+    "Ask",
     "Cause",
-    "CloseStale",
-    "CloseTasks",
-    "Commit",
+    "Close",
     "Committed",
     "DeadlinePassed",
-    "Effect",
-    "Effects",
+    "Do",
+    "Due",
     "Evaluated",
-    "EvaluateCentrally",
     "EvaluationAccepted",
     "EvaluationFailed",
     "EvaluationLeased",
     "EvaluationSummed",
     "Event",
     "Kind",
-    "OfferTasks",
-    "PassOn",
     "Phase",
     "Round",
     "RoundConfig",
-    "SetDeadline",
     "StopRequested",
-    "SumEvaluations",
     "TRANSITIONS",
     "TaskFailed",
     "TaskLeased",
     "UpdateAccepted",
+    "Work",
     "accepts",
     "counted_in",
     "diagram",
+    "due",
+    "oldest",
     "open_slots",
-    "resume",
     "start",
     "step",
+    "work_due",
 ]
 
 
-def start(
-    number: int, base: str, config: RoundConfig, *, place: int = 0, before: Round | None = None
-) -> tuple[Round, Effects]:
-    """A fresh round on model version ``base``, and what to do first.
+def start(number: int, base: str, config: RoundConfig, *, place: int = 0, before: Round | None = None) -> Round:
+    """A fresh round on model version ``base``.
 
     place: how many versions were committed before. before: the round that has just ended, whose tasks that are out and
-    whose waiting updates a buffered round takes over as far as the staleness cap allows.
+    whose waiting updates a buffered round takes over, but for those older than `oldest` allows.
     """
     fresh = Round(number=number, base=base, config=config, place=place)
     if config.evaluate_only:
         return rules.evaluate(replace(fresh, version=base, central_done=not config.central_evaluation))
-    if before is None or not config.buffered:
-        return fresh, resume(fresh)
-    oldest = place - config.staleness_cap
-    taken = replace(fresh, leases=since(before.leases, oldest), buffer=since(before.waiting, oldest))
-    begun, effects = rules.aggregate(taken) if taken.accepted >= config.cohort else (taken, resume(taken))
-    return begun, (CloseStale(oldest), *effects)
+    last = oldest(fresh)
+    if before is None or last is None:
+        return fresh
+    taken = replace(fresh, leases=since(before.leases, last), buffer=since(before.waiting, last))
+    return rules.aggregate(taken) if taken.accepted >= config.cohort else taken
 
 
-def step(round: Round, event: Event) -> tuple[Round, Effects]:
-    """The next value of the round and what the host has to do now.
+def step(round: Round, event: Event) -> Round:
+    """The next value of the round.
 
     Raises errors.Conflict, naming phase and event, where the table has no rule; the round is unchanged then.
     """
@@ -144,53 +125,53 @@ def step(round: Round, event: Event) -> tuple[Round, Effects]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Transition:
     """One entry of the table: the function, and where it may lead (for the diagram and its test)."""
 
-    apply: Callable[[Round, Event], tuple[Round, Effects]]
+    apply: Callable[[Round, Event], Round]
     leads_to: tuple[Phase, ...] = ()
 
 
-_STOP = Rule(rules.stop, (Phase.ABANDONED,))
+_STOP = Transition(rules.stop, (Phase.ABANDONED,))
 # News of a task that was already closed, or of work that a stop made pointless: true, but no longer of any consequence.
-_LATE = Rule(rules.ignore)
-_AFTER_THE_END: Mapping[type[Event], Rule] = {
+_LATE = Transition(rules.ignore)
+_AFTER_THE_END: Mapping[type[Event], Transition] = {
     TaskFailed: _LATE,
     DeadlinePassed: _LATE,
     EvaluationFailed: _LATE,
     StopRequested: _LATE,
 }
 
-TRANSITIONS: Mapping[Phase, Mapping[type[Event], Rule]] = {
+TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
     Phase.COLLECTING: {
-        TaskLeased: Rule(rules.lease),
-        UpdateAccepted: Rule(rules.accept, (Phase.AGGREGATING,)),
-        TaskFailed: Rule(rules.fail),
-        DeadlinePassed: Rule(rules.deadline, (Phase.AGGREGATING, Phase.ABANDONED)),
+        TaskLeased: Transition(rules.lease),
+        UpdateAccepted: Transition(rules.accept, (Phase.AGGREGATING,)),
+        TaskFailed: Transition(rules.fail),
+        DeadlinePassed: Transition(rules.deadline, (Phase.AGGREGATING, Phase.ABANDONED)),
         StopRequested: _STOP,
     },
     Phase.AGGREGATING: {
         TaskFailed: _LATE,
         DeadlinePassed: _LATE,
-        AggregateReady: Rule(rules.ready, (Phase.EVALUATING, Phase.COMMITTING, Phase.ABANDONED)),
-        AggregateFailed: Rule(rules.aggregate_failed, (Phase.ABANDONED,)),
+        AggregateReady: Transition(rules.ready, (Phase.EVALUATING, Phase.COMMITTING, Phase.ABANDONED)),
+        AggregateFailed: Transition(rules.aggregate_failed, (Phase.ABANDONED,)),
         StopRequested: _STOP,
     },
     Phase.EVALUATING: {
         TaskFailed: _LATE,
-        Evaluated: Rule(rules.evaluated, (Phase.COMMITTING,)),
-        EvaluationLeased: Rule(rules.lease_evaluation),
-        EvaluationAccepted: Rule(rules.accept_evaluation, (Phase.COMMITTING,)),
-        EvaluationFailed: Rule(rules.fail_evaluation),
-        EvaluationSummed: Rule(rules.evaluations_summed, (Phase.COMMITTING, Phase.ABANDONED)),
-        DeadlinePassed: Rule(rules.evaluation_deadline, (Phase.COMMITTING, Phase.ABANDONED)),
+        Evaluated: Transition(rules.evaluated, (Phase.COMMITTING,)),
+        EvaluationLeased: Transition(rules.lease_evaluation),
+        EvaluationAccepted: Transition(rules.accept_evaluation, (Phase.COMMITTING,)),
+        EvaluationFailed: Transition(rules.fail_evaluation),
+        EvaluationSummed: Transition(rules.evaluations_summed, (Phase.COMMITTING, Phase.ABANDONED)),
+        DeadlinePassed: Transition(rules.evaluation_deadline, (Phase.COMMITTING, Phase.ABANDONED)),
         StopRequested: _STOP,
     },
     Phase.COMMITTING: {
         TaskFailed: _LATE,
         EvaluationFailed: _LATE,
         DeadlinePassed: _LATE,
-        Committed: Rule(rules.committed, (Phase.COMMITTED,)),
+        Committed: Transition(rules.committed, (Phase.COMMITTED,)),
         StopRequested: _STOP,
     },
     Phase.COMMITTED: _AFTER_THE_END,
@@ -204,13 +185,13 @@ TRANSITIONS: Mapping[Phase, Mapping[type[Event], Rule]] = {
 }
 
 # While a buffered round is made into a version, its tasks are still out.
-_GOES_ON: Mapping[type[Event], Rule] = {
-    TaskLeased: Rule(rules.lease),
-    UpdateAccepted: Rule(rules.accept),
-    TaskFailed: Rule(rules.fail),
+_GOES_ON: Mapping[type[Event], Transition] = {
+    TaskLeased: Transition(rules.lease),
+    UpdateAccepted: Transition(rules.accept),
+    TaskFailed: Transition(rules.fail),
 }
 
-BUFFERED: Mapping[Phase, Mapping[type[Event], Rule]] = {
+BUFFERED: Mapping[Phase, Mapping[type[Event], Transition]] = {
     **TRANSITIONS,
     Phase.AGGREGATING: {**TRANSITIONS[Phase.AGGREGATING], **_GOES_ON},
     Phase.EVALUATING: {**TRANSITIONS[Phase.EVALUATING], **_GOES_ON},

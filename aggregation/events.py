@@ -1,4 +1,4 @@
-"""What can happen to a round (events) and what the engine asks of its host (effects): frozen values."""
+"""What can happen to a round: frozen values. The host reports each exactly once."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -6,8 +6,6 @@ from typing import Literal
 from coterie.aggregation.round import Cause, Sums
 
 Kind = Literal["train", "evaluate"]
-
-# Events: what happened. The host reports each exactly once.
 
 
 @dataclass(frozen=True)
@@ -119,81 +117,3 @@ Event = (
     | Evaluated | EvaluationLeased | EvaluationAccepted | EvaluationFailed | EvaluationSummed | Committed
     | StopRequested
 )  # fmt: skip
-
-
-# Effects: what the host has to do. All may be repeated.
-
-
-@dataclass(frozen=True)
-class OfferTasks:
-    """``count`` slots for tasks of this kind are open now (an absolute number, not an increment)."""
-
-    kind: Kind
-    count: int
-
-
-@dataclass(frozen=True)
-class SetDeadline:
-    """Report ``DeadlinePassed(kind)`` in so many seconds, unless the round already has a deadline of this kind."""
-
-    kind: Kind
-    seconds: float
-
-
-@dataclass(frozen=True)
-class CloseTasks:
-    """Take back every open or leased task of this kind; none of them can be accepted any more."""
-
-    kind: Kind
-
-
-@dataclass(frozen=True)
-class CloseStale:
-    """Take back, by the name ``stale_update``, every leased task and every waiting update whose place is older."""
-
-    oldest: int
-
-
-@dataclass(frozen=True)
-class PassOn:
-    """The updates accepted for this round count in the next one, unless they are too old by then."""
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """Make a version of the accepted updates, then report ``AggregateReady`` or ``AggregateFailed``. In a secure round
-    no update is there yet: first add them up secretly, in an attempt among those who reported that they have trained.
-    """
-
-
-@dataclass(frozen=True)
-class SumEvaluations:
-    """Add up, secretly, what the clients that evaluated have to say, then report ``EvaluationSummed``."""
-
-
-@dataclass(frozen=True)
-class EvaluateCentrally:
-    """Measure this version on the coordinator's data, then report ``Evaluated``."""
-
-    version: str
-
-
-@dataclass(frozen=True)
-class Commit:
-    """As one step: make this version the experiment's model, settle its updates as counted, report ``Committed``."""
-
-    version: str
-
-
-@dataclass(frozen=True)
-class Abandon:
-    """Settle the updates that this round has accepted, and not passed on, as rolled back."""
-
-    cause: Cause
-
-
-Effect = (
-    OfferTasks | SetDeadline | CloseTasks | CloseStale | PassOn | Aggregate | SumEvaluations | EvaluateCentrally
-    | Commit | Abandon
-)  # fmt: skip
-Effects = tuple[Effect, ...]

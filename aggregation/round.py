@@ -57,7 +57,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RoundConfig:
-    """What a round aims for. Seconds are relative to the moment the host performs the matching ``SetDeadline``.
+    """What a round aims for. Seconds count from the moment in which tasks of that kind are first asked for.
 
     offered: tasks that may be out or accepted at once, instead of the cohort's over-selection; in a buffered round,
     tasks that may be out. buffered: see `coterie.aggregation.engine`; staleness_cap: versions that an update may lag
@@ -136,6 +136,7 @@ class Round:
     Each counts tasks by the place of their base; synchronous rounds know one place, their own.
     clipped: updates that were shortened to the public norm before they were summed; None where that is not known.
     survey_closed: in a secure round, that the devices' evaluations are in and their sum is awaited.
+    passed_on: that the round was abandoned and its updates count in the next one.
     """
 
     number: int
@@ -158,6 +159,7 @@ class Round:
     evaluation_failed: int = 0
     survey_closed: bool = False
     federated: Sums = field(default_factory=dict[str, float])
+    passed_on: bool = False
     cause: Cause | None = None
     detail: str | None = None
 

@@ -1,120 +1,54 @@
 """What each event does to a round: the rules that the tables of `coterie.aggregation.engine` name, one function each.
 
-A rule takes a round in a phase whose row names it and returns the next round and the effects, or raises
-errors.Conflict and changes nothing.
+A rule takes a round in a phase whose row names it and returns the next round, or raises errors.Conflict and changes
+nothing.
 """
 
 from dataclasses import replace
 
 from coterie import errors
+from coterie.aggregation.due import accepts, goes_on, open_slots, passes_on, surveying
 from coterie.aggregation.events import (
     NOTHING_USABLE,
-    Abandon,
-    Aggregate,
     AggregateFailed,
     AggregateReady,
-    CloseTasks,
-    Commit,
     DeadlinePassed,
-    Effects,
-    EvaluateCentrally,
     Evaluated,
     EvaluationAccepted,
     EvaluationSummed,
     Event,
-    Kind,
-    OfferTasks,
-    PassOn,
-    SetDeadline,
     StopRequested,
-    SumEvaluations,
     TaskFailed,
     UpdateAccepted,
 )
-from coterie.aggregation.round import Cause, Phase, Round, RoundConfig, Sums, moved
+from coterie.aggregation.round import Cause, Phase, Round, Sums, moved
 
 
-def open_slots(round: Round, kind: Kind) -> int:
-    """How many more devices may take a task of this kind now."""
-    config = round.config
-    if kind == "train" and accepts(round, "train"):
-        return max(config.slots - round.leased - (0 if config.buffered else round.accepted), 0)
-    if kind == "evaluate" and _surveying(round):
-        return max(config.evaluation_cohort - round.evaluation_leased - round.evaluated, 0)
-    return 0
-
-
-def accepts(round: Round, kind: Kind) -> bool:
-    """Whether a result of a leased task of this kind can still be counted. Hosts ask this before they accept one."""
-    if kind == "evaluate":
-        return _surveying(round)
-    return round.phase is Phase.COLLECTING or (_goes_on(round.config) and not round.phase.final)
-
-
-def counted_in(round: Round) -> int:
-    """The number of the round that counts an update accepted now: this one, or the next."""
-    return round.number if round.phase is Phase.COLLECTING else round.number + 1
-
-
-def resume(round: Round) -> Effects:
-    """What to do after a restart, so that the round goes on where it was. A finished round needs nothing."""
-    config = round.config
-    training = (OfferTasks("train", open_slots(round, "train")),)
-    beside = training if _goes_on(config) else ()
-    match round.phase:
-        case Phase.COLLECTING:
-            return (SetDeadline("train", config.deadline_s), *training)
-        case Phase.AGGREGATING if _goes_on(config):
-            return (Aggregate(), *beside)
-        case Phase.AGGREGATING:
-            return (CloseTasks("train"), Aggregate())
-        case Phase.EVALUATING if round.survey_closed:
-            return (CloseTasks("evaluate"), SumEvaluations())
-        case Phase.EVALUATING if _surveying(round):
-            return (
-                SetDeadline("evaluate", config.evaluation_deadline_s),
-                OfferTasks("evaluate", open_slots(round, "evaluate")),
-                *beside,
-            )
-        case Phase.EVALUATING:
-            return (EvaluateCentrally(_version(round)), *beside)
-        case Phase.COMMITTING:
-            return (Commit(_version(round)), *beside)
-        case Phase.COMMITTED:
-            return ()
-        case Phase.ABANDONED:
-            return ()
-
-
-def lease(round: Round, event: Event) -> tuple[Round, Effects]:
+def lease(round: Round, event: Event) -> Round:
     if open_slots(round, "train") == 0:
         raise errors.Conflict(
             f"Round {round.number} has no free training slot: {round.config.slots} are taken.", code="round_full"
         )
-    return replace(round, leases=moved(round.leases, round.place, +1)), ()
+    return replace(round, leases=moved(round.leases, round.place, +1))
 
 
-def accept(round: Round, event: Event) -> tuple[Round, Effects]:
+def accept(round: Round, event: Event) -> Round:
     place = _leased_place(round, event)
     returned = replace(round, leases=moved(round.leases, place, -1))
     if round.phase is not Phase.COLLECTING:
-        waiting = replace(returned, waiting=moved(round.waiting, place, +1))
-        return waiting, (OfferTasks("train", open_slots(waiting, "train")),)
+        return replace(returned, waiting=moved(round.waiting, place, +1))
     counted = replace(returned, buffer=moved(round.buffer, place, +1))
-    if counted.accepted >= counted.config.cohort:
-        return aggregate(counted)
-    return counted, (OfferTasks("train", open_slots(counted, "train")),) if counted.config.buffered else ()
+    return aggregate(counted) if counted.accepted >= counted.config.cohort else counted
 
 
-def fail(round: Round, event: Event) -> tuple[Round, Effects]:
+def fail(round: Round, event: Event) -> Round:
     if not accepts(round, "train"):
-        return round, ()
+        return round
     place = _leased_place(round, event)
-    counted = replace(round, leases=moved(round.leases, place, -1), failed=round.failed + 1)
-    return counted, (OfferTasks("train", open_slots(counted, "train")),)
+    return replace(round, leases=moved(round.leases, place, -1), failed=round.failed + 1)
 
 
-def deadline(round: Round, event: Event) -> tuple[Round, Effects]:
+def deadline(round: Round, event: Event) -> Round:
     if isinstance(event, DeadlinePassed) and event.kind == "evaluate":
         raise errors.Conflict(
             f"Round {round.number} is collecting; it has no evaluation deadline yet.", code="round_phase"
@@ -132,7 +66,7 @@ def deadline(round: Round, event: Event) -> tuple[Round, Effects]:
     return _abandon(round, cause, detail)
 
 
-def ready(round: Round, event: Event) -> tuple[Round, Effects]:
+def ready(round: Round, event: Event) -> Round:
     if not isinstance(event, AggregateReady):
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateReady.")
     usable = round.accepted - event.rejected
@@ -149,7 +83,7 @@ def ready(round: Round, event: Event) -> tuple[Round, Effects]:
     return evaluate(replace(made, central_done=not made.config.central_evaluation))
 
 
-def aggregate_failed(round: Round, event: Event) -> tuple[Round, Effects]:
+def aggregate_failed(round: Round, event: Event) -> Round:
     if not isinstance(event, AggregateFailed):
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateFailed.")
     missing = event.reason == Cause.TRUSTED_MISSING.value
@@ -158,7 +92,7 @@ def aggregate_failed(round: Round, event: Event) -> tuple[Round, Effects]:
     return _abandon(round, Cause.TRUSTED_MISSING if missing else Cause.AGGREGATE_FAILED, event.detail)
 
 
-def evaluated(round: Round, event: Event) -> tuple[Round, Effects]:
+def evaluated(round: Round, event: Event) -> Round:
     if round.central_done or not isinstance(event, Evaluated):
         raise errors.Conflict(
             f"Round {round.number} is not waiting for the coordinator's evaluation.", code="round_phase"
@@ -167,13 +101,13 @@ def evaluated(round: Round, event: Event) -> tuple[Round, Effects]:
     return evaluate(replace(round, central=central, central_done=True, detail=event.detail))
 
 
-def lease_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
+def lease_evaluation(round: Round, event: Event) -> Round:
     if open_slots(round, "evaluate") == 0:
         raise errors.Conflict(f"Round {round.number} has no free evaluation slot.", code="round_full")
-    return replace(round, evaluation_leased=round.evaluation_leased + 1), ()
+    return replace(round, evaluation_leased=round.evaluation_leased + 1)
 
 
-def accept_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
+def accept_evaluation(round: Round, event: Event) -> Round:
     _require_lease(round, round.evaluation_leased, event)
     if not isinstance(event, EvaluationAccepted):
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for EvaluationAccepted.")
@@ -183,23 +117,20 @@ def accept_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
         evaluated=round.evaluated + 1,
         federated=_add(round.federated, event.metrics),
     )
-    return _surveyed(counted) if counted.evaluated >= counted.config.evaluation_cohort else (counted, ())
+    return _surveyed(counted) if counted.evaluated >= counted.config.evaluation_cohort else counted
 
 
-def fail_evaluation(round: Round, event: Event) -> tuple[Round, Effects]:
+def fail_evaluation(round: Round, event: Event) -> Round:
     if round.survey_closed:
-        return round, ()
+        return round
     _require_lease(round, round.evaluation_leased, event)
-    counted = replace(
-        round, evaluation_leased=round.evaluation_leased - 1, evaluation_failed=round.evaluation_failed + 1
-    )
-    return counted, (OfferTasks("evaluate", open_slots(counted, "evaluate")),)
+    return replace(round, evaluation_leased=round.evaluation_leased - 1, evaluation_failed=round.evaluation_failed + 1)
 
 
-def evaluation_deadline(round: Round, event: Event) -> tuple[Round, Effects]:
+def evaluation_deadline(round: Round, event: Event) -> Round:
     if round.survey_closed or (isinstance(event, DeadlinePassed) and event.kind == "train"):
-        return round, ()
-    if not _surveying(round):
+        return round
+    if not surveying(round):
         raise errors.Conflict(f"Round {round.number} has not asked devices to evaluate yet.", code="round_phase")
     config = round.config
     if config.evaluate_only and round.evaluated < config.min_updates:
@@ -209,7 +140,7 @@ def evaluation_deadline(round: Round, event: Event) -> tuple[Round, Effects]:
     return _surveyed(round)
 
 
-def evaluations_summed(round: Round, event: Event) -> tuple[Round, Effects]:
+def evaluations_summed(round: Round, event: Event) -> Round:
     if not round.survey_closed or not isinstance(event, EvaluationSummed):
         raise errors.Conflict(f"Round {round.number} is not waiting for a sum of evaluations.", code="round_phase")
     if event.metrics is None and round.config.evaluate_only:
@@ -218,70 +149,53 @@ def evaluations_summed(round: Round, event: Event) -> tuple[Round, Effects]:
     return _commit(replace(round, federated=dict(event.metrics or {}), detail=detail))
 
 
-def committed(round: Round, event: Event) -> tuple[Round, Effects]:
-    return replace(round, phase=Phase.COMMITTED), ()
+def committed(round: Round, event: Event) -> Round:
+    return replace(round, phase=Phase.COMMITTED)
 
 
-def stop(round: Round, event: Event) -> tuple[Round, Effects]:
+def stop(round: Round, event: Event) -> Round:
     asked = event if isinstance(event, StopRequested) else StopRequested()
     return _abandon(round, asked.cause, asked.detail)
 
 
-def ignore(round: Round, event: Event) -> tuple[Round, Effects]:
-    return round, ()
+def ignore(round: Round, event: Event) -> Round:
+    return round
 
 
-def _surveying(round: Round) -> bool:
-    """Whether devices are being asked to evaluate."""
-    config = round.config
-    asks = config.federated_evaluation and not round.survey_closed
-    return round.phase is Phase.EVALUATING and round.central_done and asks
+def aggregate(round: Round) -> Round:
+    return replace(round, phase=Phase.AGGREGATING, leases=round.leases if goes_on(round.config) else {})
 
 
-def _goes_on(config: RoundConfig) -> bool:
-    """Whether training tasks stay out when a round has what it wants."""
-    return config.buffered and not config.last
-
-
-def aggregate(round: Round) -> tuple[Round, Effects]:
-    closed = replace(round, phase=Phase.AGGREGATING, leases=round.leases if _goes_on(round.config) else {})
-    return closed, resume(closed)
-
-
-def evaluate(round: Round) -> tuple[Round, Effects]:
+def evaluate(round: Round) -> Round:
     """Into ``evaluating`` while there is something left to measure, else on to the commit."""
-    evaluating = replace(round, phase=Phase.EVALUATING)
     if not round.central_done or round.config.federated_evaluation:
-        return evaluating, resume(evaluating)
+        return replace(round, phase=Phase.EVALUATING)
     return _commit(round)
 
 
-def _surveyed(round: Round) -> tuple[Round, Effects]:
+def _surveyed(round: Round) -> Round:
     """Devices have evaluated: on to the commit, in a secure round by way of their sum."""
     if not round.config.secure or not round.evaluated:
         return _commit(round)
-    closed = replace(round, survey_closed=True, evaluation_leased=0)
-    return closed, resume(closed)
+    return replace(round, survey_closed=True, evaluation_leased=0)
 
 
-def _commit(round: Round) -> tuple[Round, Effects]:
-    closing = (CloseTasks("evaluate"),) if _surveying(round) else ()
-    committing = replace(round, phase=Phase.COMMITTING, evaluation_leased=0)
-    return committing, (*closing, *resume(committing))
+def _commit(round: Round) -> Round:
+    if round.version is None:
+        raise errors.InternalError(f"Round {round.number} would commit, but has no model version.")
+    return replace(round, phase=Phase.COMMITTING, evaluation_leased=0)
 
 
-def _abandon(round: Round, cause: Cause, detail: str | None) -> tuple[Round, Effects]:
-    closing: Effects = (CloseTasks("evaluate"),) if _surveying(round) else ()
+def _abandon(round: Round, cause: Cause, detail: str | None) -> Round:
     ended = replace(round, phase=Phase.ABANDONED, evaluation_leased=0, cause=cause, detail=detail)
-    if not _goes_on(round.config) or cause in (Cause.STOPPED, Cause.WITHDRAWN):
-        closed: Effects = (CloseTasks("train"),) if accepts(round, "train") else ()
-        return replace(ended, leases={}, waiting={}), (*closed, *closing, Abandon(cause))
-    if round.phase is not Phase.COLLECTING:
-        return ended, (*closing, Abandon(cause))
-    waiting = {
-        place: round.buffer.get(place, 0) + round.waiting.get(place, 0) for place in {*round.buffer, *round.waiting}
-    }
-    return replace(ended, waiting=dict(sorted(waiting.items()))), (PassOn(), Abandon(cause))
+    if passes_on(round, cause):
+        waiting = {
+            place: round.buffer.get(place, 0) + round.waiting.get(place, 0) for place in {*round.buffer, *round.waiting}
+        }
+        return replace(ended, waiting=dict(sorted(waiting.items())), passed_on=True)
+    if not goes_on(round.config) or cause in (Cause.STOPPED, Cause.WITHDRAWN):
+        return replace(ended, leases={}, waiting={})
+    return ended
 
 
 def _leased_place(round: Round, event: Event) -> int:
@@ -298,12 +212,6 @@ def _require_lease(round: Round, leases: int, event: Event) -> None:
         raise errors.Conflict(
             f"Round {round.number} got {type(event).__name__}, but no task is leased.", code="no_lease"
         )
-
-
-def _version(round: Round) -> str:
-    if round.version is None:
-        raise errors.InternalError(f"Round {round.number} is {round.phase.value} but has no model version.")
-    return round.version
 
 
 def _add(left: Sums, right: Sums) -> dict[str, float]:

@@ -17,6 +17,8 @@ TOKEN: Final = "tok"
 POPULATION: Final = "pop"
 REQUEST: Final = "req"
 ATTEMPT: Final = "att"
+JOB: Final = "job"
+RUNNER: Final = "run"
 
 _PREFIX = re.compile(r"[a-z]{2,8}")
 

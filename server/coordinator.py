@@ -11,32 +11,34 @@ import structlog
 from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError, StorageError
 from coterie.privacy.ledger.accountant import epsilon
+from coterie.protocol.ids import RUNNER, new_id
 from coterie.protocol.private_files import make_private_database, make_private_folder
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.nonces import Nonces
 from coterie.server.auth.tokens import Token, parse_token
 from coterie.server.bell import Bell
 from coterie.server.board import Board
+from coterie.server.clock import now_ms
 from coterie.server.device.pace import Pacer
 from coterie.server.edge.edge import Edge
-from coterie.server.edge.edge import Parts as EdgeParts
 from coterie.server.edge.membership import token_missing
 from coterie.server.faults import Faults
 from coterie.server.fleet import Fleet
+from coterie.server.jobs.kind import JobContext
+from coterie.server.jobs.kinds import KINDS
+from coterie.server.jobs.runner import Runner
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
 from coterie.server.rounds import retention
-from coterie.server.rounds.driver import Driver, Parts
+from coterie.server.rounds.driver import Driver
 from coterie.server.rounds.spending import Spending
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.rounds.workers import Workers
 from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.machines import Machines
-from coterie.server.secure.opening import Opening
-from coterie.server.secure.parts import Parts as AttemptParts
 from coterie.server.secure.turns import Turns
 from coterie.server.settings import Settings
-from coterie.server.store import housekeeping, populations, upstream
+from coterie.server.store import housekeeping, jobs, populations, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.checkpoints import Checkpoints
 from coterie.server.store.compression import Compression
@@ -169,19 +171,8 @@ async def _opened(
         pacer=Pacer(settings, fleet),
         first_token=secrets.token,
     )
-    driver = Driver(
-        Parts(
-            database=database,
-            blobs=blobs,
-            rounds=rounds,
-            workers=coordinator.workers,
-            plans=plans,
-            board=board,
-            metrics=coordinator.metrics,
-            bell=bell,
-            attempts=_attempts(coordinator),
-        )
-    )
+    driver = _driver(coordinator)
+    await _release_jobs(database)
     background = [
         asyncio.create_task(driver.run(), name="driver"),
         asyncio.create_task(_tidy(coordinator), name="tidy"),
@@ -191,10 +182,13 @@ async def _opened(
     above = None if settings.upstream is None else Link(settings.upstream, ca=settings.upstream_ca)
     if above is not None:
         edge = Edge(
-            EdgeParts(
-                settings=settings, database=database, blobs=blobs, rounds=coordinator.rounds, plans=plans, bell=bell
-            ),
-            above,
+            settings=settings,
+            database=database,
+            blobs=blobs,
+            rounds=coordinator.rounds,
+            plans=plans,
+            bell=bell,
+            link=above,
         )
         background.append(asyncio.create_task(edge.run(), name="edge"))
     if settings.prestart:
@@ -215,19 +209,50 @@ async def _opened(
             await housekeeping.tidy(database, coordinator.fleet.take_unwritten())
 
 
-def _attempts(coordinator: Coordinator) -> Attempts:
-    return Attempts(
-        AttemptParts(
-            database=coordinator.database,
-            blobs=coordinator.blobs,
-            rounds=coordinator.rounds,
-            machines=coordinator.machines,
-            turns=coordinator.turns,
-            metrics=coordinator.metrics,
-            bell=coordinator.bell,
-            opening=Opening(coordinator.blobs, coordinator.workers),
-        )
+def _driver(coordinator: Coordinator) -> Driver:
+    context = JobContext(
+        database=coordinator.database,
+        blobs=coordinator.blobs,
+        rounds=coordinator.rounds,
+        plans=coordinator.plans,
+        machines=coordinator.machines,
+        metrics=coordinator.metrics,
     )
+    attempts = Attempts(
+        database=coordinator.database,
+        rounds=coordinator.rounds,
+        machines=coordinator.machines,
+        turns=coordinator.turns,
+        metrics=coordinator.metrics,
+        bell=coordinator.bell,
+    )
+    runner = Runner(
+        context=context,
+        workers=coordinator.workers,
+        kinds=KINDS,
+        bell=coordinator.bell,
+        owner=new_id(RUNNER),
+        lease_s=coordinator.settings.job_lease_s,
+    )
+    return Driver(
+        database=coordinator.database,
+        blobs=coordinator.blobs,
+        rounds=coordinator.rounds,
+        board=coordinator.board,
+        metrics=coordinator.metrics,
+        bell=coordinator.bell,
+        attempts=attempts,
+        runner=runner,
+    )
+
+
+async def _release_jobs(database: Database) -> None:
+    """Nobody else works on a folder that is locked: what an earlier process had is taken at once."""
+    async with database.read() as session:
+        held = await jobs.held(session)
+    if held:
+        async with database.write("job") as session:
+            await jobs.release(session, now_ms())
 
 
 async def _check_upstream(settings: Settings, database: Database) -> None:

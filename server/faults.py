@@ -40,6 +40,7 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
     "expire": "leases that ran out",
     "deadline": "a phase whose time ran out",
     "spent": "the cost of an open round paid, with the seed of its noise: from here on its noised value may exist",
+    "job": "a numeric job taken by a runner, its lease extended, put back, or done where its round is told later",
     "aggregated": "the aggregate of a round recorded",
     "aggregate_failed": "a numeric job given up",
     "evaluated": "a central evaluation recorded",

@@ -73,6 +73,11 @@ class Settings(BaseSettings):
     worker_silence_s: float = Field(
         default=60.0, gt=1, description="After how much silence a worker process is taken for stopped, and replaced."
     )
+    job_lease_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="How long a numeric job waits for a process that says no more, before another takes it.",
+    )
     retention_days: float | None = Field(
         default=None,
         gt=0,

@@ -10,12 +10,14 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.eligibility import Contribution, Holdings, candidate, has_the_data, rested
 from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.data import DataSource, check_source, load_data
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.frames import is_frame
+from coterie.protocol.privacy import Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.simulation.partition.value import rows_of
@@ -134,8 +136,10 @@ class Population:
         self, schema: DataSchema, sources: Sequence[DataSource], holdout: float, *, cached: int = CACHED
     ) -> None:
         given = cast(object, sources)
-        if isinstance(given, str | Path | Mapping | np.ndarray) or is_frame(given) or not (
-            hasattr(given, "__len__") and hasattr(given, "__getitem__")
+        if (
+            isinstance(given, str | Path | Mapping | np.ndarray)
+            or is_frame(given)
+            or not (hasattr(given, "__len__") and hasattr(given, "__getitem__"))
         ):
             raise ExperimentError(
                 f"clients must be a list with the rows of each client, not a {type(cast(object, sources)).__name__}.",
@@ -181,33 +185,29 @@ class Population:
         before = self.standings.get(number)
         self.standings[number] = Standing(loss, round, 1 + (before.times if before else 0))
 
-    def candidates(self, policy: RoundPolicy, round: int) -> list[Candidate]:
-        """The clients that a round may choose from, by the policy's rules of eligibility.
+    def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None = None) -> list[Candidate]:
+        """The clients that a round may choose from, by the rules of eligibility. privacy: what is accounted for.
 
         What a policy asks of the rows is looked up in them, once for each client; a policy that asks nothing loads
-        nobody's rows. Rows count for no more than one update may weigh.
+        nobody's rows.
         """
         looks = policy.min_examples is not None or policy.labels or policy.selection not in ("uniform", "cyclic")
         found: list[Candidate] = []
         for number in range(len(self)):
-            standing = self.standings.get(number)
-            if standing is not None and round - standing.last_round <= policy.rest_rounds:
+            past = self._contribution(number)
+            if not rested(policy, past, round=round, privacy=privacy):
                 continue
             facts = self.facts(number) if looks else None
-            if facts is not None and (
-                facts.examples < (policy.min_examples or 0) or not facts.labels.issuperset(policy.labels)
-            ):
-                continue
-            found.append(
-                Candidate(
-                    id=f"{number:09d}",
-                    examples=min(facts.examples, policy.weight_cap) if facts else None,
-                    loss=standing.loss if standing else None,
-                    last_round=standing.last_round if standing else None,
-                    times=standing.times if standing else 0,
-                )
-            )
+            holdings = None if facts is None else Holdings(facts.examples, facts.labels)
+            if has_the_data(policy, holdings):
+                found.append(candidate(policy, name_of(number), holdings, past))
         return found
+
+    def _contribution(self, number: int) -> Contribution | None:
+        standing = self.standings.get(number)
+        if standing is None:
+            return None
+        return Contribution(last_round=standing.last_round, times=standing.times, loss=standing.loss)
 
     def facts(self, number: int) -> "Facts":
         """What a client would say of its rows."""
@@ -246,3 +246,8 @@ class Population:
             error.add_note(f"Raised while the rows of virtual client {number} were read.")
             raise
         return self._schema.check(cast(Arrays, source), f"client {number}")
+
+
+def name_of(number: int) -> str:
+    """A client as selectors know it: names sort as numbers do."""
+    return f"{number:09d}"

@@ -1,7 +1,6 @@
-"""The host of the round machine in a simulation: performs its effects in memory."""
+"""The host of the round machine in a simulation: does in memory what is due."""
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation import engine
+from coterie.aggregation.eligibility import choose
 from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
@@ -18,11 +18,9 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.selection import select
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
-from coterie.privacy.dp.participation import may_take_part
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.update import read_update
@@ -31,7 +29,7 @@ from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
 from coterie.simulation.noised import NoisedCollector
-from coterie.simulation.population import Population
+from coterie.simulation.population import Population, name_of
 from coterie.simulation.ring import RingCollector, RingSurvey, RunningSum
 from coterie.simulation.secrecy import private_collector, with_terms
 from coterie.simulation.shares import Shares
@@ -140,46 +138,47 @@ class Rounds:
             central=self.rows is not None,
             secure=self.experiment.secure is not None,
         )
-        round, effects = engine.start(action.number, action.base, config, place=action.place, before=self.before)
-        todo = deque(effects)
-        while todo:
-            for event in self._perform(round, todo.popleft(), action):
+        round = engine.start(action.number, action.base, config, place=action.place, before=self.before)
+        last = engine.oldest(round)
+        if last is not None:
+            self.air.close(last)
+        while not round.phase.final:
+            events = self._do(round, action)
+            if not events:
+                raise InternalError(f"Round {round.number} stands still in {round.phase.value}.")
+            for event in events:
                 if round.phase.final:
                     break
-                round, more = engine.step(round, event)
-                todo.extend(more)
-        if not round.phase.final:
-            raise InternalError(f"Round {round.number} stands still in {round.phase.value}.")
+                round = engine.step(round, event)
+        self._take_back(round)
         self._settle(round)
         self.before = round if config.buffered else None
         return round
 
-    def _perform(self, round: engine.Round, effect: engine.Effect, action: StartRound) -> list[engine.Event]:
-        """What happens when an effect is performed."""
-        match effect:
-            case engine.OfferTasks(kind="train", count=count) if round.config.buffered:
-                return self._fly(round, count)
-            case engine.CloseStale(oldest=oldest):
-                self.air.close(oldest)
-                return []
-            case engine.CloseTasks(kind="train"):
-                self.air.close()
-                return []
-            case engine.OfferTasks(kind="train") if not round.leased and not round.accepted:
-                return self._train(round, self._asked(round, action))
-            case engine.OfferTasks(kind="evaluate") if not round.evaluation_leased and not round.evaluated:
-                return self._survey(round, self._asked(round, action))
-            case engine.Aggregate():
+    def _take_back(self, round: engine.Round) -> None:
+        if engine.Close("train") in engine.due(round):
+            self.air.close()
+
+    def _do(self, round: engine.Round, action: StartRound) -> list[engine.Event]:
+        """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered."""
+        self._take_back(round)
+        match next(entry for entry in engine.due(round) if not isinstance(entry, engine.Close)):
+            case engine.Do(engine.Work.AGGREGATE | engine.Work.SUM):
                 self._train_landed(round)
                 return [self._aggregate()]
-            case engine.SumEvaluations():
-                return [self._sum_evaluations()]
-            case engine.EvaluateCentrally(version=version):
+            case engine.Do(engine.Work.EVALUATE, str(version)):
                 return [self._evaluate(version, action)]
-            case engine.Commit():
+            case engine.Do(engine.Work.SUM_EVALUATIONS):
+                return [self._sum_evaluations()]
+            case engine.Do(engine.Work.COMMIT):
                 return [engine.Committed()]
+            case engine.Ask(kind="train", slots=slots) if round.config.buffered:
+                return self._fly(round, slots)
+            case engine.Ask(kind="train"):
+                return self._train(round, self._asked(round, action))
+            case engine.Ask(kind="evaluate"):
+                return self._survey(round, self._asked(round, action))
             case _:
-                # Deadlines, closed tasks and offers that are repeated mean nothing where everybody answers at once.
                 return []
 
     def _asked(self, round: engine.Round, action: StartRound) -> Assignment:
@@ -227,11 +226,10 @@ class Rounds:
         A client has one say in a buffer, so those that are in it stay at home until the round is over. Nobody starts on
         a version that is about to be replaced: making one takes no time here.
         """
-        if round.phase is not engine.Phase.COLLECTING:
-            return []
         policy = self.experiment.rounds
         away = self.air.busy | {flight.number for flight in self._landed}
-        free = [int(one.id) for one in self.population.candidates(policy, round.number) if int(one.id) not in away]
+        candidates = self.population.candidates(policy, round.number, self.experiment.privacy)
+        free = [int(one.id) for one in candidates if int(one.id) not in away]
         started = self.air.start(
             free, count, round=round.number, place=round.place, base=round.base, seed=self.experiment.seed
         )
@@ -358,17 +356,10 @@ class Rounds:
     def _choose(self, count: int, round: int) -> list[int]:
         """The clients that train in a round, by the policy's selection."""
         policy = self.experiment.rounds
-        privacy, candidates = self.experiment.privacy, self.population.candidates(policy, round)
-        candidates = [
-            one for one in candidates if may_take_part(privacy, round=round, last_round=one.last_round, times=one.times)
-        ]
-        if policy.trusted is None:
-            chosen = select(policy.selection, candidates, count, round=round, seed=self.experiment.seed)
-            return sorted(int(name) for name in chosen)
-        trusted = [one.id for one in candidates if int(one.id) == int(policy.trusted)]
-        others = [one for one in candidates if one.id not in trusted]
-        chosen = select(policy.selection, others, count - 1, round=round, seed=self.experiment.seed)
-        return sorted(int(name) for name in (*chosen, *trusted))
+        trusted = None if policy.trusted is None else name_of(int(policy.trusted))
+        candidates = self.population.candidates(policy, round, self.experiment.privacy)
+        chosen = choose(policy, candidates, count, round=round, seed=self.experiment.seed, trusted=trusted)
+        return sorted(int(name) for name in chosen)
 
     def _choose_evaluators(self, count: int, round: int) -> list[int]:
         """The first in an order drawn by lot that have rows to evaluate on: of all, to measure what training made; of

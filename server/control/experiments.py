@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round, StopRequested
 from coterie.aggregation.plan.strategies import strategies
-from coterie.aggregation.progress import Progress, Reason, measured
+from coterie.aggregation.progress import Reason, measured
 from coterie.aggregation.requested import settled_request
 from coterie.errors import Conflict, InternalError, NotFound
 from coterie.protocol import ids
@@ -18,7 +18,6 @@ from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import spreads
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.clock import now_ms
 from coterie.server.control import submission
 from coterie.server.control.floor import check_floor, policy_of
 from coterie.server.control.idempotency import OnceOnly
@@ -91,20 +90,7 @@ async def create(
             return view(await found(session, earlier, caller), here.board.quarantined)
         population = await named(session, body.population)
         check_floor(body.population, policy_of(population), body, manifest)
-        row = ExperimentRow(
-            id=ids.new_id(ids.EXPERIMENT),
-            name=body.name,
-            population=body.population,
-            request=body.model_dump_json(),
-            plan=manifest.id,
-            state=experiments.RUNNING,
-            progress=Progress(current=body.initial.sha256).to_json(),
-            round=0,
-            model=body.initial.sha256,
-            created_at=now_ms(),
-        )
-        session.add(row)
-        await session.flush()
+        row = await experiments.create(session, ids.new_id(ids.EXPERIMENT), body, manifest.id)
         await experiments.add_model(
             session,
             row,

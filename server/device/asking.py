@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
+from coterie.aggregation.eligibility import has_the_data
 from coterie.aggregation.engine import Kind
 from coterie.aggregation.reducers import reducer
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport, Idle
 from coterie.protocol.privacy import LocalLevel
-from coterie.server.rounds.eligibility import has_the_data
+from coterie.server.rounds.eligibility import holdings
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store.devices import ClientBounds
 
@@ -42,7 +43,7 @@ def within_reach(request: ExperimentCreate, trainer: str, kind: Kind, asker: Ask
         # moves a sum that is shortened as a whole by up to twice the norm that noise is made for.
         private = request.secure is not None or request.privacy is not None
         return not private and reducer(request.reducer).needs == "sums"
-    return measures(request, kind) or has_the_data(request.rounds, asker.data)
+    return measures(request, kind) or has_the_data(request.rounds, holdings(asker.data))
 
 
 def lacks(request: ExperimentCreate, trainer: str, asker: Asker) -> Idle | None:

@@ -5,6 +5,7 @@ from typing import Literal
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.eligibility import eligible, keeps_last_slot, may_try
 from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.errors import Conflict
@@ -18,7 +19,7 @@ from coterie.server.device.asking import KINDS, Asker, measures, within_reach
 from coterie.server.device.limits import masked_limit, upload_limit
 from coterie.server.device.secure_terms import joined
 from coterie.server.device.terms import edge_terms, fits, with_time_left
-from coterie.server.rounds.eligibility import eligible, may_try
+from coterie.server.rounds.eligibility import contribution, holdings, outcomes
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import blob_rows, events, experiments, nonces, participations, tasks
@@ -57,7 +58,8 @@ async def _may_take(
     if not within_reach(request, (await coordinator.plans.manifest(experiment.plan)).trainer, kind, asker):
         return False
     privacy = privacy_of(request)
-    if not may_try(await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id), kind, privacy):
+    tried = await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id)
+    if not may_try(outcomes(tried), kind, privacy):
         return False
     if not await fits(session, opened, kind, asker.clients):
         return False
@@ -74,21 +76,16 @@ async def _chosen(
     if measures(request, kind):
         return True
     now, number = now_ms(), opened.value.number
-    past = await participations.find(session, opened.row.experiment, asker.id)
-    if not eligible(policy, asker.data, past, round=number, now=now, privacy=privacy_of(request)):
+    past = contribution(await participations.find(session, opened.row.experiment, asker.id), now)
+    if not eligible(policy, holdings(asker.data), past, round=number, privacy=privacy_of(request)):
         return False
     if policy.trusted is not None:
         if asker.id == policy.trusted:
             return True
-        if open_slots(opened.value, kind) == 1 and not await _has_one(session, opened, policy.trusted):
+        tried = await tasks.tried(session, opened.row.experiment, number, "train", policy.trusted)
+        if keeps_last_slot(policy.trusted, asker.id, open_slots(opened.value, kind), outcomes(tried)):
             return False
     return not kept_for_others(opened.row, asker.id, now)
-
-
-async def _has_one(session: AsyncSession, opened: OpenRound, trusted: str) -> bool:
-    """Whether the trusted client holds a task of this round, or has done it; until then the last one is kept for it."""
-    states = await tasks.tried(session, opened.row.experiment, opened.value.number, "train", trusted)
-    return tasks.LEASED in states or tasks.ACCEPTED in states
 
 
 async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: Kind) -> Task | None:

@@ -45,9 +45,9 @@ LONGEST_SLEEP_S: Final = 60.0
 log = structlog.get_logger("coterie.server.edge")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What the edge aggregator works with."""
+@dataclass(kw_only=True)
+class Edge:
+    """Runs from `run` until cancelled. link: to the coordinator above."""
 
     settings: Settings
     database: Database
@@ -55,13 +55,6 @@ class Parts:
     rounds: Rounds
     plans: Plans
     bell: Bell
-
-
-@dataclass
-class Edge:
-    """Runs from `run` until cancelled. link: to the coordinator above."""
-
-    parts: Parts
     link: Link
     backoff: Backoff = field(default_factory=lambda: Backoff(cap_s=60.0))
     rng: random.Random = field(default_factory=random.SystemRandom)
@@ -74,7 +67,7 @@ class Edge:
         """Keep going. A coordinator above that does not answer is waited for; an error is logged and tried again."""
         failures = 0
         while True:
-            ring = self.parts.bell.next_ring()
+            ring = self.bell.next_ring()
             try:
                 pause = await self._pass()
                 failures = 0
@@ -96,9 +89,9 @@ class Edge:
     async def _pass(self) -> float:
         """Do what is due. Returns the seconds until something may be due again; the bell may ring before."""
         if self._member is None:
-            self._member = await join(self.parts.database, self.link, self.parts.settings.upstream_token)
+            self._member = await join(self.database, self.link, self.settings.upstream_token)
             log.info("edge joined", upstream=self.link.url, device=self._member.device)
-        async with self.parts.database.read() as session:
+        async with self.database.read() as session:
             task = await upstream.at_work(session)
             waits = bool(await upstream.pending(session, 1))
         if task is not None and task.state != upstream.LEASED:
@@ -120,7 +113,7 @@ class Edge:
 
         held: the task that a round here is at; another one means that nobody above waits for it any more.
         """
-        async with self.parts.database.read() as session:
+        async with self.database.read() as session:
             waiting = {row.id: row for row in await upstream.pending(session, MOST_NAMED)}
             named = await upstream.experiments(session, MOST_NAMED)
         message = CheckIn(pending=tuple(waiting), experiments=tuple(named), capabilities=CAPABILITIES)
@@ -146,14 +139,14 @@ class Edge:
 
     async def _take(self, member: Membership, task: Task) -> bool:
         cache = BlobCache(self._cache_folder(), self.link)
-        mirror = Mirror(self.parts.settings, self.parts.database, self.parts.blobs, self.parts.rounds, cache)
+        mirror = Mirror(self.settings, self.database, self.blobs, self.rounds, cache)
         begun = await mirror.take(member, task)
         self._beat_at = time.monotonic() + self._beat_every(task)
         return begun
 
     async def _settle(self, waiting: dict[str, UpstreamTaskRow], named: frozenset[str], said: CheckInResponse) -> None:
         """Pass the verdicts of the coordinator above down, and end what is over there; only what it was asked about."""
-        async with self.parts.database.write("settled") as session:
+        async with self.database.write("settled") as session:
             for task, verdict in said.settled.items():
                 if task in waiting:
                     await answer.settle(session, waiting[task], verdict)
@@ -162,9 +155,9 @@ class Edge:
                 opened = await experiments.open_round(session, name)
                 if opened is not None:
                     gone = StopRequested(Cause.WITHDRAWN, "the experiment is over above")
-                    await self.parts.rounds.apply(session, opened, gone)
+                    await self.rounds.apply(session, opened, gone)
                 if row.state == experiments.RUNNING:
-                    self.parts.rounds.finish_mirrored(session, row, Reason.COMPLETED)
+                    self.rounds.finish_mirrored(session, row, Reason.COMPLETED)
 
     async def _beat(self, member: Membership, task: UpstreamTaskRow) -> None:
         """Say above that the round goes on; end it when it is not wanted any more."""
@@ -179,11 +172,11 @@ class Edge:
             await self._withdraw(task, error)
 
     async def _withdraw(self, task: UpstreamTaskRow, error: RemoteError) -> None:
-        async with self.parts.database.write("withdrawn") as session:
+        async with self.database.write("withdrawn") as session:
             opened = await experiments.open_round(session, task.experiment)
             if opened is not None and opened.row.upstream == task.id:
                 gone = StopRequested(Cause.WITHDRAWN, f"{error.reason}: {error.message}")
-                await self.parts.rounds.apply(session, opened, gone)
+                await self.rounds.apply(session, opened, gone)
             await upstream.move(session, task.id, upstream.TOLD, detail=error.reason)
 
     async def _send(self, member: Membership, task: UpstreamTaskRow) -> None:
@@ -195,19 +188,19 @@ class Edge:
             if is_transient(error):
                 raise
             log.error("answer refused", task=task.id, code=error.reason, why=error.message)
-            async with self.parts.database.write("answered") as session:
+            async with self.database.write("answered") as session:
                 await answer.settle(session, task, upstream.REFUSED, detail=f"{error.reason}: {error.message}")
         else:
-            async with self.parts.database.write("answered") as session:
+            async with self.database.write("answered") as session:
                 await upstream.move(session, task.id, upstream.PENDING if task.upload else upstream.COUNTED)
         if task.upload is not None:
-            await self.parts.blobs.delete_updates([task.upload])
+            await self.blobs.delete_updates([task.upload])
         self._check_in_at = time.monotonic() + after_answer(self._window, self.rng)
 
     async def _answer(self, task: UpstreamTaskRow) -> bytes:
         if task.upload is not None:
-            return await asyncio.to_thread(self.parts.blobs.files.read, "updates", task.upload, "an accumulator")
-        return answer.evaluation(task, await self.parts.plans.manifest(upstream.message(task).plan.id))
+            return await asyncio.to_thread(self.blobs.files.read, "updates", task.upload, "an accumulator")
+        return answer.evaluation(task, await self.plans.manifest(upstream.message(task).plan.id))
 
     async def _give_up(self, task: UpstreamTaskRow) -> None:
         """Tell above that no answer comes, so that somebody else gets the task."""
@@ -217,10 +210,10 @@ class Edge:
         phase = "training" if message.kind == "train" else "evaluating"
         code, _, detail = (task.detail or "").partition(": ")
         await self._abort(self._member, task.id, phase, code or "edge_failed", detail)
-        async with self.parts.database.write("told") as session:
+        async with self.database.write("told") as session:
             await upstream.move(session, task.id, upstream.TOLD)
         if task.upload is not None:
-            await self.parts.blobs.delete_updates([task.upload])
+            await self.blobs.delete_updates([task.upload])
 
     async def _abort(self, member: Membership, task: str, phase: str, code: str, detail: str) -> None:
         message = Abort.model_validate({"phase": phase, "code": code, "detail": detail[:2000]})
@@ -238,6 +231,6 @@ class Edge:
         return min(max(task.lease_ms / 1000 / HEARTBEATS_PER_LEASE, 0.5), LONGEST_BEAT_S)
 
     def _cache_folder(self) -> Any:
-        folder = self.parts.blobs.scratch_file("upstream")
+        folder = self.blobs.scratch_file("upstream")
         folder.mkdir(exist_ok=True)
         return folder

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.accumulator import tree_reducer
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.progress import Progress
 from coterie.aggregation.round import RoundConfig
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.errors import PlanRefused, PolicyRefused
@@ -167,19 +166,7 @@ class Mirror:
         request = local_request(membership.population, task, manifest, config)
         row = await experiments.find(session, task.experiment)
         if row is None:
-            row = ExperimentRow(
-                id=task.experiment,
-                name=request.name,
-                population=request.population,
-                request=request.model_dump_json(),
-                plan=manifest.id,
-                state=experiments.RUNNING,
-                progress=Progress(current=task.model.sha256).to_json(),
-                round=0,
-                model=task.model.sha256,
-                created_at=now_ms(),
-            )
-            session.add(row)
+            row = await experiments.create(session, task.experiment, request, manifest.id)
             events.append(session, "experiment.mirrored", {"name": row.name, "population": row.population}, row.id)
         row.request, row.plan, row.model = request.model_dump_json(), manifest.id, task.model.sha256
         row.state, row.reason, row.finished_at = experiments.RUNNING, None, None

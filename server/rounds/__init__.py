@@ -1,1 +1,1 @@
-"""Rounds: the pure engine's states and effects, made durable."""
+"""Rounds: the pure engine's values, made durable."""

@@ -12,12 +12,12 @@ from functools import lru_cache
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.eligibility import candidate, choose, eligible
 from coterie.aggregation.engine import Round
-from coterie.aggregation.selection import select
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import ExperimentCreate
 from coterie.server.fleet import Fleet
-from coterie.server.rounds.eligibility import candidate, eligible
+from coterie.server.rounds.eligibility import contribution, holdings
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import participations
 from coterie.server.store.tables import ExperimentRow, RoundRow
@@ -53,14 +53,15 @@ async def reserve(
     kept = kept[: max(MOST_CANDIDATES, 2 * slots)]
     privacy = privacy_of(request)
     known = await participations.of(session, experiment.id, kept)
+    told = {device: (holdings(fleet.report(device)), contribution(known.get(device), now)) for device in kept}
     candidates = [
-        candidate(policy, device, fleet.report(device), known.get(device))
-        for device in kept
-        if eligible(policy, fleet.report(device), known.get(device), round=value.number, now=now, privacy=privacy)
+        candidate(policy, device, *about)
+        for device, about in told.items()
+        if eligible(policy, *about, round=value.number, privacy=privacy)
     ]
     if len(candidates) <= slots:
         return None
-    chosen = select(policy.selection, candidates, slots, round=value.number, seed=request.seed)
+    chosen = choose(policy, candidates, slots, round=value.number, seed=request.seed, trusted=policy.trusted)
     grace = min(WINDOWS * pause, MOST_OF_DEADLINE * policy.deadline_s * 1000)
     return Reservation(chosen, now + round(grace))
 

@@ -1,7 +1,7 @@
 """What is kept of experiments that ended long ago, where the operator sets how long (``COTERIE_RETENTION_DAYS``).
 
 An experiment's row, the record of each round, its first, best and last versions, the log of administrators' actions and
-the privacy ledgers stay for ever. Its tasks, attempts, participations and events, and its other versions, go.
+the privacy ledgers stay for ever. Its tasks, attempts, jobs, participations and events, and its other versions, go.
 """
 
 import json
@@ -19,6 +19,7 @@ from coterie.server.store.tables import (
     BlobRow,
     EventRow,
     ExperimentRow,
+    JobRow,
     ModelRow,
     ParticipationRow,
     RoundRow,
@@ -61,7 +62,7 @@ async def _forget(session: AsyncSession, experiment: str) -> None:
     for round in rounds:
         told = {**json.loads(round.record or "{}"), BYTES_KEPT: await uploaded(session, row, round.number)}
         round.record, round.server_state = json.dumps(told), None
-    for table in (TaskRow, AttemptRow, ParticipationRow, EventRow):
+    for table in (TaskRow, AttemptRow, JobRow, ParticipationRow, EventRow):
         await session.execute(delete(table).where(table.experiment == experiment))
     numbers = select(ModelRow.round).where(ModelRow.experiment == experiment).order_by(ModelRow.round)
     versions = (await session.execute(numbers)).scalars().all()

@@ -1,8 +1,8 @@
 """The engine's steps as rows: a round's next value and everything that must be true with it, in one transaction.
 
 Whoever changes a task tells the engine in the same transaction, so rows and engine never disagree: an update is
-accepted if and only if its round counts it. Effects that take time (aggregating, evaluating, committing) are not
-performed here: a round's phase says that they are due, and the driver performs them, again after a restart.
+accepted if and only if its round counts it. Of what is due (`coterie.aggregation.due`), tasks are closed and
+deadlines set here; work that takes time is done by jobs, which ask the round's value too, again after a restart.
 """
 
 import json
@@ -13,18 +13,18 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.eligibility import without_trusted
 from coterie.aggregation.engine import (
-    CloseStale,
-    CloseTasks,
-    Effects,
+    Ask,
+    Close,
     EvaluationFailed,
     Event,
-    PassOn,
     Phase,
     Round,
-    SetDeadline,
     StopRequested,
     TaskFailed,
+    due,
+    oldest,
     start,
     step,
 )
@@ -46,11 +46,11 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.server.clock import now_ms
 from coterie.server.edge import answer
 from coterie.server.fleet import Fleet
-from coterie.server.rounds.eligibility import may_try
+from coterie.server.rounds.eligibility import outcomes
 from coterie.server.rounds.record import participants, round_record, uploaded
 from coterie.server.rounds.reservations import reserve
 from coterie.server.rounds.spending import Spending, privacy_of
-from coterie.server.store import attempts, blob_rows, devices, events, experiments, tasks
+from coterie.server.store import attempts, blob_rows, devices, events, experiments, jobs, tasks
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from coterie.server.traffic import Traffic
@@ -107,24 +107,16 @@ class Rounds:
             await self._without_trusted(session, experiment, opened)
 
     async def _without_trusted(self, session: AsyncSession, experiment: ExperimentRow, opened: OpenRound) -> None:
-        """End a round at once whose trusted client can bring no update to it any more: waiting for the deadline would
-        bring nothing by which the others could be judged.
-        """
+        """End a round at once whose trusted client can bring no update to it any more."""
         request = experiments.request_of(experiment)
         trusted = request.rounds.trusted
         if trusted is None or opened.value.phase is not Phase.COLLECTING:
             return
         states = await tasks.tried(session, experiment.id, opened.value.number, "train", trusted)
-        if tasks.ACCEPTED in states:
-            return
-        if not await devices.enrolled(session, trusted, experiment.population):
-            why = "the trusted client has been shut out for ever; submit anew with another trusted client"
-        elif tasks.LEASED in states or may_try(states, "train", privacy_of(request)):
-            return
-        else:
-            often = "once" if len(states) == 1 else f"{len(states)} times"
-            why = f"the trusted client has failed {often} in this round and may not try again; its own log says why"
-        await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
+        enrolled = await devices.enrolled(session, trusted, experiment.population)
+        why = without_trusted(opened.value, outcomes(states), enrolled=enrolled, privacy=privacy_of(request))
+        if why is not None:
+            await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
 
     async def apply(
         self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None
@@ -135,10 +127,10 @@ class Rounds:
         changes: columns of the round that become true with this step.
         """
         row, before = opened.row, opened.value
-        value, effects = step(before, event)
+        value = step(before, event)
         # A deadline belongs to the phase that set it.
         moved = {"deadline_at": None} if value.phase is not before.phase else {}
-        written = {**(changes or {}), **moved, **await self._perform(session, row, effects)}
+        written = {**(changes or {}), **moved, **await self._follow(session, row, value, before)}
         await experiments.save_round(session, row, value, written)
         if value.phase is not before.phase:
             if before.phase is Phase.AGGREGATING:
@@ -150,24 +142,33 @@ class Rounds:
                 events.append(session, f"round.{value.phase.value}", {"round": value.number}, row.experiment)
         return OpenRound(row, value)
 
-    async def _perform(self, session: AsyncSession, row: RoundRow, effects: Effects) -> dict[str, Any]:
+    async def _follow(self, session: AsyncSession, row: RoundRow, value: Round, before: Round | None) -> dict[str, Any]:
+        """Let the rows of tasks follow a round's value, as far as that takes no time. Returns what becomes true of its
+        own row. before: its value until now; None for a round that begins.
+        """
         changes: dict[str, Any] = {}
-        for effect in effects:
-            match effect:
-                case CloseTasks(kind):
+        done = () if before is None else due(before)
+        for entry in due(value):
+            match entry:
+                case Close(kind) if entry not in done:
                     await tasks.close(session, row.experiment, row.number, kind, now_ms())
-                case CloseStale(oldest):
-                    for task in await tasks.close_stale(session, row.experiment, oldest, now_ms()):
-                        data = {"round": row.number, "task": task.id, "device": task.device, "code": task.code}
-                        events.append(session, "task.stale", data, row.experiment)
-                case PassOn():
-                    await tasks.pass_on(session, row.experiment, row.number)
-                case SetDeadline(kind, seconds) if row.deadline_kind != kind:
+                case Ask(kind, _, seconds) if seconds is not None and row.deadline_kind != kind:
                     changes |= {"deadline_kind": kind, "deadline_at": now_ms() + round(seconds * 1000)}
                 case _:
-                    # Open slots follow from the round's value; what takes time is the driver's.
+                    # Slots are read from the value; what takes time is a job's.
                     continue
+        if before is not None and value.passed_on and not before.passed_on:
+            await tasks.pass_on(session, row.experiment, row.number)
         return changes
+
+    async def _close_stale(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
+        """Take back, as a buffered round begins, what lags by more than the staleness cap."""
+        last = oldest(value)
+        if last is None:
+            return
+        for task in await tasks.close_stale(session, row.experiment, last, now_ms()):
+            data = {"round": row.number, "task": task.id, "device": task.device, "code": task.code}
+            events.append(session, "task.stale", data, row.experiment)
 
     async def _begin(
         self, session: AsyncSession, experiment: ExperimentRow, action: StartRound, before: Round | None = None
@@ -201,7 +202,7 @@ class Rounds:
         before: Round | None,
         upstream: str | None = None,
     ) -> OpenRound:
-        value, effects = start(action.number, action.base, config, place=action.place, before=before)
+        value = start(action.number, action.base, config, place=action.place, before=before)
         row = RoundRow(
             experiment=experiment.id,
             number=value.number,
@@ -216,7 +217,8 @@ class Rounds:
         reservation = await reserve(session, self.fleet, experiment, request, value, row.created_at)
         if reservation is not None:
             row.reserved, row.reserved_until = json.dumps(reservation.devices), reservation.until
-        for name, content in (await self._perform(session, row, effects)).items():
+        await self._close_stale(session, row, value)
+        for name, content in (await self._follow(session, row, value, None)).items():
             setattr(row, name, content)
         session.add(row)
         experiment.round = value.number
@@ -226,6 +228,7 @@ class Rounds:
     async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
         experiment = await experiments.locked(session, row.experiment)
         committed = value.phase is Phase.COMMITTED
+        await jobs.drop(session, row.experiment, row.number, now_ms())
         await self.spending.settle(session, experiment, value)
         # In buffered mode the tasks that are out go on; what was passed on is not this round's any more. Whether the
         # updates of an edge aggregator count, the coordinator above says later.

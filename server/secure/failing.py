@@ -1,14 +1,14 @@
-"""Moving an attempt on, or ending it without a sum: one conditional transaction each."""
+"""Moving an attempt on, or ending it without a sum: in the caller's transaction, and only if it is as it was seen."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event
+from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event, Work, work_due
 from coterie.server.clock import now_ms
+from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure.machine import Failed
-from coterie.server.secure.parts import Parts, summed_now
 from coterie.server.store import attempts, events, experiments, mailbox, tasks
 from coterie.server.store.attempts import Standing
 
@@ -32,8 +32,12 @@ async def moved(session: AsyncSession, standing: Standing, changes: Mapping[str,
     return await attempts.move(session, standing.id, standing.version, changes)
 
 
-async def fail(parts: Parts, standing: Standing, failed: Failed, heard: int | None = None) -> None:
-    """End an attempt without a sum: its clients drop out by name, and where it was the last of its round, that ends."""
+async def end_without_sum(
+    rounds: Rounds, session: AsyncSession, standing: Standing, failed: Failed, heard: int | None = None
+) -> bool:
+    """End an attempt without a sum: its clients drop out by name, and where it was the last of its round, that ends.
+    False where the attempt has moved on, and nothing has changed. heard: as in `moved`.
+    """
     changes = {
         "phase": attempts.FAILED,
         "state": None,
@@ -42,23 +46,23 @@ async def fail(parts: Parts, standing: Standing, failed: Failed, heard: int | No
         "detail": failed.detail[:2000],
         "finished_at": now_ms(),
     }
-    async with parts.database.write("attempt") as session:
-        if not await moved(session, standing, changes, heard):
-            return
-        for member in await attempts.members(session, standing.id):
-            await tasks.reject(session, member.id, tasks.ATTEMPT_FAILED, failed.detail[:2000])
-        data = named(standing) | {"cause": failed.cause, "detail": failed.detail}
-        events.append(session, "attempt.failed", data, standing.experiment)
-        all_of_it = await attempts.of_round(session, standing.experiment, standing.round, standing.kind)
-        if all(row.phase == attempts.FAILED for row in all_of_it):
-            await _give_up(parts, session, standing, failed)
-    parts.metrics.attempts.labels("failed").inc()
+    if not await moved(session, standing, changes, heard):
+        return False
+    for member in await attempts.members(session, standing.id):
+        await tasks.reject(session, member.id, tasks.ATTEMPT_FAILED, failed.detail[:2000])
+    data = named(standing) | {"cause": failed.cause, "detail": failed.detail}
+    events.append(session, "attempt.failed", data, standing.experiment)
+    all_of_it = await attempts.of_round(session, standing.experiment, standing.round, standing.kind)
+    if all(row.phase == attempts.FAILED for row in all_of_it):
+        await _give_up(rounds, session, standing, failed)
+    return True
 
 
-async def _give_up(parts: Parts, session: AsyncSession, standing: Standing, failed: Failed) -> None:
+async def _give_up(rounds: Rounds, session: AsyncSession, standing: Standing, failed: Failed) -> None:
     opened = await experiments.open_round(session, standing.experiment)
-    if opened is None or opened.row.number != standing.round or summed_now(opened) != standing.kind:
+    waits_for = Work.SUM if standing.kind == "train" else Work.SUM_EVALUATIONS
+    if opened is None or opened.row.number != standing.round or work_due(opened.value) is not waits_for:
         return
     detail = f"secure aggregation failed ({failed.cause}): {failed.detail}"
     event: Event = AggregateFailed(detail) if standing.kind == "train" else EvaluationSummed(None, detail)
-    await parts.rounds.apply(session, opened, event)
+    await rounds.apply(session, opened, event)

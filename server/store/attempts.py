@@ -96,7 +96,9 @@ async def of_round(session: AsyncSession, experiment: str, round: int, kind: str
     query = select(AttemptRow).where(AttemptRow.experiment == experiment, AttemptRow.round == round)
     if kind is not None:
         query = query.where(AttemptRow.kind == kind)
-    return (await session.execute(query.order_by(AttemptRow.kind, AttemptRow.bucket))).scalars().all()
+    # Conditional updates pass by what this session has read before.
+    query = query.order_by(AttemptRow.kind, AttemptRow.bucket).execution_options(populate_existing=True)
+    return (await session.execute(query)).scalars().all()
 
 
 async def under_way(session: AsyncSession) -> Sequence[Standing]:

@@ -10,6 +10,7 @@ from sqlalchemy import CursorResult, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
+from coterie.aggregation.progress import Progress
 from coterie.errors import InternalError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.lineage import GENESIS, Lineage, Link, head
@@ -23,6 +24,25 @@ OPEN_PHASES: Final = ("collecting", "aggregating", "evaluating", "committing")
 async def find(session: AsyncSession, identifier: str) -> ExperimentRow | None:
     """The experiment of this id."""
     return await session.get(ExperimentRow, identifier)
+
+
+async def create(session: AsyncSession, identifier: str, request: ExperimentCreate, plan: str) -> ExperimentRow:
+    """A new experiment, running, with no round yet. plan: its manifest's digest."""
+    row = ExperimentRow(
+        id=identifier,
+        name=request.name,
+        population=request.population,
+        request=request.model_dump_json(),
+        plan=plan,
+        state=RUNNING,
+        progress=Progress(current=request.initial.sha256).to_json(),
+        round=0,
+        model=request.initial.sha256,
+        created_at=now_ms(),
+    )
+    session.add(row)
+    await session.flush()
+    return row
 
 
 def request_of(row: ExperimentRow) -> ExperimentCreate:

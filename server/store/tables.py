@@ -239,6 +239,35 @@ class AttemptRow(Base):
     finished_at: Mapped[int | None]
 
 
+class JobRow(Base):
+    """A numeric job of a round: one row for each work, however often it is tried (`coterie.server.store.jobs`).
+
+    ``subject``: what of the round it is about, such as an attempt; empty for the round itself. ``owner``: the process
+    that is at it, until ``lease_until`` unless it says that it lives. ``due_at``: before then nobody takes it.
+    ``attempt``: how often it was taken; ``failures``: how often it failed since it was last done. ``result``: what its
+    kind keeps of the answer, as JSON; ``digest``: of the file that it made. ``error``: why it failed last.
+    """
+
+    __tablename__ = "jobs"
+    __table_args__ = (UniqueConstraint("experiment", "round", "kind", "subject"), Index("ix_jobs_state", "state"))
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"))
+    round: Mapped[int]
+    kind: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str] = mapped_column(String(64), default="")
+    state: Mapped[str] = mapped_column(String(16))
+    owner: Mapped[str | None] = mapped_column(String(64))
+    lease_until: Mapped[int | None]
+    due_at: Mapped[int]
+    attempt: Mapped[int] = mapped_column(default=0)
+    failures: Mapped[int] = mapped_column(default=0)
+    result: Mapped[str | None] = mapped_column(Text)
+    digest: Mapped[str | None] = mapped_column(String(64))
+    error: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[int]
+    finished_at: Mapped[int | None]
+
+
 class MailboxRow(Base):
     """A message from one client to others: one row per sender and phase, with what is for each recipient in one bundle.
 

@@ -14,95 +14,94 @@ CONFIG = e.RoundConfig(cohort=2, offered=4, min_updates=1, buffered=True, stalen
 V = "v" * 64
 
 
-def play(round: e.Round, *events: e.Event) -> tuple[e.Round, e.Effects]:
-    effects: e.Effects = ()
+def play(round: e.Round, *events: e.Event) -> e.Round:
     for event in events:
-        round, effects = e.step(round, event)
-    return round, effects
+        round = e.step(round, event)
+    return round
 
 
 def fresh(**changes: object) -> e.Round:
-    return e.start(1, "b" * 64, replace(CONFIG, **changes))[0]  # pyright: ignore[reportArgumentType]
+    return e.start(1, "b" * 64, replace(CONFIG, **changes))  # pyright: ignore[reportArgumentType]
 
 
 def committed(round: e.Round) -> e.Round:
-    return play(round, e.AggregateReady(V), e.Committed())[0]
+    return play(round, e.AggregateReady(V), e.Committed())
 
 
 def test_tasks_stay_out_when_the_buffer_is_full() -> None:
-    round, effects = play(fresh(), *[e.TaskLeased()] * 4)
+    round = play(fresh(), *[e.TaskLeased()] * 4)
     assert e.open_slots(round, "train") == 0
-    round, effects = play(round, e.UpdateAccepted())
-    assert effects == (e.OfferTasks("train", 1),)
-    round, effects = play(round, e.UpdateAccepted())
+    round = play(round, e.UpdateAccepted())
+    assert e.open_slots(round, "train") == 1
+    round = play(round, e.UpdateAccepted())
     assert (round.phase, round.accepted, round.leased) == (e.Phase.AGGREGATING, 2, 2)
-    assert effects == (e.Aggregate(), e.OfferTasks("train", 2))
+    assert e.due(round)[1:] == (e.Do(e.Work.AGGREGATE), e.Ask("train", 2))
 
 
 def test_an_update_between_two_rounds_counts_in_the_next() -> None:
-    round, _ = play(fresh(), *[e.TaskLeased()] * 4, *[e.UpdateAccepted()] * 2)
+    round = play(fresh(), *[e.TaskLeased()] * 4, *[e.UpdateAccepted()] * 2)
     assert e.counted_in(round) == 2
-    round, effects = play(round, e.UpdateAccepted(place=0))
+    round = play(round, e.UpdateAccepted(place=0))
     assert (round.accepted, dict(round.waiting)) == (2, {0: 1})
-    assert effects == (e.OfferTasks("train", 3),)
+    assert e.open_slots(round, "train") == 3
     ended = committed(round)
-    after, effects = e.start(2, V, CONFIG, place=1, before=ended)
+    after = e.start(2, V, CONFIG, place=1, before=ended)
     assert (after.phase, dict(after.buffer), dict(after.leases)) == (e.Phase.COLLECTING, {0: 1}, {0: 1})
-    assert effects == (e.CloseStale(0), e.SetDeadline("train", 600.0), e.OfferTasks("train", 3))
-    after, _ = play(after, e.TaskLeased(), e.UpdateAccepted(place=0))
+    assert (e.oldest(after), e.due(after)[-1]) == (0, e.Ask("train", 3, 600.0))
+    after = play(after, e.TaskLeased(), e.UpdateAccepted(place=0))
     assert (after.phase, dict(after.buffer), dict(after.leases)) == (e.Phase.AGGREGATING, {0: 2}, {1: 1})
 
 
 def test_a_buffer_that_filled_while_aggregating_is_aggregated_at_once() -> None:
-    round, _ = play(fresh(), *[e.TaskLeased()] * 4, *[e.UpdateAccepted()] * 4)
-    after, effects = e.start(2, V, CONFIG, place=1, before=committed(round))
+    round = play(fresh(), *[e.TaskLeased()] * 4, *[e.UpdateAccepted()] * 4)
+    after = e.start(2, V, CONFIG, place=1, before=committed(round))
     assert (after.phase, after.accepted, after.leased) == (e.Phase.AGGREGATING, 2, 0)
-    assert effects == (e.CloseStale(0), e.Aggregate(), e.OfferTasks("train", 4))
+    assert e.due(after)[1:] == (e.Do(e.Work.AGGREGATE), e.Ask("train", 4))
 
 
 def test_what_lags_by_more_than_the_cap_is_closed_when_a_round_begins() -> None:
-    round, _ = play(fresh(), *[e.TaskLeased()] * 4, *[e.UpdateAccepted()] * 3)
-    second, _ = e.start(2, V, CONFIG, place=1, before=committed(round))
-    second, _ = play(second, e.TaskLeased(), e.TaskLeased(), e.UpdateAccepted(place=1))
-    third, effects = e.start(3, V, CONFIG, place=2, before=committed(second))
-    assert effects[0] == e.CloseStale(1)
+    round = play(fresh(), *[e.TaskLeased()] * 4, *[e.UpdateAccepted()] * 3)
+    second = e.start(2, V, CONFIG, place=1, before=committed(round))
+    second = play(second, e.TaskLeased(), e.TaskLeased(), e.UpdateAccepted(place=1))
+    third = e.start(3, V, CONFIG, place=2, before=committed(second))
+    assert e.oldest(third) == 1
     assert (dict(third.leases), dict(third.buffer)) == ({1: 1}, {})
     with pytest.raises(errors.Conflict, match="no task is leased"):
         e.step(third, e.UpdateAccepted(place=0))
     # A cap of nothing keeps only what was made from the newest version: then nothing survives a commit.
-    strict, _ = e.start(2, V, replace(CONFIG, staleness_cap=0), place=1, before=committed(round))
+    strict = e.start(2, V, replace(CONFIG, staleness_cap=0), place=1, before=committed(round))
     assert (dict(strict.leases), dict(strict.buffer)) == ({}, {})
 
 
 def test_an_abandoned_round_passes_its_buffer_on_and_ages_nothing() -> None:
-    round, _ = play(fresh(min_updates=2), *[e.TaskLeased()] * 3, e.UpdateAccepted(), e.TaskFailed())
-    ended, effects = play(round, e.DeadlinePassed("train"))
+    round = play(fresh(min_updates=2), *[e.TaskLeased()] * 3, e.UpdateAccepted(), e.TaskFailed())
+    ended = play(round, e.DeadlinePassed("train"))
     assert (ended.phase, ended.cause) == (e.Phase.ABANDONED, e.Cause.TOO_FEW_UPDATES)
-    assert effects == (e.PassOn(), e.Abandon(e.Cause.TOO_FEW_UPDATES))
-    after, _ = e.start(2, "b" * 64, replace(CONFIG, staleness_cap=0), place=0, before=ended)
+    assert ended.passed_on
+    after = e.start(2, "b" * 64, replace(CONFIG, staleness_cap=0), place=0, before=ended)
     assert (dict(after.buffer), dict(after.leases)) == ({0: 1}, {0: 1})
 
 
 def test_updates_that_cannot_be_aggregated_are_not_tried_again() -> None:
-    round, _ = play(fresh(), *[e.TaskLeased()] * 3, *[e.UpdateAccepted()] * 3)
-    ended, effects = play(round, e.AggregateFailed("overflow"))
-    assert effects == (e.Abandon(e.Cause.AGGREGATE_FAILED),)
-    after, _ = e.start(2, "b" * 64, CONFIG, place=0, before=ended)
+    round = play(fresh(), *[e.TaskLeased()] * 3, *[e.UpdateAccepted()] * 3)
+    ended = play(round, e.AggregateFailed("overflow"))
+    assert ended.cause is e.Cause.AGGREGATE_FAILED and not ended.passed_on
+    after = e.start(2, "b" * 64, CONFIG, place=0, before=ended)
     assert dict(after.buffer) == {0: 1}
 
 
 def test_the_last_round_takes_its_tasks_back() -> None:
-    round, effects = play(fresh(last=True), *[e.TaskLeased()] * 3, *[e.UpdateAccepted()] * 2)
-    assert effects == (e.CloseTasks("train"), e.Aggregate())
+    round = play(fresh(last=True), *[e.TaskLeased()] * 3, *[e.UpdateAccepted()] * 2)
+    assert e.due(round) == (e.Close("train"), e.Close("evaluate"), e.Do(e.Work.AGGREGATE))
     assert (round.leased, e.open_slots(round, "train"), e.accepts(round, "train")) == (0, 0, False)
 
 
 @pytest.mark.parametrize("phase", [phase for phase in e.Phase if not phase.final])
 def test_a_stop_drops_everything(phase: e.Phase) -> None:
     round = replace(fresh(), phase=phase, version=V, leases={0: 2}, buffer={0: 2}, waiting={0: 1})
-    ended, effects = e.step(round, e.StopRequested())
+    ended = e.step(round, e.StopRequested())
     assert (ended.cause, ended.leased, dict(ended.waiting)) == (e.Cause.STOPPED, 0, {})
-    assert e.CloseTasks("train") in effects and effects[-1] == e.Abandon(e.Cause.STOPPED)
+    assert e.Close("train") in e.due(ended) and not ended.passed_on
 
 
 def test_both_tables_draw_the_same_arrows() -> None:
@@ -118,13 +117,13 @@ def test_a_round_that_only_evaluates_commits_its_base() -> None:
         cohort=2, min_updates=1, evaluate_only=True, federated_evaluation=True, evaluation_cohort=2,
         central_evaluation=True,
     )  # fmt: skip
-    round, effects = e.start(1, V, config)
-    assert effects == (e.EvaluateCentrally(V),) and e.open_slots(round, "train") == 0
-    round, effects = play(round, e.Evaluated({"loss": 1.0, "examples": 1.0}))
-    assert effects == (e.SetDeadline("evaluate", 120.0), e.OfferTasks("evaluate", 2))
-    _, effects = play(round, *[e.EvaluationLeased()] * 2, *[e.EvaluationAccepted({"examples": 1.0})] * 2)
-    assert effects[-1] == e.Commit(V)
-    late, _ = play(round, e.DeadlinePassed("evaluate"))
+    round = e.start(1, V, config)
+    assert e.work_due(round) is e.Work.EVALUATE and e.open_slots(round, "train") == 0
+    round = play(round, e.Evaluated({"loss": 1.0, "examples": 1.0}))
+    assert e.due(round)[-1] == e.Ask("evaluate", 2, 120.0)
+    done = play(round, *[e.EvaluationLeased()] * 2, *[e.EvaluationAccepted({"examples": 1.0})] * 2)
+    assert e.due(done)[-1] == e.Do(e.Work.COMMIT, V)
+    late = play(round, e.DeadlinePassed("evaluate"))
     assert (late.phase, late.cause) == (e.Phase.ABANDONED, e.Cause.DEADLINE)
 
 
@@ -144,7 +143,7 @@ class Rounds(RuleBasedStateMachine):
         self.out: list[int] = []
         self.accepted: dict[int, list[int]] = {}
         self.counted: list[tuple[int, int]] = []
-        self.round, _ = e.start(1, "v0", replace(self.config, last=rounds == 1))
+        self.round = e.start(1, "v0", replace(self.config, last=rounds == 1))
 
     @rule(event=st.sampled_from([
         e.TaskLeased(), e.DeadlinePassed("train"), e.DeadlinePassed("evaluate"), e.AggregateFailed("x"), e.Committed(),
@@ -153,12 +152,12 @@ class Rounds(RuleBasedStateMachine):
     def happen(self, event: e.Event) -> None:
         before = self.round
         try:
-            after, effects = e.step(before, event)
+            after = e.step(before, event)
         except errors.Conflict:
             return
         if isinstance(event, e.TaskLeased):
             self.out.append(before.place)
-        self.see(after, effects)
+        self.see(after)
 
     @rule(which=st.integers(0, 20), fails=st.booleans())
     def answer(self, which: int, fails: bool) -> None:
@@ -167,13 +166,13 @@ class Rounds(RuleBasedStateMachine):
         place = self.out.pop(which % len(self.out))
         if not fails:
             self.accepted.setdefault(e.counted_in(self.round), []).append(place)
-        self.see(*e.step(self.round, e.TaskFailed(place) if fails else e.UpdateAccepted(place)))
+        self.see(e.step(self.round, e.TaskFailed(place) if fails else e.UpdateAccepted(place)))
 
-    def see(self, round: e.Round, effects: e.Effects) -> None:
+    def see(self, round: e.Round) -> None:
         self.round = round
-        if e.CloseTasks("train") in effects:
+        if e.Close("train") in e.due(round):
             self.out = []
-        if e.PassOn() in effects:
+        if round.passed_on:
             passed = self.accepted.pop(round.number, [])
             self.accepted.setdefault(round.number + 1, []).extend(passed)
         if not round.phase.final or round.number >= self.rounds:
@@ -183,12 +182,13 @@ class Rounds(RuleBasedStateMachine):
             self.counted += [(place, base) for base in self.accepted[round.number]]
             place += 1
         config = replace(self.config, last=round.number + 1 >= self.rounds)
-        self.round, effects = e.start(round.number + 1, V, config, place=place, before=round)
-        (closing,) = [effect for effect in effects if isinstance(effect, e.CloseStale)]
-        self.out = [base for base in self.out if base >= closing.oldest]
-        kept = [base for base in self.accepted.get(self.round.number, []) if base >= closing.oldest]
+        self.round = e.start(round.number + 1, V, config, place=place, before=round)
+        oldest = e.oldest(self.round)
+        assert oldest is not None
+        self.out = [base for base in self.out if base >= oldest]
+        kept = [base for base in self.accepted.get(self.round.number, []) if base >= oldest]
         self.accepted[self.round.number] = kept
-        if e.CloseTasks("train") in effects:
+        if e.Close("train") in e.due(self.round):
             self.out = []
 
     @invariant()
@@ -203,7 +203,7 @@ class Rounds(RuleBasedStateMachine):
         assert round.leased <= self.config.slots
         assert all(0 <= place - base <= self.config.staleness_cap for place, base in self.counted)
         assert e.Round.from_json(round.to_json()) == round
-        assert (e.resume(round) == ()) == round.phase.final
+        assert (e.work_due(round) is e.Work.CLEAN) == round.phase.final
 
 
 TestRounds = Rounds.TestCase

@@ -153,14 +153,16 @@ CHAINS: dict[str, tuple[Story, tuple[str, ...]]] = {
     "before the end": (
         main_story,
         (
-            *sides(MIDDLE, "before"), "update_blob.before_sync", "accept.before_commit", "result_blob.before_sync",
+            *sides(MIDDLE, "before"), "update_blob.before_sync", "accept.before_commit", "job.before_commit",
+            "result_blob.before_sync",
             *sides(END, "before"), "updates.before_delete", "cleanup.before_commit",
         ),
     ),
     "after the end": (
         main_story,
         (
-            *sides(MIDDLE, "after"), "update_blob.after_sync", "accept.after_commit", "result_blob.after_sync",
+            *sides(MIDDLE, "after"), "update_blob.after_sync", "accept.after_commit", "job.after_commit",
+            "result_blob.after_sync",
             *sides(END, "after"), "updates.after_delete", "cleanup.after_commit",
         ),
     ),

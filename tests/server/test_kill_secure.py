@@ -42,6 +42,8 @@ CHAINS = {
         "attempt.after_commit:2", "result_blob.after_sync:1", "aggregated.after_commit:1", "updates.after_delete:1",
         "cleanup.after_commit:1",
     ),
+    # A job taken; a sum opened, whose file is gone with the process; what makes a version of it taken.
+    "in the jobs": ("job.before_commit:1", "job.after_commit:2", "job.after_commit:1"),
     "before the last": (
         "trained.before_commit:6", "message.before_commit:6", "masked.before_commit:6", "message.before_commit:6",
         "message.before_commit:6",

@@ -10,7 +10,7 @@ from server_kit import Opener, fleet, update
 from structlog.testing import capture_logs
 
 from coterie.server.coordinator import Coordinator
-from coterie.server.rounds import driver
+from coterie.server.jobs import runner
 from tests.patience import patience
 
 
@@ -29,7 +29,7 @@ def children() -> list[int]:
 def test_updates_outlive_workers_that_die_in_every_attempt(
     coordinator: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "RETRY_S", 0.05)
+    monkeypatch.setattr(runner, "RETRY_S", 0.05)
 
     async def check() -> None:
         async with coordinator(aggregate_attempts=2) as operator:

@@ -90,5 +90,5 @@ def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path, usual_logs: N
     round = Round.from_json(state)
     assert (round.leased, round.accepted, round.failed, round.config.slots) == (1, 1, 2, 3)
     for event in (TaskLeased(), UpdateAccepted(0), UpdateAccepted(0)):
-        round, _ = step(round, event)
+        round = step(round, event)
     assert (round.phase, round.accepted) == (Phase.AGGREGATING, 3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from server_kit import SCHEMA, Device, Opener, Recipe, fleet, policy, update
 
+from coterie.aggregation.eligibility import candidate, eligible
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import Algorithm, FedAsync, FedBuff, Scaffold
 from coterie.aggregation.plan.compile import compile_plan
@@ -19,7 +20,7 @@ from coterie.protocol.device import Capabilities, DataReport, Task
 from coterie.server.clock import now_ms
 from coterie.server.device.asking import Asker
 from coterie.server.device.assignment import candidates, lease
-from coterie.server.rounds.eligibility import candidate, eligible
+from coterie.server.rounds.eligibility import contribution, holdings
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.store.tables import ParticipationRow, RoundRow
 from tests.patience import patience
@@ -151,7 +152,7 @@ def test_who_has_contributed_rests(coordinator: Opener) -> None:
 def test_nobody_rests_longer_for_a_clock_that_was_set_back(ago_ms: int, rest_s: float, may: bool) -> None:
     policy = RoundPolicy(rounds=3, cohort=1, rest_s=rest_s)
     past = ParticipationRow(last_round=1, at=10**12 - ago_ms, times=1)
-    assert eligible(policy, None, past, round=2, now=10**12, privacy=None) is may
+    assert eligible(policy, None, contribution(past, 10**12), round=2, privacy=None) is may
 
 
 def test_a_selection_that_cannot_be_is_refused_before_anything_begins(coordinator: Opener) -> None:
@@ -172,10 +173,10 @@ def test_a_selection_that_cannot_be_is_refused_before_anything_begins(coordinato
 
 def test_rows_count_for_no_more_than_an_update_may_weigh() -> None:
     policy = RoundPolicy(rounds=1, cohort=1, weight_cap=100)
-    seen = candidate(policy, "a", DataReport(examples=1 << 50), None)
-    assert seen.examples == 100 and candidate(policy, "a", DataReport(examples=7), None).examples == 7
+    seen = candidate(policy, "a", holdings(DataReport(examples=1 << 50)), None)
+    assert seen.examples == 100 and candidate(policy, "a", holdings(DataReport(examples=7)), None).examples == 7
     past = ParticipationRow(last_round=1, times=1, examples=60, loss=None, seconds=1.0, at=0)
-    assert candidate(policy, "a", None, past).examples == 60
+    assert candidate(policy, "a", None, contribution(past, 1)).examples == 60
 
 
 def test_nothing_is_kept_for_edge_aggregators(coordinator: Opener) -> None:

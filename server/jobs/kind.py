@@ -1,0 +1,93 @@
+"""What a kind of job is: where its arguments come from, who does it, and what becomes of the result."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import work_due
+from coterie.server.metrics import Metrics
+from coterie.server.plans import Plans
+from coterie.server.rounds.transitions import Rounds
+from coterie.server.rounds.workers import JobFailed
+from coterie.server.secure.machines import Machines
+from coterie.server.store import experiments
+from coterie.server.store.blobs import BlobStore
+from coterie.server.store.engine import Database
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.jobs import Job
+from coterie.server.store.objects import Shelf
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """What kinds of jobs work with."""
+
+    database: Database
+    blobs: BlobStore
+    rounds: Rounds
+    plans: Plans
+    machines: Machines
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class MadeFile:
+    """A file that a job made and that must be durable before anything mentions it."""
+
+    shelf: Shelf
+    digest: str
+    path: Path
+
+
+def no_files(result: Result) -> tuple[MadeFile, ...]:
+    """Of a job that makes none."""
+    return ()
+
+
+async def nothing_to_tidy(context: JobContext, job: Job) -> None:
+    """Of a job that leaves nothing beside its folder."""
+
+
+def remember_nothing(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Of a job whose result stands elsewhere."""
+    return None, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobKind:
+    """One row of the table of kinds. Every function may run again after a crash, in this process or another.
+
+    arguments: of the worker's job, from rows; None where it is not due any more. Files may lie in the folder, which is
+    gone afterwards. files: see `MadeFile`, with point, the row of BLOB_WRITES. keep: what becomes true with the result,
+    in one transaction (transaction: its row of TRANSACTIONS) with the end of the job. remember: what the job's row
+    keeps of the result, and the digest of what it made. refuse: what becomes true when the job itself refuses; without
+    one it is tried again. tidy: afterwards, however it ended.
+    """
+
+    worker: str
+    arguments: Callable[[JobContext, Job, Path], Awaitable[Mapping[str, Any] | None]]
+    keep: Callable[[JobContext, AsyncSession, Job, Result], Awaitable[None]]
+    transaction: str
+    refuse: Callable[[JobContext, AsyncSession, Job, JobFailed], Awaitable[None]] | None = None
+    refused: str = "aggregate_failed"
+    files: Callable[[Result], tuple[MadeFile, ...]] = no_files
+    point: str = "result"
+    remember: Callable[[Result], tuple[Mapping[str, Any] | None, str | None]] = remember_nothing
+    tidy: Callable[[JobContext, Job], Awaitable[None]] = nothing_to_tidy
+
+
+async def round_of(session: AsyncSession, job: Job) -> OpenRound | None:
+    """The open round of a job; None where it is over."""
+    opened = await experiments.open_round(session, job.key.experiment)
+    return opened if opened is not None and opened.row.number == job.key.round else None
+
+
+async def still_due(session: AsyncSession, job: Job, *work: str) -> OpenRound | None:
+    """The open round of a job, if one of these works is due for it still."""
+    opened = await round_of(session, job)
+    return opened if opened is not None and work_due(opened.value) in work else None

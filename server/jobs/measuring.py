@@ -1,0 +1,58 @@
+"""A candidate measured on the coordinator's own rows."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import Evaluated, Work
+from coterie.server.jobs.kind import JobContext, JobKind, Result, still_due
+from coterie.server.rounds.workers import JobFailed
+from coterie.server.store import experiments
+from coterie.server.store.jobs import Job
+
+
+async def _arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.database.read() as session:
+        found = await still_due(session, job, Work.EVALUATE)
+        row = await experiments.find(session, job.key.experiment)
+    if found is None or row is None:
+        return None
+    request = experiments.request_of(row)
+    manifest = await context.plans.manifest(row.plan)
+    return {
+        "blobs": context.blobs.files.to_json(),
+        "manifest": row.plan,
+        "graph": manifest.graph("eval").sha256,
+        "probe": manifest.graph("probe").sha256 if "probe" in manifest.graphs else None,
+        "weights": found.value.version or "",
+        "frozen": request.frozen.sha256 if request.frozen else None,
+        "data": request.evaluation.sha256 if request.evaluation else "",
+        "metrics": list(request.evaluation_metrics),
+        "infer": manifest.graph("infer").sha256,
+    }
+
+
+async def _keep(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+    await _tell(context, session, job, Evaluated(result["metrics"]))
+
+
+async def _refuse(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
+    await _tell(context, session, job, Evaluated(None, error.message))
+
+
+async def _tell(context: JobContext, session: AsyncSession, job: Job, event: Evaluated) -> None:
+    opened = await still_due(session, job, Work.EVALUATE)
+    if opened is not None:
+        await context.rounds.apply(session, opened, event)
+
+
+EVALUATION = JobKind(
+    worker="evaluate",
+    arguments=_arguments,
+    keep=_keep,
+    transaction="evaluated",
+    refuse=_refuse,
+    refused="evaluated",
+)

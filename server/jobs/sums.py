@@ -1,0 +1,317 @@
+"""Secure aggregation: masked vectors added up while they come, the sum of each attempt opened, and what the opened sums
+of a round make: a version, or a measurement.
+
+A crash in between means doing it again, from the same rows and files and with the same result. An opened sum is a file
+of this machine: where it is gone when it is needed, it is opened again.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from coterie.aggregation.engine import EvaluationSummed, Kind, Work
+from coterie.errors import InternalError
+from coterie.protocol.secagg import SecureTerms
+from coterie.server.clock import now_ms
+from coterie.server.jobs.kind import JobContext, JobKind, Result, round_of, still_due
+from coterie.server.jobs.noise import noise_of
+from coterie.server.jobs.versions import keep_version, remember_version, version_files
+from coterie.server.jobs.wanted import UNMASK
+from coterie.server.rounds.workers import JobFailed
+from coterie.server.secure import opening
+from coterie.server.secure.failing import end_without_sum, named
+from coterie.server.secure.machine import Failed, Machine
+from coterie.server.store import attempts, events, experiments, jobs, mailbox, tasks
+from coterie.server.store.attempts import Standing
+from coterie.server.store.experiments import OpenRound
+from coterie.server.store.jobs import Job, JobKey
+from coterie.server.store.tables import AttemptRow, ExperimentRow
+
+SUM_WORK = (Work.SUM, Work.SUM_EVALUATIONS)
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """The sum of an attempt. total: its file; survivors: of how many clients it is; blamed: places of a dealer and a
+    revealer whose share did not fit, the latter null where no choice of shares did.
+    """
+
+    attempt: AttemptRow
+    machine: Machine
+    total: Path
+    survivors: int
+    blamed: Sequence[Sequence[int | None]]
+
+    @property
+    def terms(self) -> SecureTerms:
+        """What its clients were told."""
+        return self.machine.state.terms
+
+
+async def _running_sum(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.database.read() as session:
+        members = await attempts.members(session, job.key.subject)
+    here = [member for member in members if member.upload is not None]
+    return opening.summands(context.blobs, here) if here else None
+
+
+async def _nothing_more(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+    """The running sum is a cache, and an opened sum a file: only the job's row tells of it."""
+
+
+async def forget_over(context: JobContext, job: Job) -> None:
+    """Delete the sums of a round's attempts that are over: the round may have ended, and its files been deleted, while
+    a worker was still at one.
+    """
+    async with context.database.read() as session:
+        rows = await attempts.of_round(session, job.key.experiment, job.key.round)
+    for row in rows:
+        if row.phase in attempts.OVER:
+            opening.forget(context.blobs, row.id)
+
+
+async def _unmask_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.database.read() as session:
+        row = await experiments.find(session, job.key.experiment)
+        attempt = await attempts.find(session, job.key.subject)
+        found = await still_due(session, job, *SUM_WORK)
+        if row is None or attempt is None or found is None or attempt.phase != attempts.UNMASKING:
+            return None
+        machine = await context.machines.of(session, attempt)
+        members = await attempts.members(session, attempt.id)
+        revealed = await mailbox.bundles(session, attempt.id, "reveal")
+    # What was not paid for is never opened.
+    if attempt.kind == "train" and await noise_of(context, job, row) is None:
+        return None
+    if machine is None:
+        raise InternalError(f"The attempt {attempt.id} has no state.")
+    places = {member.id: machine.places.get(member.device) for member in members}
+    alive = [member for member in members if places[member.id] in machine.state.arrived]
+    said = {place: revealed[task] for task, place in places.items() if task in revealed and place is not None}
+    return await opening.unmasking(context.blobs, machine, alive, said, folder)
+
+
+def _opened(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
+    if "cause" in result:
+        return None, None
+    return {"survivors": result["survivors"], "blamed": result["blamed"]}, digest_of(Path(result["total"]))
+
+
+async def _keep_unmasked(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+    if "cause" in result:
+        await _fail(context, session, job, Failed(result["cause"], result["detail"]))
+
+
+async def _refuse_unmasking(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
+    await _fail(context, session, job, Failed("unmask_failed", error.message))
+
+
+async def _fail(context: JobContext, session: AsyncSession, job: Job, failed: Failed) -> None:
+    """End the attempt that a job is about, or all that the round waits for, without a sum."""
+    rows = await attempts.of_round(session, job.key.experiment, job.key.round)
+    for row in rows:
+        if row.phase == attempts.UNMASKING and job.key.subject in ("", row.id):
+            if await end_without_sum(context.rounds, session, _standing(row), failed):
+                context.metrics.attempts.labels("failed").inc()
+
+
+async def _opened_sums(context: JobContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum] | None:
+    """The opened sums of a round. None, with whatever is missing put on the list again, where one is gone."""
+    found: list[OpenedSum] = []
+    for attempt in await attempts.of_round(session, job.key.experiment, job.key.round, kind):
+        if attempt.phase != attempts.UNMASKING:
+            continue
+        key = JobKey(job.key.experiment, job.key.round, UNMASK, attempt.id)
+        row, machine = await jobs.find(session, key), await context.machines.of(session, attempt)
+        total = opening.total_of(context.blobs, attempt.id)
+        if machine is None or row is None or row.state != jobs.DONE or row.result is None:
+            return None
+        told = json.loads(row.result)
+        found.append(OpenedSum(attempt, machine, total, told["survivors"], told["blamed"]))
+    return found
+
+
+async def _sums_here(context: JobContext, job: Job, kind: Kind) -> list[OpenedSum] | None:
+    """The opened sums of a round, whose files are what they were. None where one has to be opened again first."""
+    async with context.database.read() as session:
+        sums = await _opened_sums(context, session, job, kind)
+        rows = await jobs.of_open_rounds(session)
+    if not sums:
+        return None
+    digests = {row.subject: row.digest for row in rows if row.kind == UNMASK}
+    gone = [one for one in sums if await asyncio.to_thread(digest_of, one.total) != digests.get(one.attempt.id)]
+    if not gone:
+        return sums
+    async with context.database.write("job") as session:
+        for one in gone:
+            await jobs.redo(session, JobKey(job.key.experiment, job.key.round, UNMASK, one.attempt.id), now_ms())
+    return None
+
+
+async def _version_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    found, row = await _round(context, job, Work.SUM)
+    sums = await _sums_here(context, job, "train")
+    if found is None or row is None or sums is None:
+        return None
+    central = await noise_of(context, job, row)
+    if central is None:
+        return None
+    request = experiments.request_of(row)
+    return {
+        "blobs": context.blobs.files.to_json(),
+        "manifest": row.plan,
+        "terms": sums[0].terms.model_dump(mode="json"),
+        "base": found.value.base,
+        "sums": [{"total": str(opened.total), "survivors": opened.survivors} for opened in sums],
+        "expected": request.rounds.cohort,
+        "reducer": request.reducer,
+        "central": central or None,
+        "server": request.server.model_dump(mode="json"),
+        "server_state": row.server_state,
+        "out": str(folder),
+    }
+
+
+async def _round(context: JobContext, job: Job, work: Work) -> tuple[OpenRound | None, ExperimentRow | None]:
+    async with context.database.read() as session:
+        return await still_due(session, job, work), await experiments.find(session, job.key.experiment)
+
+
+async def _keep_version(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+    sums = await _end_with_sums(context, session, job, "train", Work.SUM)
+    opened = await round_of(session, job)
+    if sums is not None and opened is not None:
+        dropped = opened.value.accepted - sum(one.survivors for one in sums)
+        await keep_version(context, session, opened, result, rejected=dropped)
+
+
+async def _refuse_version(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
+    await _fail(context, session, job, Failed("aggregate_failed", error.message))
+
+
+async def _evaluation_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    found, row = await _round(context, job, Work.SUM_EVALUATIONS)
+    sums = await _sums_here(context, job, "evaluate")
+    if found is None or row is None or sums is None:
+        return None
+    (one,) = sums  # an evaluation has one attempt
+    return {
+        "blobs": context.blobs.files.to_json(),
+        "manifest": row.plan,
+        "terms": one.terms.model_dump(mode="json"),
+        "base": found.value.version,
+        "total": str(one.total),
+        "survivors": one.survivors,
+    }
+
+
+async def _keep_evaluation(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+    sums = await _end_with_sums(context, session, job, "evaluate", Work.SUM_EVALUATIONS)
+    opened = await round_of(session, job)
+    if sums is None or opened is None:
+        return
+    for one in sums:
+        await tasks.settle_attempt(session, one.attempt.id, tasks.COUNTED)
+    await context.rounds.apply(session, opened, EvaluationSummed(result["metrics"]))
+
+
+async def _refuse_evaluation(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
+    await _fail(context, session, job, Failed("evaluation_failed", error.message))
+
+
+async def _end_with_sums(
+    context: JobContext, session: AsyncSession, job: Job, kind: Kind, work: Work
+) -> list[OpenedSum] | None:
+    """End a round's attempts with their sums: the clients that are in none drop out by name. None, with nothing
+    changed, where the round does not wait for this any more.
+    """
+    if await still_due(session, job, work) is None:
+        return None
+    sums = await _opened_sums(context, session, job, kind)
+    if not sums:
+        raise InternalError(f"Round {job.key.round} of {job.key.experiment} has no opened sums any more.")
+    for one in sums:
+        attempt, machine = one.attempt, one.machine
+        changes = {
+            "phase": attempts.SUMMED,
+            "state": None,
+            "deadline_at": None,
+            "survivors": one.survivors,
+            "finished_at": now_ms(),
+        }
+        if not await attempts.move(session, attempt.id, attempt.version, changes):
+            raise InternalError(f"The attempt {attempt.id} was changed by another transaction.")
+        dropped = 0
+        for member in await attempts.members(session, attempt.id):
+            if machine.places.get(member.device, -1) not in machine.state.arrived:
+                dropped += 1
+                await tasks.reject(session, member.id, tasks.ATTEMPT_DROPPED, "It was missing when the sum was made.")
+        # By name, since nobody knows who stood at which place once the attempt's state is gone.
+        at = {place: device for device, place in machine.places.items()}
+        blamed = [[None if place is None else at[place] for place in pair] for pair in one.blamed]
+        told = {"survivors": one.survivors, "dropped": dropped, "blamed": blamed}
+        events.append(session, "attempt.summed", named(_standing(attempt)) | told, attempt.experiment)
+    context.metrics.attempts.labels("summed").inc(len(sums))
+    return sums
+
+
+def _standing(attempt: AttemptRow) -> Standing:
+    """A row that waits for nobody, as it was seen."""
+    return Standing(
+        attempt.id, attempt.experiment, attempt.round, attempt.kind, attempt.phase, None, attempt.version, 0, 0
+    )
+
+
+def digest_of(path: Path) -> str | None:
+    """The SHA-256 of a file, as hex; None where it is gone."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+RUNNING_SUM = JobKind(
+    worker="secure_sum",
+    arguments=_running_sum,
+    keep=_nothing_more,
+    transaction="job",
+    remember=lambda result: ({"holds": result["holds"]}, None),
+    tidy=forget_over,
+)
+UNMASKING = JobKind(
+    worker="unmask",
+    arguments=_unmask_arguments,
+    keep=_keep_unmasked,
+    transaction="job",
+    refuse=_refuse_unmasking,
+    refused="attempt",
+    remember=_opened,
+    tidy=forget_over,
+)
+SECURE_VERSION = JobKind(
+    worker="secure_aggregate",
+    arguments=_version_arguments,
+    keep=_keep_version,
+    transaction="aggregated",
+    refuse=_refuse_version,
+    refused="attempt",
+    files=version_files,
+    remember=remember_version,
+    tidy=forget_over,
+)
+SECURE_MEASUREMENT = JobKind(
+    worker="secure_evaluation",
+    arguments=_evaluation_arguments,
+    keep=_keep_evaluation,
+    transaction="evaluated",
+    refuse=_refuse_evaluation,
+    refused="attempt",
+    tidy=forget_over,
+)
