@@ -20,7 +20,7 @@ class _Joins(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Joins, help="Join and train on local data; history: what it did; export: its own model; withdraw: leave."
+    cls=_Joins, help="Join and train on local data; history: what it did; export: its model; withdraw: leave."
 )
 app.command(JOIN, short_help="Join and train on local data.")(client.client)
 for _name, _command in OWN:

@@ -111,7 +111,7 @@ def export(
     make_folder(path.parent)
     write_durably(path, made.data)
     told = {"experiment": made.experiment, "round": made.round, "version": made.version, "personal": made.personal}
-    output.event("exported", path=str(path), bytes=len(made.data), **told)
+    output.event("own_model", path=str(path), bytes=len(made.data), **told)
     own = "with this client's own part" if made.personal else "the same for every client"
     output.say(f"Wrote {path} ({size(len(made.data))}): version {short_id(made.version)}, {own}.")
 

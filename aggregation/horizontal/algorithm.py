@@ -238,7 +238,8 @@ class ClientPart:
     sections, finish: what leaves the device, and the new client state; the section ``metrics`` is always added, and the
     part of running statistics in the section ``delta`` is always their change.
     evaluated: the model that is measured. deployed: the models that the exported graph holds; with more than one it
-    returns their outputs stacked, ``[models, …]``. Both may read client state. statistics: whether models with running statistics can be trained.
+    returns their outputs stacked, ``[models, …]``. Both may read client state. statistics: whether models with running
+    statistics can be trained.
     """
 
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -67,8 +67,8 @@ def check_plan(
 ) -> Plan:
     """The plan, if everything about it holds.
 
-    manifest: canonical bytes. graphs: stage name → ONNX bytes. signature (base64), signer (public key, hex) as they came
-    with it; allowed_signers: public keys that this side trusts.
+    manifest: canonical bytes. graphs: stage name → ONNX bytes. signature (base64), signer (public key, hex) as they
+    came with it; allowed_signers: public keys that this side trusts.
     Guarantees of a returned plan: an allowed key signed exactly these bytes, every graph included; every graph is
     inside the portable subset and the limits; every input can be filled from its stated source with its stated dtype
     and shape; a training task yields every section, and all client state. Raises errors.PlanRefused, and nothing

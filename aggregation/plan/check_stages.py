@@ -146,8 +146,8 @@ def _check_flow(manifest: Manifest, task: TaskName) -> None:
             if tensor.source in ("state", "zeros") and roles.setdefault(tensor.name, tensor.role) != tensor.role:
                 before = roles[tensor.name]
                 raise _refused(
-                    f"Input {tensor.name!r} of {stage.name} cannot have the role {tensor.role!r}: before it, that state "
-                    f"has the role {before!r}."
+                    f"Input {tensor.name!r} of {stage.name} cannot have the role {tensor.role!r}: before it, "
+                    f"that state has the role {before!r}."
                 )
             if tensor.source not in ("state", "probe"):
                 continue

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 from coterie.aggregation.averaging import average
-from coterie.aggregation.deploy import inference_file
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.control.client import ControlClient
 from coterie.errors import ConfigurationError, ExperimentError, NotFound
@@ -102,5 +101,8 @@ async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:
             hint='Download the weights instead: --form weights, in Python form="weights".',
             code="no_infer",
         )
+    # Only this needs ONNX Runtime, which takes long to load.
+    from coterie.aggregation.deploy import inference_file
+
     frozen = None if manifest.frozen is None else decode_tensors(await client.blob(manifest.frozen.sha256))
     return inference_file(manifest, await client.blob(stage.sha256), decode_tensors(weights), frozen=frozen)

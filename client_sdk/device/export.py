@@ -13,7 +13,8 @@ from coterie.aggregation.deploy import inference_file
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.lineage import same_chain
 from coterie.client_sdk.device.record import FILE, check_store, opened
-from coterie.errors import ConfigurationError, NotFound
+from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.errors import ConfigurationError, InputError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
@@ -38,7 +39,7 @@ def export_model(folder: Path, experiment: str) -> ExportedModel:
 
     folder: the device's. A client may work there meanwhile, in another process. experiment: its id, or its name: then
     that of the newest task so named. The version is that of the newest task which the device has finished.
-    Raises ConfigurationError (``store_unknown``), NotFound: ``experiment_unknown`` for an experiment that the device
+    Raises ConfigurationError (``store_unknown``), InputError: ``experiment_unknown`` for an experiment that the device
     has finished no task of, ``version_uncached`` when the cache has let go of a file; PlanRefused
     (``plan_stage_absent``) for an external plan.
     """
@@ -51,7 +52,7 @@ def export_model(folder: Path, experiment: str) -> ExportedModel:
     except DatabaseError as error:
         raise ConfigurationError(f"{folder / FILE} cannot be read: {error}.") from error
     if task is None:
-        raise NotFound(
+        raise InputError(
             f"The client of {folder} has finished no task of the experiment {experiment[:64]!r}.",
             hint="`coterie client history` lists what it took part in.",
             code="experiment_unknown",
@@ -59,7 +60,9 @@ def export_model(folder: Path, experiment: str) -> ExportedModel:
     manifest = Manifest.from_bytes(_cached(folder, task.plan.id))
     stage = manifest.stage("infer")
     frozen = None if manifest.frozen is None else decode_tensors(_cached(folder, manifest.frozen.sha256))
-    state = {} if kept is None else of_plan(decode_tensors((folder / "states" / f"{kept}.state").read_bytes()))
+    state: Tensors = {}
+    if kept is not None:
+        state = of_plan(decode_tensors((folder / "states" / f"{kept}.state").read_bytes()))
     data = inference_file(
         manifest,
         _cached(folder, stage.sha256),
@@ -97,7 +100,7 @@ def _cached(folder: Path, digest: str) -> bytes:
     path = folder / "cache" / digest
     data = path.read_bytes() if path.is_file() else b""
     if sha256_hex(data) != digest:
-        raise NotFound(
+        raise InputError(
             f"The file {digest[:12]} of this model is no longer in {folder / 'cache'}.",
             hint="The client fetches it again with its next task of the experiment.",
             code="version_uncached",

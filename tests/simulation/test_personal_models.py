@@ -1,5 +1,6 @@
 """Models of which a part stays with each client: measured, predicted with and exported per client."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -12,6 +13,7 @@ from coterie import errors
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal import FedAvg
+from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.rounds import RoundPolicy
@@ -20,7 +22,7 @@ from coterie.simulation import Simulation, simulate_full
 PLAIN = rows(40, 1)
 OPPOSITE = {"x": PLAIN["x"], "y": (2 - PLAIN["y"]).astype(np.int32)}
 ROUNDS = RoundPolicy(rounds=12, cohort=2, evaluate_every=1)
-FedPer = example("fedper").FedPer
+FedPer: Callable[[int], Algorithm] = example("fedper").FedPer
 
 
 def personal() -> Experiment:
