@@ -7,59 +7,65 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.plan.graph import GraphManifest, GraphName
 from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.plan.stage import PREDICTION, TaskName
+from coterie.aggregation.walk import Supply, run
 from coterie.aggregation.whole_metrics import whole_metrics
-from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
-from coterie.compute.runtime.step_loop import StepLoop
 from coterie.protocol import spread
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.update import Update
 
 Arrays = Mapping[str, npt.NDArray[Any]]
+Graphs = Mapping[str, bytes | Executable]
+"""Of a plan's stages by name: as files, or loaded already."""
 
 
 def evaluate(
-    graph: bytes | Executable,
+    graphs: Graphs,
     manifest: Manifest,
     weights: Arrays,
-    arrays: Arrays,
+    rows: Arrays,
     *,
     frozen: Arrays | None = None,
-    probe: bytes | Executable | None = None,
+    client_state: Arrays | None = None,
     threads: int = 1,
 ) -> MetricSums:
     """Metric sums of a model version over all rows.
 
-    graph: the plan's eval graph, or one loaded already; probe: its probe graph, needed where eval reads the probe's
-    sums. weights: the version's tensors; frozen: the frozen blob's.
-    arrays: one array per feature, and the labels, as ``DataSchema.check`` returns them; ``[rows, …]``.
+    graphs: at least those of the stages of an evaluation. weights: the version's tensors; frozen: the frozen blob's.
+    rows: one array per feature, and the labels, as ``DataSchema.check`` returns them; ``[rows, …]``. client_state: of
+    the client whose model is measured.
     Guarantees: padding rows weigh nothing; batches are summed in float64; no rows give ``MetricSums()``.
-    Raises errors.InputError for tensors that do not fit, or sums that are not finite (``metric_invalid``).
+    Raises errors.InputError for tensors that do not fit, or sums that are not finite (``metric_invalid``);
+    errors.ExperimentError (``personal_model``) without client state where each client's model is its own.
     """
-    if not next(iter(arrays.values())).shape[0]:
+    if not next(iter(rows.values())).shape[0]:
         return MetricSums()
-    sources = {"model": weights, "frozen": frozen or {}}
-    if manifest.graph("eval").from_source("probe") and probe is not None:
-        sources["probe"] = run_probe(_loaded(probe, threads), manifest, weights, arrays, frozen=frozen)
-    found = _pass(_loaded(graph, threads), manifest, "eval", sources, arrays)
-    return MetricSums({name: found[f"metric/{name}"] for name in manifest.metrics})
+    return metric_sums(manifest, _walked("evaluate", graphs, manifest, weights, rows, frozen, client_state, threads))
+
+
+def metric_sums(manifest: Manifest, measured: Supply) -> MetricSums:
+    """The sums that the stages of an evaluation have put."""
+    found = measured.at("metric")
+    return MetricSums({name: float(found[name][0]) for name in manifest.metrics})
 
 
 def predictions(
-    graph: bytes | Executable,
+    graphs: Graphs,
     manifest: Manifest,
     weights: Arrays,
-    arrays: Arrays,
+    rows: Arrays,
     *,
     frozen: Arrays | None = None,
+    client_state: Arrays | None = None,
     threads: int = 1,
 ) -> npt.NDArray[Any]:
     """What a model version says of each row, ``[rows, …]``, in the order of the rows.
 
-    graph: the plan's infer graph, or one loaded already. weights, arrays, frozen: as for `evaluate`, but no label is
-    needed. Raises errors.ExperimentError (``experiment_combination``) for a method that keeps several models.
+    graphs: at least those of the stages of a prediction. The others as for `evaluate`, but no label is needed.
+    Raises errors.ExperimentError: ``experiment_combination`` for a method that keeps several models,
+    ``personal_model`` without client state where each client's model is its own.
     """
     if manifest.chooses:
         raise errors.ExperimentError(
@@ -67,15 +73,39 @@ def predictions(
             hint="Take the model file, whose output holds the prediction of each: Simulation.infer().",
             code="experiment_combination",
         )
-    executable, described = _loaded(graph, threads), manifest.graph("infer")
-    constants = _constants(described, {"model": weights, "frozen": frozen or {}})
-    feeds = {tensor.key: tensor.name for tensor in described.from_source("batch")}
-    features = {feature.name: arrays[feature.name] for feature in manifest.schema.features}
-    found = [
-        executable.run({**constants, **{name: batch[key] for key, name in feeds.items()}})["output"]
-        for batch in Batches(features, batch_size=manifest.batch_rows("infer"), shuffle=False)
-    ]
-    return np.concatenate(found)[: len(next(iter(features.values())))]
+    found = _walked("predict", graphs, manifest, weights, rows, frozen, client_state, threads)
+    return found.at("prediction")[PREDICTION]
+
+
+def require_client(manifest: Manifest, task: TaskName, client_state: Arrays | None) -> Arrays:
+    """The client state that a task is done with, empty where it reads none. Raises errors.ExperimentError
+    (``personal_model``).
+    """
+    if client_state is None and manifest.personal(task):
+        raise errors.ExperimentError(
+            f"With {manifest.algorithm.name!r} each client has a model of its own, part of which never leaves it as "
+            "client state, so there is none without a client.",
+            hint="On a device: coterie client export. In a simulation: predict(rows, client=0), infer(client=0).",
+            code="personal_model",
+        )
+    return client_state or {}
+
+
+def _walked(
+    task: TaskName,
+    graphs: Graphs,
+    manifest: Manifest,
+    weights: Arrays,
+    rows: Arrays,
+    frozen: Arrays | None,
+    client_state: Arrays | None,
+    threads: int,
+) -> Supply:
+    state = require_client(manifest, task, client_state)
+    supply = Supply(model=weights, frozen=frozen or {}, client_state=state)
+    for stage in manifest.stages_of(task):
+        supply = run(stage, _loaded(graphs[stage.name], threads), supply, rows)
+    return supply
 
 
 def with_whole(
@@ -86,47 +116,6 @@ def with_whole(
         return sums
     found = whole_metrics(names, predict(), label)
     return sums.add({name: value * sums.examples for name, value in found.items()})
-
-
-def run_probe(
-    executable: Executable,
-    manifest: Manifest,
-    weights: Arrays,
-    arrays: Arrays,
-    *,
-    frozen: Arrays | None = None,
-    on_batch: Callable[[], None] = lambda: None,
-) -> dict[str, npt.NDArray[np.float32]]:
-    """What a plan's probe sums to over all rows, ``[1]`` by name, as inputs from the source ``probe`` take it.
-
-    on_batch: called after each batch; what it raises ends the pass. Raises errors.InputError as `evaluate` does.
-    """
-    sources = {"model": weights, "frozen": frozen or {}}
-    found = _pass(executable, manifest, "probe", sources, arrays, on_batch)
-    return {name.removeprefix("probe/"): np.array([value], np.float32) for name, value in found.items()}
-
-
-def _pass(
-    executable: Executable,
-    manifest: Manifest,
-    name: GraphName,
-    sources: Mapping[str, Arrays],
-    arrays: Arrays,
-    on_batch: Callable[[], None] = lambda: None,
-) -> dict[str, float]:
-    """The carried sums of a graph after one pass over the rows: of each batch in float32, of all in float64."""
-    description = manifest.graph(name)
-    zeros = {tensor.name: np.zeros(tensor.shape, tensor.dtype) for tensor in description.from_source("zeros")}
-    loop = StepLoop(executable, carry=description.carry, constants=_constants(description, sources), state=zeros)
-    feeds = {tensor.key: tensor.name for tensor in description.from_source("batch")}
-    total = dict.fromkeys(zeros, 0.0)
-    for batch in Batches(arrays, batch_size=manifest.batch_rows(name), shuffle=False):
-        loop.load(zeros)
-        loop.step({name: batch[key] for key, name in feeds.items()})
-        state = loop.state()
-        total = {name: value + float(state[name][0]) for name, value in total.items()}
-        on_batch()
-    return total
 
 
 def _loaded(graph: bytes | Executable, threads: int) -> Executable:
@@ -162,16 +151,3 @@ def check_metrics(manifest: Manifest, sums: MetricSums, *, weight_cap: int) -> M
         )
     scale = min(1.0, weight_cap / sums.examples)
     return MetricSums({name: value * scale for name, value in sums.sums.items()})
-
-
-def _constants(graph: GraphManifest, sources: Mapping[str, Arrays]) -> dict[str, npt.NDArray[Any]]:
-    constants: dict[str, npt.NDArray[Any]] = {}
-    for tensor in graph.inputs:
-        if tensor.source not in ("model", "frozen", "probe"):
-            continue
-        if tensor.key not in sources.get(tensor.source, {}):
-            raise errors.InputError(
-                f"Tensor {tensor.key!r} is absent from the {tensor.source}.", code="layout_mismatch"
-            )
-        constants[tensor.name] = sources[tensor.source][tensor.key]
-    return constants

@@ -265,7 +265,7 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             e.evaluation_batch is None or 1 <= e.evaluation_batch <= MOST_ROWS,
             f"evaluation_batch must be in 1..{MOST_ROWS} or None, not {e.evaluation_batch}",
         ),
-        (e.infer_batch >= 1, f"infer_batch must be at least 1, not {e.infer_batch}"),
+        (1 <= e.infer_batch <= MOST_ROWS, f"infer_batch must be in 1..{MOST_ROWS}, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
         (not nameless, f"codecs must be names such as 'int8', not {', '.join(map(_shown, nameless))}"),

@@ -183,6 +183,12 @@ def _models(terms: Terms) -> Rules:
             f"evaluation_metrics need one prediction for each row, and {terms.algorithm.name} keeps several models",
         ),
         (
+            not terms.central or not terms.personal,
+            f"with {terms.algorithm.name} each client measures a model of its own, part of which stays with it as "
+            "client state, so there is none that the coordinator could measure; leave evaluation out and set "
+            "evaluate_every, so that clients measure theirs",
+        ),
+        (
             some is None or not isinstance(terms.privacy, UserLevel | LocalLevel),
             f"running statistics such as {some!r} (BatchNorm) are incompatible with {level} privacy: the clip is made "
             "for changes of weights, and a noised variance may fall below 0; take nn.GroupNorm or nn.LayerNorm, and "

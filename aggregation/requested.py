@@ -48,7 +48,8 @@ def terms_of(request: ExperimentCreate, manifest: Manifest) -> Terms:
         metrics=manifest.metrics,
         central=request.evaluation is not None,
         evaluation_metrics=request.evaluation_metrics,
-        several=manifest.trainer == "plan" and manifest.chooses,
+        several=manifest.chooses,
+        personal=manifest.personal("evaluate"),
         statistics=manifest.buffers,
     )
 

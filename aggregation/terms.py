@@ -27,6 +27,7 @@ class Terms:
     rows. secure: with its mode settled; None where updates travel in the open. secure_by_default: whether nobody asked
     for that. metrics: names of the sums that are measured. central: whether the coordinator has evaluation rows.
     evaluation_metrics: what it measures over all of them at once. several: whether a version holds several models.
+    personal: whether a client measures a model of its own, part of which is client state.
     own_weights: whether the researcher gave the first version. statistics: names of running statistics, as far as they
     are known.
     """
@@ -51,5 +52,6 @@ class Terms:
     central: bool
     evaluation_metrics: tuple[str, ...] = ()
     several: bool = False
+    personal: bool = False
     own_weights: bool = False
     statistics: tuple[str, ...] = ()

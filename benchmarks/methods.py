@@ -151,9 +151,9 @@ def measure(method: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -
 def tested(run: Simulation, version: Mapping[str, npt.NDArray[Any]], test: Arrays) -> float | None:
     """Accuracy of a version on the test rows; None where a version is several models."""
     plan = run.plan
-    if plan.manifest.graph("eval").from_source("probe"):
+    if plan.manifest.stage("eval").from_source("probe"):
         return None
-    return evaluate(plan.graphs["eval"], plan.manifest, version, test).means()["accuracy"]
+    return evaluate(plan.graphs, plan.manifest, version, test).means()["accuracy"]
 
 
 def federated(run: Simulation) -> dict[str, float | None]:

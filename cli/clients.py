@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 from coterie.cli import client, owner
 
 JOIN: Final = "join"
-OWN: Final = (("history", owner.history), ("withdraw", owner.withdraw))
+OWN: Final = (("history", owner.history), ("export", owner.export), ("withdraw", owner.withdraw))
 
 
 class _Joins(TyperGroup):
@@ -19,7 +19,9 @@ class _Joins(TyperGroup):
         return super().parse_args(ctx, args if args and args[0] in self.commands else [JOIN, *args])
 
 
-app = typer.Typer(cls=_Joins, help="Join and train on local data; history: what it did; withdraw: leave.")
+app = typer.Typer(
+    cls=_Joins, help="Join and train on local data; history: what it did; export: its model; withdraw: leave."
+)
 app.command(JOIN, short_help="Join and train on local data.")(client.client)
 for _name, _command in OWN:
     app.command(_name)(_command)

@@ -148,7 +148,7 @@ def _of_plan(compiled: "CompiledPlan") -> tuple[StepCase, Mapping[str, bytes]]:
     from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds
 
     plan, schema = compiled.plan, compiled.plan.manifest.schema
-    if "train" not in plan.graphs:
+    if plan.manifest.stepped is None:
         raise ConfigurationError("The experiment's plan has no graphs: its trainer is external.", code="plan_external")
     columns = [(feature.name, feature.shape, feature.dtype) for feature in schema.features]
     columns.append((schema.label.name, (), schema.label.dtype))

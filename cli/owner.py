@@ -1,4 +1,4 @@
-"""`coterie client history` and `withdraw`: what an owner of data asks about a client on this machine."""
+"""`coterie client history`, `export` and `withdraw`: what an owner of data asks about a client on this machine."""
 
 import datetime
 from pathlib import Path
@@ -92,6 +92,28 @@ def history(
     if released:
         cost = f"epsilon {figure(everything.epsilon)} at delta {everything.delta:g}"
         output.say(f"Everything that {ledger.path} records: {cost}.")
+
+
+def export(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment's name or id.")],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file to write.")],
+    name: Name = "client",
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Write this client's own model of an experiment as an ONNX file: the newest version that it worked on, with what
+    it keeps of its own. It may go on meanwhile; nothing leaves this machine.
+    """
+    from coterie.client_sdk.device.export import export_model
+    from coterie.protocol.files import make_folder, write_durably
+
+    output, made = Output(json), export_model(store or store_of(name), experiment)
+    make_folder(path.parent)
+    write_durably(path, made.data)
+    told = {"experiment": made.experiment, "round": made.round, "version": made.version, "personal": made.personal}
+    output.event("own_model", path=str(path), bytes=len(made.data), **told)
+    own = "with this client's own part" if made.personal else "the same for every client"
+    output.say(f"Wrote {path} ({size(len(made.data))}): version {short_id(made.version)}, {own}.")
 
 
 def withdraw(

@@ -2,7 +2,7 @@
 
     python examples/minimal_client.py PLAN WEIGHTS ROWS UPDATE [--seed 0]
 
-PLAN is a folder with manifest.json, begin.onnx, train.onnx and finish.onnx (`Plan.save` writes it), WEIGHTS the model
+PLAN is a folder with manifest.json and a graph for each stage (`Plan.save` writes it), WEIGHTS the model
 version as a safetensors file, ROWS an .npz of the schema's features and label, UPDATE the .npz that is written: the
 update's sections, and how many rows and steps it is of. It gives the numbers that coterie's own client gives, to the
 last bit, and shows all that a client for another platform must do between download and upload.
@@ -40,8 +40,8 @@ def read_weights(path):
 def refuse(manifest):
     """Stop at a plan that needs what is left out."""
     needs = {
-        "a trainer of its own": manifest["trainer"] != "plan",
-        "a probe": "probe" in manifest["graphs"],
+        "another shape than horizontal": manifest["shape"] != "horizontal",
+        "a probe": any(stage["over"] == "pass" for stage in manifest["stages"] if "train" in stage["tasks"]),
         "private rows": "private" in manifest["training"],
         "frozen tensors": manifest["frozen"] is not None,
         "state between rounds": bool(manifest["client_state"]),
@@ -52,35 +52,45 @@ def refuse(manifest):
 
 
 class Client:
-    """Drives the graphs of a plan. Which input takes what, the manifest says: every one has a source and a key."""
+    """Runs the stages of a training, in the order of the manifest. Which input takes what, and where an output goes,
+    the manifest says: every input has a source and a key, every output a destination and a key.
+    """
 
     def __init__(self, folder, weights):
         self.manifest = json.loads((folder / "manifest.json").read_bytes())
         refuse(self.manifest)
-        graphs = {name: (folder / f"{name}.onnx").read_bytes() for name in ("begin", "train", "finish")}
+        self.stages = [stage for stage in self.manifest["stages"] if "train" in stage["tasks"]]
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self.sessions = {
-            name: onnxruntime.InferenceSession(data, options, ["CPUExecutionProvider"]) for name, data in graphs.items()
+            name: onnxruntime.InferenceSession(
+                (folder / f"{name}.onnx").read_bytes(), options, ["CPUExecutionProvider"]
+            )
+            for name in (stage["name"] for stage in self.stages)
         }
+        self.state, self.sections = {}, {}
         hyper = self.manifest["hyper"]
         self.supply = {
             "model": lambda one: weights[one["key"]],
             "hyper": lambda one: np.array([hyper[one["key"]]], np.float32),
             "active": lambda one: np.ones(1, np.float32),
-            "zeros": lambda one: np.zeros(one["shape"], one["dtype"]),
+            "zeros": lambda one: self.state.get(one["name"], np.zeros(one["shape"], one["dtype"])),
             "state": lambda one: self.state[one["name"]],
             "counter": lambda one: np.array([self.counters[one["key"]]], np.float32),
             "batch": lambda one: self.batch[one["key"]],
             "random": lambda one: self.uniform(one["shape"]),
         }
 
-    def run(self, name):
-        """The outputs of a graph by name."""
-        inputs = self.manifest["graphs"][name]["inputs"]
-        feeds = {one["name"]: self.supply[one["source"]](one) for one in inputs}
-        session = self.sessions[name]
-        return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
+    def run(self, stage):
+        """Fill the inputs by their sources, run the graph, put the outputs by their destinations."""
+        feeds = {one["name"]: self.supply[one["source"]](one) for one in stage["inputs"]}
+        names = [one["name"] for one in stage["outputs"]]
+        outputs = dict(zip(names, self.sessions[stage["name"]].run(names, feeds), strict=True))
+        places = {"state": {}, "carry": {}, "upload": self.sections}
+        for one in stage["outputs"]:
+            places[one["destination"]][one["key"]] = outputs[one["name"]]
+        # Only now, so that no output is taken for an input of the same run.
+        self.state |= places["state"] | places["carry"]
 
     def uniform(self, shape):
         """Numbers in [0, 1) for dropout, from the task's seed."""
@@ -89,25 +99,19 @@ class Client:
 
     def train(self, rows, seed):
         """The sections of the update, and how many rows and steps it is of."""
-        training, carry = self.manifest["training"], self.manifest["graphs"]["train"]["carry"]
-        self.state = {name.removeprefix("next/"): value for name, value in self.run("begin").items()}
-        first = {one["name"]: one for one in self.manifest["graphs"]["train"]["inputs"] if one["source"] == "zeros"}
-        self.state |= {name: np.zeros(one["shape"], one["dtype"]) for name, one in first.items()}
-        self.supply["zeros"] = self.supply["state"]
+        training = self.manifest["training"]
         self.stream = np.random.Philox(key=np.array([seed % 2**64, 1 << 63], np.uint64))
         batches = Batches(rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"])
-        steps = 0
-        for self.batch in islice(batches, training["max_steps"]):
-            outputs = self.run("train")
-            self.state |= {target: outputs[name] for name, target in carry.items()}
-            steps += 1
-        count = len(next(iter(rows.values())))
-        self.counters = {"steps": float(steps), "weight": float(count)}
-        finished = self.run("finish")
-        sections = {
-            name.removeprefix("upload/"): value for name, value in finished.items() if name.startswith("upload/")
-        }
-        return sections, count, steps
+        steps, count = 0, len(next(iter(rows.values())))
+        for stage in self.stages:
+            if stage["over"] == "once":
+                self.counters = {"steps": float(steps), "weight": float(count)}
+                self.run(stage)
+                continue
+            for self.batch in islice(batches, training["max_steps"]):
+                self.run(stage)
+                steps += 1
+        return self.sections, count, steps
 
 
 def main():

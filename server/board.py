@@ -146,7 +146,7 @@ class Board:
         frozen = [request.frozen.sha256] if request.frozen else []
         try:
             manifest = await self._plans.manifest(row.plan)
-            graphs = [graph.sha256 for graph in manifest.graphs.values()]
+            graphs = [stage.sha256 for stage in manifest.stages]
             await asyncio.to_thread(self._plans.check_files, graphs, [row.model, *frozen])
         except CoterieError as error:
             if self.quarantined.get(name) != error.message:

@@ -14,8 +14,7 @@ def evaluated(trainer: Trainer, work: LocalWork, metrics: tuple[str, ...]) -> en
     manifest = work.plan.manifest
     try:
         sums = trainer.evaluate(work)
-        infer = work.plan.graphs["infer"]
-        predict = partial(predictions, infer, manifest, work.weights, work.rows, frozen=work.frozen)
+        predict = partial(predictions, work.plan.graphs, manifest, work.weights, work.rows, frozen=work.frozen)
         return engine.Evaluated(with_whole(sums, metrics, predict, work.rows[manifest.schema.label.name]).sums)
     except InputError as error:
         if error.reason != DIVERGED:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.deploy import inference_file
 from coterie.aggregation.evaluate import predictions
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History
@@ -30,6 +31,7 @@ from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.schema import DataSchema, Label
 from coterie.protocol.tensors import encode_tensors
+from coterie.protocol.update import of_plan
 from coterie.simulation.checkpoint import CheckpointFolder, identity
 from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
@@ -46,43 +48,62 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """A finished simulation: its history, its plan, the newest version's weights and the best one's."""
+    """A finished simulation: its history, its plan, the newest version's weights and the best one's.
+
+    states: what each client has committed, by its number; clients without state are absent. clients: how many there
+    are.
+    """
 
     history: History
     plan: Plan
     weights: Tensors
     best: Tensors
     frozen: Tensors
+    states: Mapping[int, Tensors]
+    clients: int
 
-    def infer(self, *, best: bool = True) -> bytes:
+    def infer(self, *, client: int | None = None, best: bool = True) -> bytes:
         """An ONNX file of the model with its weights inside.
 
-        Raises PlanRefused (``plan_graph_absent``) for an external plan.
+        client: whose model, where each client's is its own; its state is the one that it committed last, whatever
+        version is taken. Raises PlanRefused (``plan_stage_absent``) for an external plan, ExperimentError
+        (``personal_model``) where a client must be named, ConfigurationError (``client_unknown``).
         """
-        from coterie.compute.onnx.weights import embed_weights
+        return inference_file(
+            self.plan.manifest,
+            self.plan.graphs.get("infer", b""),
+            self.best if best else self.weights,
+            frozen=self.frozen,
+            client_state=self._state(client),
+        )
 
-        graph = self.plan.manifest.graph("infer")
-        sources = {"model": self.best if best else self.weights, "frozen": self.frozen}
-        inside = {
-            tensor.name: sources[tensor.source][tensor.key] for tensor in graph.inputs if tensor.source in sources
-        }
-        return embed_weights(self.plan.graphs["infer"], inside, self.plan.manifest.schema.metadata())
-
-    def predict(self, rows: Mapping[str, NDArray[Any]] | Frame, *, best: bool = True) -> NDArray[Any]:
+    def predict(
+        self, rows: Mapping[str, NDArray[Any]] | Frame, *, client: int | None = None, best: bool = True
+    ) -> NDArray[Any]:
         """What the model says of each row, ``[rows, …]``.
 
         rows: as the experiment takes them, with or without the label; classes that its schema leaves out are kept.
-        Raises DataError naming the column, PlanRefused (``plan_graph_absent``) for an external plan.
+        client: as for `infer`. Raises DataError naming the column, and what `infer` raises.
         """
         manifest = self.plan.manifest
-        manifest.graph("infer")
+        manifest.stage("infer")
         weights = self.best if best else self.weights
         checked = features_of(manifest.schema, as_columns(rows, "rows"))
-        return predictions(self.plan.graphs["infer"], manifest, weights, checked, frozen=self.frozen)
+        state = self._state(client)
+        return predictions(self.plan.graphs, manifest, weights, checked, frozen=self.frozen, client_state=state)
 
-    def save_infer(self, path: str | Path, *, best: bool = True) -> Path:
+    def _state(self, client: int | None) -> Tensors | None:
+        if client is None:
+            return None
+        if not 0 <= client < self.clients:
+            raise ConfigurationError(
+                f"There is no client {client}: the simulation's are 0 to {self.clients - 1}.", code="client_unknown"
+            )
+        return of_plan(self.states.get(client, {}))
+
+    def save_infer(self, path: str | Path, *, client: int | None = None, best: bool = True) -> Path:
         """Write `infer` to a file, whole or not at all, and return its path."""
-        return _written(Path(path), self.infer(best=best))
+        return _written(Path(path), self.infer(client=client, best=best))
 
     def save_weights(self, path: str | Path, *, best: bool = True) -> Path:
         """Write the version's weights as a safetensors file, whole or not at all, and return its path."""
@@ -248,15 +269,15 @@ def simulate_full(
             told(record.to_dict())
 
         history = written(rounds.run(done))
-        told(
-            {"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun}
-        )
+        told({"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun})
         return Simulation(
             history=history,
             plan=compiled.plan,
             weights=versions.read(rounds.progress.current),
             best=versions.read(rounds.progress.kept),
             frozen=compiled.frozen,
+            states=dict(population.states),
+            clients=len(population),
         )
 
 

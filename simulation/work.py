@@ -202,7 +202,7 @@ class Workplace:
             return replace(told, sections={}, **_unusable(error))
         return replace(told, size=len(update), sections={}, update=update, state={**told.state, **codec_state})
 
-    def evaluate(self, number: int, rows: Rows, weights: Tensors, assignment: Assignment) -> Measured:
+    def evaluate(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> Measured:
         """What a client says of its held-out rows."""
         manifest = self.plan.manifest
         work = LocalWork(
@@ -211,6 +211,7 @@ class Workplace:
             weights=weights,
             frozen=self.frozen,
             rows=rows,
+            client_state=of_plan(state),
             options=TrainOptions(threads=assignment.threads),
         )
         try:

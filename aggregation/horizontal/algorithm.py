@@ -125,6 +125,28 @@ class Finish:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What there is when a model is measured on rows. version: the one that is measured; probe: the sums over those
+    rows; client_state: what this client has committed, zeros before. Where a method reads that, each client measures a
+    model of its own, and the coordinator, which has no such state, measures none.
+    """
+
+    version: Arrays
+    probe: Arrays
+    client_state: Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """What there is when a model is exported. client_state: as in `Evaluation`; where a method reads it, each client
+    exports a model of its own.
+    """
+
+    version: Arrays
+    client_state: Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finished:
     """sections: for each section a flat vector, or tensors by name that are laid out as the layout orders them.
     client_state: the new value of every tensor of the client state.
@@ -166,12 +188,12 @@ def _same_optimizer(optimizer: Optimizer) -> Optimizer:
     return optimizer
 
 
-def _one_model(version: Arrays) -> tuple[Arrays, ...]:
-    return (version,)
+def _one_model(context: Deployment) -> tuple[Arrays, ...]:
+    return (context.version,)
 
 
-def _as_it_is(version: Arrays, probe: Arrays) -> Arrays:
-    return version
+def _as_it_is(context: Evaluation) -> Arrays:
+    return context.version
 
 
 def whole_delta(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
@@ -215,9 +237,9 @@ class ClientPart:
     gradient: what the optimizer gets instead of the gradient. optimizer: what takes the place of the experiment's.
     sections, finish: what leaves the device, and the new client state; the section ``metrics`` is always added, and the
     part of running statistics in the section ``delta`` is always their change.
-    evaluated: the model that is measured, from a version and the probe's sums over the rows that it is measured on.
-    deployed: the models that the exported graph holds; with more than one it returns their outputs stacked, ``[models,
-    …]``. statistics: whether models with running statistics can be trained.
+    evaluated: the model that is measured. deployed: the models that the exported graph holds; with more than one it
+    returns their outputs stacked, ``[models, …]``. Both may read client state. statistics: whether models with running
+    statistics can be trained.
     """
 
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -232,8 +254,8 @@ class ClientPart:
     optimizer: Callable[[Optimizer], Optimizer] = _same_optimizer
     sections: Callable[[Shapes, Layout], tuple[SectionSpec, ...]] = whole_delta
     finish: Callable[[Finish], Finished] = delta_only
-    evaluated: Callable[[Arrays, Arrays], Arrays] = _as_it_is
-    deployed: Callable[[Arrays], tuple[Arrays, ...]] = _one_model
+    evaluated: Callable[[Evaluation], Arrays] = _as_it_is
+    deployed: Callable[[Deployment], tuple[Arrays, ...]] = _one_model
     statistics: bool = True
 
 
@@ -361,6 +383,8 @@ __all__ = [
     "Algorithm",
     "Begin",
     "ClientPart",
+    "Deployment",
+    "Evaluation",
     "Finish",
     "Finished",
     "Objective",

@@ -23,6 +23,8 @@ from coterie.aggregation.horizontal.algorithm import (
     Algorithm,
     Begin,
     ClientPart,
+    Deployment,
+    Evaluation,
     Finish,
     Finished,
     Optimize,
@@ -123,11 +125,11 @@ def IFCA(clusters: int) -> Algorithm:
     def sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
         return (*whole_delta(shapes, layout), SectionSpec(name=CHOICE, length=count))
 
-    def evaluated(version: Arrays, probe: Arrays) -> Arrays:
-        return _select(version, probe, count)
+    def evaluated(context: Evaluation) -> Arrays:
+        return _select(context.version, context.probe, count)
 
-    def deployed(version: Arrays) -> tuple[Arrays, ...]:
-        return tuple(_model(version, number) for number in range(count))
+    def deployed(context: Deployment) -> tuple[Arrays, ...]:
+        return tuple(_model(context.version, number) for number in range(count))
 
     def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
         share = aggregates.sections[CHOICE][:, np.newaxis]

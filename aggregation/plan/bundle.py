@@ -19,7 +19,7 @@ SIGNATURE_FILE = "signature.json"
 class Plan:
     """A bundle. Only `check_plan` says whether it may be trusted; this value alone promises nothing.
 
-    graphs: graph name → ONNX bytes. signature (base64) and signer (public key, hex) are None until `sign`.
+    graphs: stage name → ONNX bytes. signature (base64) and signer (public key, hex) are None until `sign`.
     """
 
     manifest: Manifest
@@ -37,7 +37,7 @@ class Plan:
         return replace(self, signature=sign_plan(key, self.id), signer=key.public)
 
     def save(self, folder: Path) -> None:
-        """Write ``manifest.json``, ``<graph>.onnx`` and, when signed, ``signature.json`` into the folder, made if
+        """Write ``manifest.json``, ``<stage>.onnx`` and, when signed, ``signature.json`` into the folder, made if
         absent.
 
         The manifest comes last, so a folder that has one is whole. Raises errors.StorageError.
@@ -77,7 +77,7 @@ def load(folder: Path) -> Bundle:
         signature, signer = fields.text("signature"), fields.text("signer")
     data = _read(folder / MANIFEST_FILE, MANIFEST_BYTES)
     graphs = {
-        name: _read(folder / f"{name}.onnx", graph.size) for name, graph in Manifest.from_bytes(data).graphs.items()
+        stage.name: _read(folder / f"{stage.name}.onnx", stage.size) for stage in Manifest.from_bytes(data).stages
     }
     return Bundle(data, graphs, signature, signer)
 

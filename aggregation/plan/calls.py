@@ -10,7 +10,6 @@ from typing import Any
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, PerExample
 from coterie.aggregation.plan import researcher
-from coterie.aggregation.plan.graph import NEXT
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -111,20 +110,14 @@ class ModelCalls:
             )
         return self._per_example("loss", self.loss, prediction, inputs)
 
-    def sums(
-        self, inputs: GraphInputs, losses: Array, prediction: Array, weight: Array, active: Array | None
-    ) -> Outputs:
-        """The metric sums after this batch."""
+    def totals(self, inputs: GraphInputs, losses: Array, prediction: Array, weight: Array) -> Outputs:
+        """The metric sums of this batch by the metrics' names, ``[1]`` each."""
         values = {"loss": losses} | {
             name: self._per_example(name, function, prediction, inputs)
             for name, function in self.experiment.metrics.items()
         }
-        totals = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
-        if active is None:
-            added = {name: xp.reshape(total, (1,)) for name, total in totals.items()}
-        else:
-            added = {name: active * total for name, total in totals.items()}
-        return {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + value for name, value in added.items()}
+        sums = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
+        return {name: xp.reshape(value, (1,)) for name, value in sums.items()}
 
     def label(self, inputs: GraphInputs) -> Array:
         """The label of each row, ``[B]``."""

@@ -10,7 +10,7 @@ def check_private(manifest: Manifest) -> None:
     What a graph computes cannot be read off: that it clips is what the researcher signs. Raises errors.PlanRefused
     (``plan_private``).
     """
-    training, train = manifest.training, manifest.graphs.get("train")
+    training, train = manifest.training, manifest.stepped
     noised = {tensor.key for tensor in train.from_source("noise")} if train else set[str]()
     private = training.private
     if private is None:
@@ -23,7 +23,10 @@ def check_private(manifest: Manifest) -> None:
         (noised <= moved, "noise is taken for what is no weight"),
         (training.epochs == 1 and training.max_steps is not None, "the number of steps must be max_steps alone"),
         (private.expected < training.batch_size, "a batch must have room for more rows than are expected"),
-        ("probe" not in manifest.graphs, "a probe sums over rows without noise"),
+        (
+            all(stage.over != "pass" for stage in manifest.stages_of("train")),
+            "a probe sums over rows without noise",
+        ),
         (not manifest.buffers, "running statistics are of whole batches, and nothing clips them"),
     )
     for holds, message in rules:

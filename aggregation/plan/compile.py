@@ -1,4 +1,4 @@
-"""From experiment to plan: every graph that a client runs, traced, differentiated, optimised and written as ONNX.
+"""From experiment to plan: every stage that a client runs, traced, differentiated, optimised and written as ONNX.
 
 Compiling the same experiment twice gives the same bytes, hence the same plan id; no path or line of the researcher's
 machine gets into a plan.
@@ -19,20 +19,10 @@ from coterie.aggregation.horizontal.algorithm import zeros
 from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_manifest
-from coterie.aggregation.plan.graph import (
-    CARRYING,
-    NEXT,
-    NOISE,
-    GraphInput,
-    GraphManifest,
-    GraphName,
-    GraphOutput,
-    Role,
-    Source,
-    role_of,
-)
+from coterie.aggregation.plan.describe import described
 from coterie.aggregation.plan.graphs import GraphBuilder
 from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named
+from coterie.aggregation.plan.shapes import SHAPES
 from coterie.aggregation.plan.training import training_of
 from coterie.aggregation.whole_metrics import check_prediction
 from coterie.compute.ir import Graph
@@ -123,7 +113,11 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
         client_state=_tensors(client.client_state(builder.shapes)),
         hyper=builder.hyper,
         optimizer=Named(builder.optimizer.name, _floats(builder.optimizer.hyper)),
-        graphs={name: _describe(name, graph, files[name], builder.zeroed) for name, graph in graphs.items()},
+        stages=tuple(
+            described(rule, graphs[rule.name], files[rule.name], zeroed=builder.zeroed)
+            for rule in SHAPES["horizontal"]
+            if rule.name in graphs
+        ),
     )
     _check(manifest)
     _require_predictions(experiment, manifest)
@@ -131,8 +125,8 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
 
 
 def _require_predictions(experiment: Experiment, manifest: Manifest) -> None:
-    shape = manifest.graph("infer").outputs[0].shape
-    check_terms(replace(experiment.terms, several=manifest.chooses))
+    shape = manifest.stage("infer").to_destination("prediction")[0].shape
+    check_terms(replace(experiment.terms, several=manifest.chooses, personal=manifest.personal("evaluate")))
     try:
         check_prediction(experiment.evaluation_metrics, shape)
     except errors.InputError as error:
@@ -178,11 +172,11 @@ def _check(manifest: Manifest) -> None:
 
 
 def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[SectionSpec, ...]) -> Manifest:
-    """The manifest of an experiment without graphs."""
+    """The manifest of an experiment without stages."""
     names = experiment.metric_names
     return Manifest(
         name=experiment.name,
-        trainer="external" if isinstance(experiment.model, ExternalModel) else "plan",
+        shape="external" if isinstance(experiment.model, ExternalModel) else "horizontal",
         schema=experiment.schema,
         layout=layout,
         sections=(*sections, SectionSpec.extra(METRICS, len(names), value_range=METRIC_RANGE)),
@@ -193,17 +187,17 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         training=training_of(experiment),
         algorithm=Named(experiment.algorithm.name, _floats(experiment.algorithm.parameters)),
         optimizer=Named("external", {}),
-        graphs={},
+        stages=(),
     )
 
 
-def _bytes(name: GraphName, graph: Graph) -> bytes:
+def _bytes(name: str, graph: Graph) -> bytes:
     # Nodes remember the user's file and line for error messages; a plan is sent to devices and must not carry them.
     bare = Graph(graph.inputs, tuple(replace(node, source="") for node in graph.nodes), graph.outputs)
     return to_onnx(bare, name=name)
 
 
-def _write(name: GraphName, graph: Graph) -> bytes:
+def _write(name: str, graph: Graph) -> bytes:
     data = _bytes(name, graph)
     try:
         check_graph(data)
@@ -214,68 +208,6 @@ def _write(name: GraphName, graph: Graph) -> bytes:
             code="not_portable",
         ) from error
     return data
-
-
-def _describe(name: GraphName, graph: Graph, data: bytes, zeroed: frozenset[str]) -> GraphManifest:
-    outputs = tuple(
-        GraphOutput(name=output, role=_role(output), dtype=value.type.dtype, shape=value.type.shape or (1,))
-        for output, value in graph.outputs.items()
-    )
-    carries = name in CARRYING
-    return GraphManifest(
-        sha256=sha256_hex(data),
-        size=len(data),
-        inputs=tuple(
-            _input(name, key, value.type.dtype, value.type.shape or (1,), zeroed) for key, value in graph.inputs.items()
-        ),
-        outputs=outputs,
-        carry={output.name: output.name.removeprefix(NEXT) for output in outputs} if carries else {},
-    )
-
-
-def _input(graph: GraphName, name: str, dtype: str, shape: tuple[int, ...], zeroed: frozenset[str]) -> GraphInput:
-    prefix, _, key = name.partition("/")
-    if name.startswith(NOISE):
-        prefix, key = "noise", name.removeprefix(NOISE)
-    return GraphInput(
-        name=name,
-        role=_role(name),
-        dtype=dtype,
-        shape=shape,
-        source=_source(graph, prefix, key, name in zeroed),
-        key=key,
-    )
-
-
-_SOURCES: Mapping[str, Source] = {
-    "base": "model",
-    "frozen": "frozen",
-    "client_state": "client_state",
-    "hyper": "hyper",
-    "random": "random",
-    "noise": "noise",
-    "batch": "batch",
-    "counter": "counter",
-    "round_input": "state",
-}
-
-
-def _source(graph: GraphName, prefix: str, key: str, zeroed: bool) -> Source:
-    """Where a graph takes an input from."""
-    if prefix in ("shared", "buffer"):
-        return "state" if graph in ("train", "finish") else "model"
-    if prefix == "probe":
-        return "zeros" if graph == "probe" else "probe"
-    if prefix in ("metric", "optimizer"):
-        return "state" if graph == "finish" or (prefix == "optimizer" and not zeroed) else "zeros"
-    return "active" if (prefix, key) == ("hyper", "active") else _SOURCES[prefix]
-
-
-def _role(name: str) -> Role:
-    role = role_of(name)
-    if role is None:
-        raise errors.InternalError(f"Tensor {name!r} has a name outside the scheme of roles.")
-    return role
 
 
 def _frozen(tensors: Tensors) -> Frozen | None:

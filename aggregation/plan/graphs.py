@@ -7,13 +7,24 @@ from typing import Protocol, get_args
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Finish, Objective, Probe, Shapes, Step
+from coterie.aggregation.horizontal.algorithm import (
+    Begin,
+    ClientPart,
+    Deployment,
+    Evaluation,
+    Finish,
+    Objective,
+    Probe,
+    Shapes,
+    Step,
+)
 from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.calls import Arrays, ModelCalls, Outputs, Requested
-from coterie.aggregation.plan.graph import NEXT, NOISE, GraphName
+from coterie.aggregation.plan.describe import ACTIVE, NEXT, NOISE
 from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT, Training
 from coterie.aggregation.plan.one_row import OneRow
 from coterie.aggregation.plan.private_steps import PrivateSteps
+from coterie.aggregation.plan.stage import PREDICTION
 from coterie.aggregation.plan.starting import begin_context, constant_shapes, is_zero, probed_names, traced_state
 from coterie.aggregation.plan.subset import chosen, names_of, narrowed
 from coterie.aggregation.plan.training import training_of
@@ -129,8 +140,8 @@ class GraphBuilder:
             constants=constant_shapes(client, shapes, layout, hyper),
         )
 
-    def build(self) -> dict[GraphName, Graph]:
-        """All of them, optimised. A method without a probe has no probe graph."""
+    def build(self) -> dict[str, Graph]:
+        """All of them by the names of their stages, optimised. A method without a probe has no probe graph."""
         calls, infer = self.calls, self.experiment.infer_batch
         rows = calls.rows(self.training.batch_size)
         measured = calls.rows(self.experiment.evaluation_batch or self.training.batch_size)
@@ -140,15 +151,14 @@ class GraphBuilder:
         state = weights | {f"optimizer/{name}": TensorSpec(shape) for name, shape in self.optimizer_state.items()}
         constants = {f"round_input/begin/{name}": TensorSpec(shape) for name, shape in self.constants.items()}
         sums = {f"metric/{name}": TensorSpec((1,)) for name in self.experiment.metric_names}
-        probed = {f"probe/{name}": TensorSpec((1,)) for name in probed_names(self.client)}
         counters = {f"counter/{name}": TensorSpec((1,)) for name in ("steps", "weight")}
-        active = {"hyper/active": TensorSpec((1,))}
-        traces: dict[GraphName, tuple[Callable[[GraphInputs], Outputs], dict[str, TensorSpec]]] = {
-            "probe": (self._probe, probed | rows),
+        active = {ACTIVE: TensorSpec((1,))}
+        traces: dict[str, tuple[Callable[[GraphInputs], Outputs], dict[str, TensorSpec]]] = {
+            "probe": (self._probe, rows),
             "begin": (self._begin, version),
             "train": (self._train, state | constants | sums | rows | active),
             "finish": (self._finish, weights | constants | sums | counters),
-            "eval": (self._evaluate, version | sums | measured),
+            "eval": (self._evaluate, version | measured),
             "infer": (self._infer, version | calls.features(infer)),
         }
         if not self.client.probe:
@@ -166,7 +176,7 @@ class GraphBuilder:
         context = Probe(version=self._version(inputs), loss=loss, label=self.calls.label(inputs))
         values = {name: xp.sum(value(context) * weight) for name, value in self.client.probe.items()}
         values["examples"] = xp.sum(weight)
-        return {f"{NEXT}probe/{name}": inputs[f"probe/{name}"] + value for name, value in values.items()}
+        return {f"probe/{name}": xp.reshape(value, (1,)) for name, value in values.items()}
 
     def _begin(self, inputs: GraphInputs) -> Outputs:
         context = self._start_context(inputs)
@@ -183,7 +193,7 @@ class GraphBuilder:
         weights = self._weights(inputs)
         params = {name: weights[name] for name in self.shapes.trained}
         state = {name: inputs[f"optimizer/{name}"] for name in self.optimizer_state}
-        weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs["hyper/active"]
+        weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs[ACTIVE]
         hyper, base = self._hyper(inputs), Requested(inputs, "base", self.layout.shapes)
         constants = {name: inputs[f"round_input/begin/{name}"] for name in self.constants}
 
@@ -222,7 +232,7 @@ class GraphBuilder:
         self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: Context
     ) -> tuple[Arrays, Arrays, Outputs]:
         """Of the batch: the mean gradient, the buffers after it, and the metric sums."""
-        weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs["hyper/active"]
+        weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs[ACTIVE]
 
         def objective(trained: Arrays) -> tuple[Array, Array, Array, Arrays]:
             losses, prediction, after, minimised = self._objective(
@@ -232,7 +242,9 @@ class GraphBuilder:
             return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction, after
 
         (_, losses, prediction, after), gradient = value_and_grad(objective, has_aux=True)(params)
-        return gradient, after, self.calls.sums(inputs, losses, prediction, weight, active)
+        totals = self.calls.totals(inputs, losses, prediction, weight)
+        sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + active * value for name, value in totals.items()}
+        return gradient, after, sums
 
     def _private_gradient(
         self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: Context, private: PrivateSteps
@@ -306,7 +318,7 @@ class GraphBuilder:
                 trained=tuple(self.shapes.trained),
                 optimizer=Requested(inputs, "optimizer", self.optimizer_state),
                 constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
-                client_state=Requested(inputs, "client_state", self.client.client_state(self.shapes)),
+                client_state=self._client_state(inputs),
                 probe=Requested(inputs, "probe", dict.fromkeys(probed_names(self.client), (1,))),
                 hyper=self._hyper(inputs),
                 steps=inputs["counter/steps"],
@@ -324,16 +336,22 @@ class GraphBuilder:
         return outputs | {f"{NEXT}client_state/{name}": value for name, value in finished.client_state.items()}
 
     def _evaluate(self, inputs: GraphInputs) -> Outputs:
-        probe = Requested(inputs, "probe", dict.fromkeys(probed_names(self.client), (1,)))
-        weights = self._model(self.client.evaluated(self._version(inputs), probe))
+        context = Evaluation(
+            version=self._version(inputs),
+            probe=Requested(inputs, "probe", dict.fromkeys(probed_names(self.client), (1,))),
+            client_state=self._client_state(inputs),
+        )
+        weights = self._model(self.client.evaluated(context))
         prediction, _ = self.calls.predict(inputs, weights, modes.EVAL)
         losses = self.calls.losses(inputs, prediction)
-        return self.calls.sums(inputs, losses, prediction, inputs[f"batch/{SAMPLE_WEIGHT}"], None)
+        totals = self.calls.totals(inputs, losses, prediction, inputs[f"batch/{SAMPLE_WEIGHT}"])
+        return {f"metric/{name}": value for name, value in totals.items()}
 
     def _infer(self, inputs: GraphInputs) -> Outputs:
-        models = self.client.deployed(self._version(inputs))
+        context = Deployment(version=self._version(inputs), client_state=self._client_state(inputs))
+        models = self.client.deployed(context)
         outputs = [self.calls.predict(inputs, self._model(weights), modes.EVAL)[0] for weights in models]
-        return {"output": outputs[0] if len(outputs) == 1 else xp.stack(outputs)}
+        return {PREDICTION: outputs[0] if len(outputs) == 1 else xp.stack(outputs)}
 
     # Parts of them.
 
@@ -367,6 +385,9 @@ class GraphBuilder:
 
     def _start_context(self, inputs: GraphInputs) -> Begin:
         return begin_context(inputs, self.client, self.shapes, self._version(inputs), self._hyper(inputs))
+
+    def _client_state(self, inputs: GraphInputs) -> Arrays:
+        return Requested(inputs, "client_state", self.client.client_state(self.shapes))
 
     def _hyper(self, inputs: GraphInputs) -> Arrays:
         return Requested(inputs, "hyper", dict.fromkeys(self.hyper, (1,)))

@@ -1,4 +1,4 @@
-"""The manifest: everything that a generic device needs to drive a plan's graphs without knowing the method.
+"""The manifest: everything that a generic device needs to run a plan's stages without knowing the method.
 
 Its canonical JSON is what is signed; the SHA-256 of those bytes is the plan's id. Graphs, weights and frozen tensors
 are named in it by digest, so one signature covers them all.
@@ -10,9 +10,12 @@ from functools import cached_property
 from typing import Any, Literal, cast, get_args
 
 from coterie import errors
-from coterie.aggregation.plan.graph import GRAPHS, GraphManifest, GraphName
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.reading import Fields, refused
+from coterie.aggregation.plan.shapes import SHAPE_NAMES, ShapeName
+from coterie.aggregation.plan.stage import MOST_ROWS as MOST_ROWS
+from coterie.aggregation.plan.stage import SAMPLE_WEIGHT as SAMPLE_WEIGHT
+from coterie.aggregation.plan.stage import Stage, TaskName
 from coterie.privacy.dp import poisson
 from coterie.privacy.dp.rounds import Draws
 from coterie.protocol import spread
@@ -25,9 +28,7 @@ from coterie.protocol.sections import SectionSpec
 
 FORMAT = "coterie-plan-1"
 DELTA = "delta"
-SAMPLE_WEIGHT = "sample_weight"
 MANIFEST_BYTES = 4 * 2**20
-MOST_ROWS = 1 << 20
 MOST_EPOCHS = 1 << 20
 MOST_STEPS = 1 << 31
 MOST_HOLDOUT = 0.999
@@ -126,6 +127,7 @@ class Frozen:
 class Manifest:
     """What a plan is. ``from_bytes`` accepts canonical bytes only, so a plan has one byte string and one id.
 
+    shape: which stages there must be (`coterie.aggregation.plan.shapes`); stages: in the order in which they run.
     layout: the tensors of a model version, in order: those of the model, and what the method sends beside them.
     client_state: tensors that stay on a device between rounds, zeros at first. sections: what an update holds;
     ``metrics`` is the last.
@@ -136,7 +138,7 @@ class Manifest:
     """
 
     name: str
-    trainer: Trainer
+    shape: ShapeName
     schema: DataSchema
     layout: Layout
     frozen: Frozen | None = None
@@ -149,7 +151,7 @@ class Manifest:
     training: Training
     algorithm: Named
     optimizer: Named
-    graphs: Mapping[str, GraphManifest]
+    stages: tuple[Stage, ...]
 
     @cached_property
     def data(self) -> bytes:
@@ -161,14 +163,18 @@ class Manifest:
         """The plan's id: SHA-256 (hex) of the canonical bytes."""
         return sha256_hex(self.data)
 
+    @property
+    def trainer(self) -> Trainer:
+        """Who trains: the plan's stages, or code of a client's own."""
+        return "external" if self.shape == "external" else "plan"
+
     @cached_property
     def buffers(self) -> tuple[str, ...]:
         """Tensors of the layout that are no weights but running statistics, which a model moves by itself while it
         trains (BatchNorm's mean and variance). Clients send their change like that of weights, and the weighted mean of
         the changes is added to the model as it is: no optimizer and no other rule of a method acts on them.
         """
-        train = self.graphs.get("train")
-        return tuple(tensor.key for tensor in train.inputs if tensor.role == "buffer") if train else ()
+        return tuple(t.key for t in self.stepped.inputs if t.role == "buffer") if self.stepped else ()
 
     def sections_for(self, kind: Literal["train", "evaluate"]) -> tuple[SectionSpec, ...]:
         """What the update of a task of this kind must hold: everything, or the metric sums and where the client's
@@ -178,38 +184,54 @@ class Manifest:
             return self.sections
         return (*(spec for spec in self.sections if spec.name == METRICS), spread.section(self.metrics))
 
-    def graph(self, name: GraphName) -> GraphManifest:
-        """The graph of this name. Raises errors.PlanRefused (``plan_graph_absent``) when the plan has none."""
-        if name not in self.graphs:
+    def find(self, name: str) -> Stage | None:
+        """The stage of this name, if there is one."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    def stage(self, name: str) -> Stage:
+        """The stage of this name. Raises errors.PlanRefused (``plan_stage_absent``) when the plan has none."""
+        found = self.find(name)
+        if found is None:
             raise errors.PlanRefused(
-                f"Plan {self.name!r} has no {name} graph.",
+                f"Plan {self.name!r} has no stage {name!r}.",
                 hint="Its trainer is external: join with a trainer of your own."
                 if self.trainer == "external"
                 else None,
-                code="plan_graph_absent",
+                code="plan_stage_absent",
             )
-        return self.graphs[name]
+        return found
+
+    def stages_of(self, task: TaskName) -> tuple[Stage, ...]:
+        """The stages of a task, in the order in which they run; none for an external plan."""
+        return tuple(stage for stage in self.stages if task in stage.tasks)
+
+    @cached_property
+    def stepped(self) -> Stage | None:
+        """The stage that is stepped over batches."""
+        return next((stage for stage in self.stages if stage.over == "steps"), None)
 
     @cached_property
     def chooses(self) -> bool:
         """Whether a version holds several models, of which an evaluation takes one by its rows, so that no row has one
         prediction.
         """
-        rows, output = self.batch_rows("infer"), self.graph("infer").outputs[0].shape
-        return bool(self.graph("eval").from_source("probe")) or output[:1] != (rows,)
+        by_rows = any(stage.from_source("probe") for stage in self.stages_of("evaluate"))
+        return by_rows or any(
+            tensor.shape[:1] != (stage.batch,)
+            for stage in self.stages_of("predict")
+            for tensor in stage.to_destination("prediction")
+        )
 
-    def batch_rows(self, name: GraphName) -> int:
-        """How many rows a graph takes in a step. An evaluation may take others than the training."""
-        first = next(iter(self.graph(name).from_source("batch")), None)
-        own = name in ("eval", "infer") and first is not None and bool(first.shape)
-        return first.shape[0] if own and first is not None else self.training.batch_size
+    def personal(self, task: TaskName) -> bool:
+        """Whether a task reads client state, so that each client's model is its own."""
+        return any(stage.from_source("client_state") for stage in self.stages_of(task))
 
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values."""
         return {
             "format": FORMAT,
             "name": self.name,
-            "trainer": self.trainer,
+            "shape": self.shape,
             "schema": self.schema.to_json(),
             "layout": self.layout.to_json(),
             "frozen": None if self.frozen is None else self.frozen.to_json(),
@@ -222,7 +244,7 @@ class Manifest:
             "training": self.training.to_json(),
             "algorithm": self.algorithm.to_json(),
             "optimizer": self.optimizer.to_json(),
-            "graphs": {name: graph.to_json() for name, graph in self.graphs.items()},
+            "stages": [stage.to_json() for stage in self.stages],
         }
 
     @staticmethod
@@ -234,13 +256,9 @@ class Manifest:
         """
         fields = Fields(value, "manifest", _FIELDS)
         fields.text("format", choices=(FORMAT,))
-        graphs = fields.mapping("graphs", GraphManifest.read)
-        unknown = sorted(set(graphs) - set(GRAPHS))
-        if unknown:
-            raise refused(f"manifest.graphs has the unknown graph {unknown[0][:64]!r}.")
         return Manifest(
             name=fields.text("name"),
-            trainer=cast(Trainer, fields.text("trainer", choices=("plan", "external"))),
+            shape=cast(ShapeName, fields.text("shape", choices=SHAPE_NAMES)),
             schema=fields.part("schema", DataSchema.from_json),
             layout=fields.part("layout", Layout.from_json),
             frozen=Frozen.read(fields.raw("frozen"), "manifest.frozen"),
@@ -253,7 +271,7 @@ class Manifest:
             training=Training.read(fields.raw("training"), "manifest.training"),
             algorithm=Named.read(fields.raw("algorithm"), "manifest.algorithm"),
             optimizer=Named.read(fields.raw("optimizer"), "manifest.optimizer"),
-            graphs=graphs,
+            stages=fields.items("stages", Stage.read),
         )
 
     @staticmethod
@@ -270,8 +288,8 @@ class Manifest:
 
 
 _FIELDS = (
-    "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "sections", "codecs",
-    "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
+    "format", "name", "shape", "schema", "layout", "frozen", "client_state", "sections", "codecs",
+    "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "stages",
 )  # fmt: skip
 
 

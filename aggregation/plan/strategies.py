@@ -37,6 +37,6 @@ def strategies(manifest: Manifest) -> tuple[Strategy, ...]:
     parts.append(("layout", "whole" if uploaded == manifest.layout.size else "part", sizes))
     parts += [("codec", codec, {}) for codec in manifest.codecs]
     parts.append(("broadcast", manifest.broadcast, {}))
-    if manifest.graphs:
-        parts.append(("compiled", "onnx", {name: graph.sha256 for name, graph in manifest.graphs.items()}))
+    if manifest.stages:
+        parts.append(("compiled", "onnx", {stage.name: stage.sha256 for stage in manifest.stages}))
     return tuple({"kind": kind, "name": name, "parameters": parameters} for kind, name, parameters in parts)

@@ -28,8 +28,9 @@ async def download(
     an ONNX file with the weights inside, whose inputs are the schema's features (raw values) and whose output is
     ``output``; ``weights`` is the version's safetensors file as it is.
     Guarantees: every byte that was downloaded has the digest by which it is known; the file is whole or absent.
-    Raises ConfigurationError for another form, NotFound for a version that is not there, ExperimentError (``no_infer``)
-    when the plan has no inference graph, RemoteError, StorageError.
+    Raises ConfigurationError for another form, NotFound for a version that is not there, ExperimentError: ``no_infer``
+    when the plan has no inference graph, ``personal_model`` when each client's model is its own; RemoteError,
+    StorageError.
     """
     if form not in FORMS:
         raise ConfigurationError(f"There is no form {form!r}.", hint=f"Choose one of {', '.join(FORMS)}.")
@@ -82,7 +83,7 @@ async def forms(client: ControlClient, experiment: str) -> tuple[Form, ...]:
     """The forms in which an experiment's versions can be had. Raises RemoteError."""
     view = await client.experiment(experiment)
     manifest = Manifest.from_bytes(await client.blob(view.plan.id))
-    return FORMS if "infer" in manifest.graphs else ("weights",)
+    return FORMS if manifest.find("infer") and not manifest.personal("predict") else ("weights",)
 
 
 async def _weights(client: ControlClient, models: list[ModelView]) -> bytes:
@@ -93,18 +94,15 @@ async def _weights(client: ControlClient, models: list[ModelView]) -> bytes:
 
 async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:
     manifest = Manifest.from_bytes(await client.blob(plan))
-    if "infer" not in manifest.graphs:
+    stage = manifest.find("infer")
+    if stage is None:
         raise ExperimentError(
             "This experiment's plan has no inference graph: its model is the clients' own code.",
             hint='Download the weights instead: --form weights, in Python form="weights".',
             code="no_infer",
         )
-    graph = manifest.graphs["infer"]
-    tensors = {"model": decode_tensors(weights)}
-    if manifest.frozen is not None:
-        tensors["frozen"] = decode_tensors(await client.blob(manifest.frozen.sha256))
-    # Only this needs the onnx package, which takes long to load.
-    from coterie.compute.onnx.weights import embed_weights
+    # Only this needs ONNX Runtime, which takes long to load.
+    from coterie.aggregation.deploy import inference_file
 
-    inside = {t.name: tensors[t.source][t.key] for t in graph.inputs if t.source in tensors}
-    return embed_weights(await client.blob(graph.sha256), inside, manifest.schema.metadata())
+    frozen = None if manifest.frozen is None else decode_tensors(await client.blob(manifest.frozen.sha256))
+    return inference_file(manifest, await client.blob(stage.sha256), decode_tensors(weights), frozen=frozen)

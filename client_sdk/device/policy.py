@@ -9,7 +9,7 @@ from typing import Final, get_args
 
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import PlanLimits
-from coterie.aggregation.plan.graph import GraphManifest
+from coterie.aggregation.plan.stage import Stage
 from coterie.client_sdk.device.promise import check_promise
 from coterie.errors import ConfigurationError, PolicyRefused
 from coterie.privacy.secagg.endorsed import NOTHING, Asked
@@ -331,16 +331,16 @@ def memory_needed(plan: Plan) -> int:
     """Bytes of the tensors that a task of this plan holds at once, as `DevicePolicy.memory_bytes` counts them."""
     manifest = plan.manifest
     model = 4 * (manifest.layout.size + (manifest.frozen.layout.size if manifest.frozen else 0))
-    if "train" not in manifest.graphs:
+    if manifest.stepped is None:
         return 3 * model
-    carried, rest = _bytes(manifest.graphs["train"])
+    carried, rest = _bytes(manifest.stepped)
     return 3 * model + 2 * carried + rest
 
 
-def _bytes(graph: GraphManifest) -> tuple[int, int]:
+def _bytes(stage: Stage) -> tuple[int, int]:
     """Bytes of the carried and of the other inputs."""
     carried = rest = 0
-    for tensor in graph.inputs:
+    for tensor in stage.inputs:
         size = 4
         for length in tensor.shape:
             size *= length

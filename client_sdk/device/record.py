@@ -35,7 +35,7 @@ def read_record(folder: Path) -> Record:
     path = folder / FILE
     check_store(folder)
     try:
-        with _opened(path) as database:
+        with opened(path) as database:
             return Record(membership_in(database), history_in(database))
     except sqlite3.DatabaseError as error:
         raise ConfigurationError(
@@ -57,7 +57,7 @@ def check_store(folder: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[sqlite3.Connection]:
+def opened(path: Path) -> Generator[sqlite3.Connection]:
     """The database itself; while a client holds it, a copy of what stands in its file between two transactions."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0)) as database:
         try:

@@ -106,9 +106,9 @@ async def prepare(
     check_assignment(task, membership, policy)
     at("downloading")
     manifest = await blobs.fetch(task.plan.id, limit=policy.plan.manifest_bytes)
-    named = Manifest.from_bytes(manifest).graphs
+    stages = Manifest.from_bytes(manifest).stages
     limit = policy.plan.graph.graph_bytes
-    graphs = {name: await blobs.fetch(graph.sha256, limit=limit, size=graph.size) for name, graph in named.items()}
+    graphs = {stage.name: await blobs.fetch(stage.sha256, limit=limit, size=stage.size) for stage in stages}
     at("checking")
     allowed = membership.signers if policy.signers is None else policy.signers
     # Checking opens every graph, which takes longer than an event loop should wait.

@@ -72,7 +72,7 @@ async def check(here: Coordinator, request: ExperimentCreate, caller: Caller) ->
         await _require_sizes(session, refs)
     manifest = Manifest.from_bytes(await asyncio.to_thread(here.blobs.files.read, "blobs", request.plan.id, "a plan"))
     async with here.database.read() as session:
-        await _require(session, {graph.sha256 for graph in manifest.graphs.values()}, caller)
+        await _require(session, {stage.sha256 for stage in manifest.stages}, caller)
         tree = await devices.any_edge(session, request.population)
         await _check_trusted(session, request)
     plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
@@ -116,9 +116,7 @@ async def _require_sizes(session: AsyncSession, refs: list[BlobRef]) -> None:
 
 
 def _checked_plan(blobs: BlobStore, request: ExperimentCreate, manifest: Manifest, signers: tuple[str, ...]) -> Plan:
-    graphs = {
-        name: blobs.files.read("blobs", graph.sha256, "a plan's graph") for name, graph in manifest.graphs.items()
-    }
+    graphs = {stage.name: blobs.files.read("blobs", stage.sha256, "a plan's graph") for stage in manifest.stages}
     return check_plan(
         manifest.data, graphs, signature=request.plan.signature, signer=request.plan.signer, allowed_signers=signers
     )

@@ -125,8 +125,8 @@ class Mirror:
     async def _fetch(self, task: Task, signers: tuple[str, ...]) -> Manifest:
         """Everything that the task names, durable here."""
         data = await self._blob(task.plan.id, "plan", None)
-        named = Manifest.from_bytes(data).graphs
-        graphs = {name: await self._blob(graph.sha256, "graph", graph.size) for name, graph in named.items()}
+        stages = Manifest.from_bytes(data).stages
+        graphs = {stage.name: await self._blob(stage.sha256, "graph", stage.size) for stage in stages}
         plan = await asyncio.to_thread(
             check_plan,
             data,

@@ -24,13 +24,11 @@ async def _arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str
     return {
         "blobs": context.blobs.files.to_json(),
         "manifest": row.plan,
-        "graph": manifest.graph("eval").sha256,
-        "probe": manifest.graph("probe").sha256 if "probe" in manifest.graphs else None,
+        "graphs": {stage.name: stage.sha256 for stage in manifest.stages if stage.over == "pass"},
         "weights": found.value.version or "",
         "frozen": request.frozen.sha256 if request.frozen else None,
         "data": request.evaluation.sha256 if request.evaluation else "",
         "metrics": list(request.evaluation_metrics),
-        "infer": manifest.graph("infer").sha256,
     }
 
 

@@ -78,20 +78,16 @@ def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from coterie.aggregation.evaluate import evaluate, predictions, with_whole
 
     files = BlobFiles.from_json(arguments["blobs"])
-
-    def graph(name: str) -> bytes:
-        return files.read("blobs", arguments[name], "a plan's graph")
-
+    graphs = {name: files.read("blobs", digest, "a plan's graph") for name, digest in arguments["graphs"].items()}
     manifest = _manifest(files, arguments)
     frozen = arguments["frozen"]
     weights = read_file(files.file("blobs", arguments["weights"], "a model version"))
     rows = read_file(files.file("blobs", arguments["data"], "the evaluation rows"))
     fixed = read_file(files.file("blobs", frozen, "the frozen weights")) if frozen else None
-    probe = graph("probe") if arguments["probe"] else None
-    sums = evaluate(graph("graph"), manifest, weights, rows, frozen=fixed, probe=probe)
+    sums = evaluate(graphs, manifest, weights, rows, frozen=fixed)
 
     def predict() -> NDArray[Any]:
-        return predictions(graph("infer"), manifest, weights, rows, frozen=fixed)
+        return predictions(graphs, manifest, weights, rows, frozen=fixed)
 
     sums = with_whole(sums, tuple(arguments["metrics"]), predict, rows[manifest.schema.label.name])
     return {"metrics": dict(sums.sums)}

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.plan.graph import GraphManifest
 from coterie.aggregation.plan.graphs import GraphBuilder
+from coterie.aggregation.plan.stage import Stage
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.client_sdk.device.trainers.plan import Begun, PlanTrainer, step_feeds
+from coterie.client_sdk.device.trainers.plan import Begun, PlanTrainer, step_feeds, stepped
 from coterie.compute.batching import batch_graph
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.writer import to_onnx
@@ -60,9 +60,11 @@ class Batched:
         self._trainer = PlanTrainer()
         self._workplace = Workplace(setting.plan, setting.frozen, self._trainer)
         self._alone = Threads(setting)
-        self._graph = setting.plan.manifest.graph("train")
-        mapped = map_clients(GraphBuilder.of(setting.experiment).build()["train"], self._graph, self._lanes)
-        self._executable = Executable(to_onnx(mapped, name="train"), threads=setting.workers)
+        self._stage = stepped(setting.plan.manifest)
+        self._active = frozenset(tensor.name for tensor in self._stage.from_source("active"))
+        graph = GraphBuilder.of(setting.experiment).build()[self._stage.name]
+        mapped = map_clients(graph, self._stage, self._lanes)
+        self._executable = Executable(to_onnx(mapped, name=self._stage.name), threads=setting.workers)
         self._loop: StepLoop | None = None
 
     def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
@@ -84,9 +86,8 @@ class Batched:
         seats = [self._seat(client, weights, assignment) for client in clients]
         loop = self._loaded([seat.begun.filled() for seat in seats])
         feeds = {info.name: np.zeros(info.shape, info.dtype) for info in loop.feeds}
-        active = feeds["hyper/active"]
         while True:
-            active[:] = 0
+            active = np.zeros(self._lanes, np.float32)
             for lane, seat in enumerate(seats):
                 fed = next(seat.feeds, None)
                 if fed is None:
@@ -97,6 +98,8 @@ class Batched:
                     feeds[name][lane] = value
             if not active.any():
                 break
+            for name in self._active:
+                feeds[name][:] = active.reshape(feeds[name].shape)
             # Idle lanes compute on what lies there: zeros, or the last batch.
             loop.step(feeds)
         ended = loop.state()
@@ -111,18 +114,18 @@ class Batched:
 
     def _loaded(self, filled: Sequence[Mapping[str, NDArray[Any]]]) -> StepLoop:
         """The step loop with these clients in its lanes; lanes without a client repeat the first and stay idle."""
-        carried = frozenset(self._graph.carry.values())
+        carried = frozenset(self._stage.carry.values())
         padded = [*filled, *[filled[0]] * (self._lanes - len(filled))]
-        alike = {t.name for t in self._graph.inputs if t.source in _ALIKE}
+        alike = {t.name for t in self._stage.inputs if t.source in _ALIKE}
         values = {
             name: padded[0][name] if name in alike else np.stack([one[name] for one in padded])
             for name in filled[0]
-            if name != "hyper/active"
+            if name not in self._active
         }
         state = {name: value for name, value in values.items() if name in carried}
         constants = {name: value for name, value in values.items() if name not in carried}
         if self._loop is None:
-            carry = self._graph.carry
+            carry = self._stage.carry
             self._loop = StepLoop(self._executable, carry=carry, constants=constants, state=state, in_place=True)
         else:
             self._loop.load(state, constants=constants)
@@ -139,11 +142,11 @@ class _Seat:
     steps: int = 0
 
 
-def map_clients(graph: Graph, manifest: GraphManifest, lanes: int) -> Graph:
+def map_clients(graph: Graph, stage: Stage, lanes: int) -> Graph:
     """The train graph of so many clients. What is alike for all of them (the version, frozen tensors, hyper-parameters)
     stays as it is; everything else gets a first axis of clients. Names stay.
     """
-    sources = {tensor.name: tensor.source for tensor in manifest.inputs}
+    sources = {tensor.name: tensor.source for tensor in stage.inputs}
     mapped = [sources[name] not in _ALIKE for name in graph.inputs]
     wide, _ = batch_graph(graph, mapped, lanes, [True] * len(graph.outputs))
     inputs = dict(zip(graph.inputs, wide.inputs.values(), strict=True))

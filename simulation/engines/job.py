@@ -29,7 +29,7 @@ def perform(
     try:
         if kind == "train":
             return _pack(workplace.train(number, rows, state, weights, assignment))
-        measured = workplace.evaluate(number, rows, weights, assignment)
+        measured = workplace.evaluate(number, rows, state, weights, assignment)
         answer = {"number": number, "size": measured.size, "refused": measured.refused}
         return answer, {_UPDATE: np.frombuffer(measured.update, np.uint8)}
     except CoterieError as error:

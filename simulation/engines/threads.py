@@ -41,7 +41,8 @@ class Threads:
         """See `Engine`."""
 
         def work(client: Client) -> Measured:
-            return self._workplace.evaluate(client.number, client.shard().held_out, weights, assignment)
+            held_out = client.shard().held_out
+            return self._workplace.evaluate(client.number, held_out, client.state, weights, assignment)
 
         return self._each(work, clients)
 

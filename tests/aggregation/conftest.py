@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from coterie.aggregation.evaluate import run_probe
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.graph import GraphManifest
+from coterie.aggregation.plan.stage import Stage
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
@@ -37,16 +36,6 @@ class Driven:
     steps: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list[dict[str, npt.NDArray[Any]]])
 
 
-def rows(batches: Sequence[Arrays]) -> Arrays:
-    """The rows of the batches that count."""
-    real = [batch["sample_weight"] > 0 for batch in batches]
-    names = [name for name in batches[0] if name != "sample_weight"]
-    return {
-        name: np.concatenate([batch[name][counts] for batch, counts in zip(batches, real, strict=True)])
-        for name in names
-    }
-
-
 def drive(
     plan: Plan,
     weights: Arrays,
@@ -60,15 +49,15 @@ def drive(
     start: Arrays | None = None,
     frozen: Arrays | None = None,
 ) -> Driven:
-    """Run probe, begin, train and finish by the manifest alone: no name of a method, model or optimizer occurs here."""
+    """Run a training by the manifest alone: no name of a stage, method, model or optimizer occurs here."""
     manifest = plan.manifest
     random = np.random.default_rng(seed)
     kept = client_state or {t.name: np.zeros(t.shape, np.float32) for t in manifest.client_state}
     counters = {"steps": float(len(batches)), "weight": weight}
 
-    def feeds(graph: GraphManifest, state: Arrays, batch: Arrays, on: float) -> dict[str, npt.NDArray[Any]]:
+    def feeds(stage: Stage, state: Arrays, batch: Arrays, on: float) -> dict[str, npt.NDArray[Any]]:
         given: dict[str, npt.NDArray[Any]] = {}
-        for tensor in graph.inputs:
+        for tensor in stage.inputs:
             match tensor.source:
                 case "model":
                     given[tensor.name] = weights[tensor.key]
@@ -98,28 +87,40 @@ def drive(
                     given[tensor.name] = state[tensor.name]
         return given
 
-    def run(name: Any, state: Arrays, batch: Arrays, on: float) -> dict[str, npt.NDArray[Any]]:
-        graph = manifest.graph(name)
-        return dict(executables[name].run(feeds(graph, state, batch, on)))
+    probed: dict[str, npt.NDArray[Any]] = {}
+    executables = {stage.name: Executable(plan.graphs[stage.name]) for stage in manifest.stages_of("train")}
+    driven = Driven({}, {}, {})
 
-    executables = {name: Executable(data) for name, data in plan.graphs.items() if name not in ("eval", "infer")}
-    probed = {}
-    if "probe" in executables:
-        found = run_probe(executables["probe"], manifest, weights, rows(batches), frozen=frozen)
-        probed = dict(found)
-    state = {name.removeprefix("next/"): value for name, value in run("begin", {}, {}, 1.0).items()}
-    state |= dict(start or {})
-    driven = Driven(state, {}, {})
-    for index, batch in enumerate(batches):
-        after = run("train", state, batch, active[index] if active else 1.0)
-        state = state | {manifest.graph("train").carry[name]: value for name, value in after.items()}
-        driven.steps.append(state)
-    driven.state = state
-    for name, value in run("finish", state, {}, 1.0).items():
-        target, key = (driven.upload, name.removeprefix("upload/"))
-        if name.startswith("next/client_state/"):
-            target, key = driven.client_state, name.removeprefix("next/client_state/")
-        target[key] = value
+    def run(stage: Stage, batch: Arrays, on: float) -> None:
+        outputs = executables[stage.name].run(feeds(stage, driven.state, batch, on))
+        after = dict(driven.state)
+        for tensor in stage.outputs:
+            value = outputs[tensor.name]
+            match tensor.destination:
+                case "carry" | "state":
+                    after[tensor.key] = value
+                case "probe":
+                    probed[tensor.key] = probed.get(tensor.key, np.zeros(1, np.float32)) + value
+                case "upload":
+                    driven.upload[tensor.key] = value
+                case "client_state":
+                    driven.client_state[tensor.key] = value
+                case "metric" | "prediction":
+                    raise AssertionError(f"a training leaves a {tensor.destination}")
+        driven.state = after
+
+    for stage in manifest.stages_of("train"):
+        match stage.over:
+            case "once":
+                run(stage, {}, 1.0)
+            case "pass":
+                for batch in batches:
+                    run(stage, batch, 1.0)
+            case "steps":
+                driven.state |= dict(start or {})
+                for index, batch in enumerate(batches):
+                    run(stage, batch, active[index] if active else 1.0)
+                    driven.steps.append(driven.state)
     return driven
 
 

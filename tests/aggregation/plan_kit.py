@@ -40,13 +40,20 @@ class Parts:
 
     def replace(self, name: str, data: bytes) -> None:
         self.graphs[name] = data
-        self.manifest["graphs"][name] |= {"sha256": sha256_hex(data), "size": len(data)}
+        self.stage(name).update(sha256=sha256_hex(data), size=len(data))
 
-    def input(self, graph: str, name: str) -> dict[str, Any]:
-        return next(tensor for tensor in self.manifest["graphs"][graph]["inputs"] if tensor["name"] == name)
+    def stage(self, name: str) -> dict[str, Any]:
+        return stage_of(self.manifest, name)
 
-    def output(self, graph: str, name: str) -> dict[str, Any]:
-        return next(tensor for tensor in self.manifest["graphs"][graph]["outputs"] if tensor["name"] == name)
+    def drop(self, name: str) -> None:
+        self.manifest["stages"].remove(self.stage(name))
+        del self.graphs[name]
+
+    def input(self, stage: str, name: str) -> dict[str, Any]:
+        return next(tensor for tensor in self.stage(stage)["inputs"] if tensor["name"] == name)
+
+    def output(self, stage: str, name: str) -> dict[str, Any]:
+        return next(tensor for tensor in self.stage(stage)["outputs"] if tensor["name"] == name)
 
     def check(self, limits: PlanLimits | None = None) -> Plan:
         return check_plan(
@@ -59,28 +66,32 @@ class Parts:
         )
 
 
+def stage_of(manifest: dict[str, Any], name: str) -> dict[str, Any]:
+    """A stage of a manifest as JSON."""
+    return next(stage for stage in manifest["stages"] if stage["name"] == name)
+
+
 Change = Callable[[Parts], Any]
 
 
-def moved(graph: str, tensor: str, **fields: Any) -> Change:
-    return lambda parts: parts.input(graph, tensor).update(fields)
+def moved(stage: str, tensor: str, **fields: Any) -> Change:
+    return lambda parts: parts.input(stage, tensor).update(fields)
 
 
-def led(graph: str, tensor: str, **fields: Any) -> Change:
-    return lambda parts: parts.output(graph, tensor).update(fields)
+def led(stage: str, tensor: str, **fields: Any) -> Change:
+    return lambda parts: parts.output(stage, tensor).update(fields)
 
 
 def field(part: str, **fields: Any) -> Change:
     return lambda parts: parts.manifest[part].update(fields)
 
 
-def drop_output(graph: str, name: str) -> Change:
-    def change(parts: Parts) -> None:
-        outputs = parts.manifest["graphs"][graph]["outputs"]
-        outputs.remove(parts.output(graph, name))
-        parts.manifest["graphs"][graph]["carry"].pop(name, None)
+def staged(stage: str, **fields: Any) -> Change:
+    return lambda parts: parts.stage(stage).update(fields)
 
-    return change
+
+def drop_output(stage: str, name: str) -> Change:
+    return lambda parts: parts.stage(stage)["outputs"].remove(parts.output(stage, name))
 
 
 def section(index: int, **fields: Any) -> Change:
@@ -90,31 +101,63 @@ def section(index: int, **fields: Any) -> Change:
 WRONG: dict[str, tuple[Change, str, str]] = {
     "role": (moved("train", "shared/0.weight", role="optimizer"), "wiring", "role"),
     "role that the source cannot have": (moved("train", "batch/x", source="model"), "wiring", "role"),
-    "source that the graph lacks": (moved("infer", "batch/x", source="client_state"), "wiring", "does not have"),
+    "source that the stage lacks": (moved("infer", "batch/x", source="probe"), "wiring", "does not have"),
     "unknown source": (moved("train", "batch/x", source="network"), "manifest", "source"),
     "unknown key": (moved("train", "base/0.weight", key="nothing"), "wiring", "nothing named"),
     "dtype": (moved("train", "batch/x", dtype="uint8"), "wiring", "uint8"),
-    "shape": (moved("train", "shared/0.weight", shape=[3, 7]), "wiring", "dtype and shape"),
+    "shape": (moved("train", "shared/0.weight", shape=[3, 7]), "wiring", r"but carry 'shared/0.weight' is"),
+    "state of another shape": (led("begin", "next/shared/0.weight", shape=[3, 7]), "wiring", "the state before it is"),
     "batch of another size": (moved("eval", "batch/y", shape=[7]), "wiring", "batch"),
     "hyper of another shape": (moved("train", "hyper/lr", shape=[2]), "wiring", "hyper"),
     "two inputs of one name": (moved("train", "batch/x", name="batch/y"), "wiring", "twice"),
-    "name outside the scheme": (moved("train", "batch/x", name="weird/x"), "wiring", "role"),
-    "output role": (led("finish", "upload/delta", role="metric"), "wiring", "role"),
-    "upload of another length": (led("finish", "upload/delta", shape=[66]), "wiring", "sections"),
-    "upload under another name": (led("finish", "upload/delta", name="upload/data"), "wiring", "sections"),
-    "state that stays behind": (drop_output("begin", "next/shared/0.weight"), "wiring", "begin"),
+    "unknown role": (moved("train", "batch/x", role="upload"), "manifest", "role"),
+    "unknown destination": (led("finish", "upload/delta", destination="network"), "manifest", "destination"),
+    "destination that the stage lacks": (led("finish", "upload/delta", destination="metric"), "wiring", "not have"),
+    "rows that leave": (led("train", "next/metric/loss", destination="prediction"), "wiring", "not have"),
+    "upload in an evaluation": (led("eval", "metric/loss", destination="upload"), "wiring", "not have"),
+    "upload of another length": (led("finish", "upload/delta", shape=[66]), "wiring", r"is float32\[67\]"),
+    "upload of no section": (led("finish", "upload/delta", key="data"), "wiring", "nothing named 'data'"),
+    "section that stays behind": (drop_output("finish", "upload/delta"), "wiring", "yields no upload 'delta'"),
+    "two outputs to one place": (led("finish", "upload/metrics", key="delta"), "wiring", "as another output"),
+    "two outputs of one name": (led("finish", "upload/metrics", name="upload/delta"), "wiring", "twice"),
+    "metric that nobody asked for": (led("eval", "metric/loss", key="rows"), "wiring", "nothing named 'rows'"),
+    "metric that is not measured": (drop_output("eval", "metric/loss"), "wiring", "yields no metric 'loss'"),
+    "no prediction": (drop_output("infer", "output"), "wiring", "yields no prediction"),
+    "prediction under another key": (led("infer", "output", key="rows"), "wiring", "nothing named 'rows'"),
+    "state that stays behind": (drop_output("begin", "next/shared/0.weight"), "wiring", "no stage before it leaves"),
+    "state that nobody takes": (led("begin", "next/shared/0.weight", key="spare"), "wiring", "no stage before it"),
+    "state of no stage": (moved("finish", "shared/0.bias", name="shared/9.bias"), "wiring", "no stage before it"),
+    "steps that count padding": (moved("train", "batch/sample_weight", key="y", dtype="int32"), "wiring", "must read"),
+    "evaluation that counts padding": (
+        moved("eval", "batch/sample_weight", key="y", dtype="int32"),
+        "wiring",
+        "must read 'sample_weight'",
+    ),
+    "steps that cannot rest": (moved("train", "hyper/active", source="hyper", key="lr"), "wiring", "must read 'active"),
+    "carry of another shape": (led("train", "next/shared/0.weight", key="shared/0.bias"), "wiring", "shared/0.bias"),
+    "stage of another task": (staged("finish", tasks=["train", "evaluate"]), "stages", "in train, evaluate"),
+    "stage of no task": (staged("infer", tasks=[]), "stages", "no task"),
+    "unknown task": (staged("infer", tasks=["spy"]), "manifest", "task"),
+    "steps in an evaluation": (staged("eval", over="steps"), "stages", "runs over 'steps'"),
+    "a pass that takes no rows": (staged("eval", batch=0), "stages", "cannot take 0 rows"),
+    "rows for what runs once": (staged("begin", batch=6), "stages", "cannot take 6 rows"),
+    "steps of another batch": (staged("train", batch=7), "stages", "batches hold"),
+    "stages in another order": (lambda parts: parts.manifest["stages"].reverse(), "stages", "in the order"),
+    "stage that stands twice": (
+        lambda parts: parts.manifest["stages"].append(dict(parts.stage("infer"))),
+        "stages",
+        "once each",
+    ),
+    "stage that names a path": (staged("infer", name="../infer"), "manifest", "name"),
+    "unknown shape": (lambda parts: parts.manifest.update(shape="ring"), "manifest", "shape"),
     "sums that stay behind": (drop_output("train", "next/metric/loss"), "wiring", "never given a new value"),
-    "carry": (
-        lambda parts: parts.manifest["graphs"]["train"]["carry"].update({"next/metric/loss": "metric/examples"}),
+    "carry to what is no state": (led("train", "next/metric/loss", key="batch/x"), "wiring", "nothing named 'batch/x'"),
+    "carry to what is carried": (led("train", "next/metric/loss", key="metric/examples"), "wiring", "as another"),
+    "carry of a stage that runs once": (
+        led("begin", "next/shared/0.bias", destination="carry"),
         "wiring",
-        "carry",
+        "begin does not have",
     ),
-    "carry of a graph that runs once": (
-        lambda parts: parts.manifest["graphs"]["begin"].update(carry={"next/shared/0.bias": "shared/0.bias"}),
-        "wiring",
-        "carry",
-    ),
-    "unknown graph": (field("graphs", spy={}), "manifest", "spy"),
     "section of another length": (section(0, length=66), "manifest", "section"),
     "section outside the layout": (section(0, slices=[[1, 68]]), "sections", "leaves the layout"),
     "segments that are not tensors": (section(0, segments=[60, 7], rows=[1, 1]), "sections", "segments"),
@@ -139,10 +182,10 @@ WRONG: dict[str, tuple[Change, str, str]] = {
     "client state that nobody returns": (
         lambda parts: parts.manifest.update(client_state=[{"name": "c", "shape": [1]}]),
         "wiring",
-        "finish",
+        "yields no client_state 'c'",
     ),
     "batch size": (field("training", batch_size=0), "manifest", "batch_size"),
     "holdout": (field("training", holdout=1), "manifest", "holdout"),
     "shape too large": (field("layout", tensors=[{"name": "w", "shape": [1 << 41]}]), "manifest", "layout"),
-    "format of the future": (lambda parts: parts.manifest.update(format="coterie-plan-2"), "manifest", "format"),
+    "format of the future": (lambda parts: parts.manifest.update(format="coterie-plan-9"), "manifest", "format"),
 }  # fmt: skip

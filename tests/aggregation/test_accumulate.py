@@ -28,7 +28,7 @@ from coterie.protocol.update import encode_update, read_update
 LAYOUT = Layout.of({"w": (5, 7), "b": (3,), "scale": ()})
 MANIFEST = Manifest(
     name="m",
-    trainer="external",
+    shape="external",
     schema=DataSchema((Feature(name="x"),), Label(name="y")),
     layout=LAYOUT,
     sections=(
@@ -41,7 +41,7 @@ MANIFEST = Manifest(
     training=Training(batch_size=1),
     algorithm=Named("fedavg", {}),
     optimizer=Named("external", {}),
-    graphs={},
+    stages=(),
 )
 SERVER = server_optimizer("sgd", {"lr": 1.0, "momentum": 0.9})
 

@@ -32,7 +32,7 @@ Vector = npt.NDArray[Any]
 def manifest_of(*sections: SectionSpec, algorithm: str = "fedavg") -> Manifest:
     return Manifest(
         name="m",
-        trainer="external",
+        shape="external",
         schema=DataSchema((Feature(name="x"),), Label(name="y")),
         layout=LAYOUT,
         sections=(
@@ -43,7 +43,7 @@ def manifest_of(*sections: SectionSpec, algorithm: str = "fedavg") -> Manifest:
         training=Training(batch_size=1),
         algorithm=Named(algorithm, {}),
         optimizer=Named("external", {}),
-        graphs={},
+        stages=(),
     )
 
 

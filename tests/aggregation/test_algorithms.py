@@ -130,8 +130,8 @@ def test_a_stateful_method_is_data_to_the_device(make_experiment: Any, make_batc
         plan.manifest.data, plan.graphs, signature=plan.signature, signer=plan.signer, allowed_signers={key.public}
     )
     assert [spec.name for spec in manifest.sections] == ["delta", "variate", "metrics"]
-    assert {t.name for t in manifest.graph("train").inputs if t.source == "state"} >= {"round_input/begin/0.weight"}
-    assert not [t for graph in ("eval", "infer") for t in manifest.graph(graph).inputs if t.key.startswith("c/")]
+    assert {t.name for t in manifest.stage("train").inputs if t.source == "state"} >= {"round_input/begin/0.weight"}
+    assert not [t for graph in ("eval", "infer") for t in manifest.stage(graph).inputs if t.key.startswith("c/")]
 
     names = [name for name in manifest.layout.names if not name.startswith("c/")]
     half = {

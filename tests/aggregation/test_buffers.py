@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from plan_kit import stage_of
 
 from coterie import errors
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
@@ -49,16 +50,16 @@ def test_buffers_are_in_the_layout_and_carried_like_state(make_experiment: Make)
     assert manifest.layout.names == tuple(MODEL.specs()) == tuple(plan.initial)
     assert manifest.sections[0].length == MODEL.count()
     wiring = {
-        graph: {(t.name, t.source) for t in manifest.graph(graph).inputs if t.key in BUFFERS}
+        graph: {(t.name, t.source) for t in manifest.stage(graph).inputs if t.key in BUFFERS}
         for graph in ("begin", "train", "finish", "eval", "infer")
     }
     held = {f"buffer/{name}" for name in BUFFERS}
     assert wiring["begin"] == wiring["eval"] == wiring["infer"] == {(name, "model") for name in held}
     assert wiring["train"] == {(name, "state") for name in held}
     assert wiring["finish"] == wiring["train"] | {(f"base/{name}", "model") for name in BUFFERS}
-    carried = manifest.graph("train").carry
+    carried = manifest.stage("train").carry
     assert {carried[f"next/{name}"] for name in held} == held
-    assert not [t.name for t in manifest.graph("train").inputs if t.role == "optimizer" and "running" in t.name]
+    assert not [t.name for t in manifest.stage("train").inputs if t.role == "optimizer" and "running" in t.name]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +109,10 @@ def test_eval_and_infer_use_the_running_statistics(make_experiment: Make, make_b
     version = {name: random.uniform(0.5, 2, value.shape).astype(np.float32) for name, value in plan.initial.items()}
     rows = make_batch()
     logits = MODEL({name: Array(value) for name, value in version.items()}, Array(rows["x"]))
-    feeds = {t.name: version[t.key] for t in plan.plan.manifest.graph("infer").from_source("model")}
+    feeds = {t.name: version[t.key] for t in plan.plan.manifest.stage("infer").from_source("model")}
     output = Executable(plan.plan.graphs["infer"]).run(feeds | {"batch/x": rows["x"]})["output"]
     np.testing.assert_allclose(output, logits.numpy(), rtol=1e-5, atol=1e-6)
-    sums = evaluate(
-        plan.plan.graphs["eval"], plan.plan.manifest, version, {name: rows[name] for name in ("x", "y")}
-    ).means()
+    sums = evaluate(plan.plan.graphs, plan.plan.manifest, version, {name: rows[name] for name in ("x", "y")}).means()
     expected = softmax_cross_entropy(logits, Array(rows["y"])).numpy().mean()
     assert sums["loss"] == pytest.approx(expected, rel=1e-5)
 
@@ -203,26 +202,27 @@ def test_one_client_is_central_training(make_experiment: Make, make_batch: Any, 
 
 def as_weight(manifest: dict[str, Any], graph: str, name: str) -> None:
     """Call a buffer a weight in one graph."""
-    for tensor in (t for part in ("inputs", "outputs") for t in manifest["graphs"][graph][part]):
-        if tensor["name"].removeprefix("next/") == f"buffer/{name}":
-            tensor |= {"name": tensor["name"].replace("buffer/", "shared/"), "role": "shared"}
+    for tensor in stage_of(manifest, graph)["inputs"]:
+        if tensor["name"] == f"buffer/{name}":
+            tensor["role"] = "shared"
 
 
 def uncarried(manifest: dict[str, Any]) -> None:
-    manifest["graphs"]["train"]["carry"].pop("next/buffer/1.running_mean")
+    tensor = next(t for t in stage_of(manifest, "train")["outputs"] if t["key"] == "buffer/1.running_mean")
+    tensor["key"] = "buffer/1.spare"
 
 
 def from_zeros(manifest: dict[str, Any]) -> None:
-    tensor = next(t for t in manifest["graphs"]["train"]["inputs"] if t["name"] == "buffer/1.running_var")
+    tensor = next(t for t in stage_of(manifest, "train")["inputs"] if t["name"] == "buffer/1.running_var")
     tensor["source"] = "zeros"
 
 
 def renamed(manifest: dict[str, Any]) -> None:
     """A buffer of no model version, in all graphs."""
-    text = json.dumps(manifest["graphs"]).replace("buffer/1.running_var", "buffer/unknown")
-    manifest["graphs"] = json.loads(text)
-    for graph in manifest["graphs"].values():
-        for tensor in graph["inputs"]:
+    text = json.dumps(manifest["stages"]).replace("buffer/1.running_var", "buffer/unknown")
+    manifest["stages"] = json.loads(text)
+    for stage in manifest["stages"]:
+        for tensor in stage["inputs"]:
             if tensor["name"] == "buffer/unknown":
                 tensor["key"] = "unknown"
 
@@ -230,7 +230,7 @@ def renamed(manifest: dict[str, Any]) -> None:
 TAMPERED: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "a weight in eval": (lambda manifest: as_weight(manifest, "eval", "1.running_mean"), "both a weight and a buffer"),
     "a weight in infer": (lambda manifest: as_weight(manifest, "infer", "1.running_var"), "both a weight and a buffer"),
-    "not carried": (uncarried, "carry map of train"),
+    "not carried": (uncarried, "takes nothing named 'buffer/1.spare'"),
     "from zeros": (from_zeros, "cannot have the role 'buffer' with source 'zeros'"),
     "unknown": (renamed, "has nothing named 'unknown'"),
 }

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from plan_kit import KEY, WRONG, Change, Parts, drop_output, moved
 from coterie import errors
 from coterie.aggregation.horizontal import IFCA, FedProx
 from coterie.aggregation.plan.bundle import Plan, load
-from coterie.aggregation.plan.check import PlanLimits, check_plan
+from coterie.aggregation.plan.check import PlanLimits, check_manifest, check_plan
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.compute.nn import Dropout, Linear, ReLU, Sequential
@@ -51,8 +52,8 @@ def test_the_untouched_plan_is_accepted(parts: Parts, plan: Plan) -> None:
 
 
 FIELDS = [
-    "format", "name", "trainer", "schema", "layout", "frozen", "client_state", "sections", "codecs",
-    "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "graphs",
+    "format", "name", "shape", "schema", "layout", "frozen", "client_state", "sections", "codecs",
+    "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "stages",
 ]  # fmt: skip
 
 
@@ -71,7 +72,7 @@ def touched(value: Any) -> Any:
             items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
             return [*items[:-1], touched(items[-1])] if items else [{"name": "another", "shape": [1]}]
         case str():
-            return "external" if value == "plan" else value + "x"
+            return "external" if value == "horizontal" else value + "x"
         case None:
             return {"layout": {"tensors": [{"name": "n", "shape": [1]}]}, "sha256": "0" * 64}
         case _:
@@ -114,10 +115,37 @@ def test_a_graph_that_nobody_named_is_refused(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize("name", ["begin", "train", "finish", "eval", "infer"])
-def test_a_plan_that_trains_needs_all_its_graphs(parts: Parts, name: str) -> None:
-    del parts.graphs[name], parts.manifest["graphs"][name]
+def test_a_horizontal_plan_needs_all_its_stages(parts: Parts, name: str) -> None:
+    parts.drop(name)
     parts.sign()
-    assert_refused(parts, "files", name)
+    assert_refused(parts, "stages", name)
+
+
+def test_a_stage_of_another_shape_is_refused(parts: Parts) -> None:
+    parts.stage("infer")["name"] = "spy"
+    parts.graphs["spy"] = parts.graphs.pop("infer")
+    parts.sign()
+    assert_refused(parts, "stages", "no stage 'spy'")
+
+
+def test_an_external_plan_has_no_stages(parts: Parts) -> None:
+    parts.manifest["shape"] = "external"
+    parts.sign()
+    assert_refused(parts, "stages", "no stage 'begin'")
+
+
+def test_names_of_tensors_mean_nothing(plan: Plan) -> None:
+    """Sources and destinations are stated: outputs of other names lead to the same places."""
+    manifest = plan.manifest
+    renamed = {
+        stage.name: {tensor.name: f"out{number}" for number, tensor in enumerate(stage.outputs)}
+        for stage in manifest.stages
+    }
+    stages = tuple(
+        replace(stage, outputs=tuple(replace(t, name=renamed[stage.name][t.name]) for t in stage.outputs))
+        for stage in manifest.stages
+    )
+    check_manifest(replace(manifest, stages=stages))
 
 
 def test_signer_and_signature(parts: Parts) -> None:
@@ -205,17 +233,17 @@ def probing(make_experiment: Any) -> Plan:
 
 
 def without_probe(parts: Parts) -> None:
-    del parts.manifest["graphs"]["probe"], parts.graphs["probe"]
+    parts.drop("probe")
 
 
 WRONG_PROBES: dict[str, tuple[Change, str]] = {
-    "a sum that nobody makes": (drop_output("probe", "next/probe/loss1"), "never given a new value"),
-    "a sum of another name": (moved("begin", "probe/loss0", key="loss9"), "nothing named 'loss9'"),
+    "a sum that nobody makes": (drop_output("probe", "probe/loss1"), "leaves the probe 'loss1'"),
+    "a sum of another name": (moved("begin", "probe/loss0", key="loss9"), "leaves the probe 'loss9'"),
     "a sum of another shape": (moved("finish", "probe/loss0", shape=[2]), r"is float32\[2\]"),
     "a probe of the device's state": (moved("probe", "base/0/0.weight", source="client_state"), "does not have"),
     "a step that reads it": (moved("train", "hyper/lr", source="probe"), "does not have"),
     "an inference that reads it": (moved("infer", "base/0/0.weight", source="probe"), "does not have"),
-    "no probe": (without_probe, "nothing named 'loss0'"),
+    "no probe": (without_probe, "leaves the probe 'loss0'"),
 }
 
 
@@ -250,7 +278,7 @@ def test_a_plan_survives_its_folder(plan: Plan, tmp_path: Path) -> None:
         found.manifest, found.graphs, signature=found.signature, signer=found.signer, allowed_signers={KEY.public}
     )
     assert again == plan
-    (tmp_path / "plan" / "train.onnx").write_bytes(bytes(plan.manifest.graphs["train"].size + 1))
+    (tmp_path / "plan" / "train.onnx").write_bytes(bytes(plan.manifest.stage("train").size + 1))
     with pytest.raises(errors.PlanRefused, match="more than"):
         load(tmp_path / "plan")
     (tmp_path / "plan" / "train.onnx").unlink()

@@ -70,7 +70,7 @@ def test_every_tensor_has_a_role_and_a_source(make_experiment: Make) -> None:
     manifest = compile_plan(
         make_experiment(model=model, optimizer=sgd(0.1, momentum=0.9), algorithm=FedProx())
     ).plan.manifest
-    train = {tensor.name: tensor for tensor in manifest.graph("train").inputs}
+    train = {tensor.name: tensor for tensor in manifest.stage("train").inputs}
     expected = {
         "shared/0.weight": ("shared", "state"),
         "base/0.weight": ("round_input", "model"),
@@ -87,7 +87,7 @@ def test_every_tensor_has_a_role_and_a_source(make_experiment: Make) -> None:
         "metric/accuracy": ("metric", "zeros"),
     }
     assert {name: (train[name].role, train[name].source) for name in expected} == expected
-    assert manifest.graph("train").carry["next/shared/0.weight"] == "shared/0.weight"
+    assert manifest.stage("train").carry["next/shared/0.weight"] == "shared/0.weight"
     assert train["random/0"].shape == (6, 8)
     assert dict(manifest.hyper) == {"lr": 0.1, "momentum": 0.9, "mu": 0.01}
     assert [spec.name for spec in manifest.sections_for("train")] == ["delta", "metrics"]
@@ -98,7 +98,7 @@ def test_a_plan_updates_small_tensors_together(make_experiment: Make, make_batch
     """Adam's state is one vector for each moment, and the weights move as they do one by one."""
     model = Sequential(Linear(4, 8), ReLU(), Linear(8, 3))
     compiled = compile_plan(make_experiment(model=model, optimizer=adam(0.1)))
-    train = {tensor.name: tensor for tensor in compiled.plan.manifest.graph("train").inputs}
+    train = {tensor.name: tensor for tensor in compiled.plan.manifest.stage("train").inputs}
     assert [
         (train[f"optimizer/packed.{what}"].shape, train[f"optimizer/packed.{what}"].source)
         for what in ("first", "second")
@@ -145,10 +145,10 @@ def test_normalisation_is_inside_the_graphs(make_experiment: Make, dtype: str, o
     raw = DataSchema((Feature(name="x", dtype=dtype, shape=(4,), offset=offset, scale=scale),), Label(name="y"))  # pyright: ignore[reportArgumentType]
     ready = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y"))
     by_graph, by_hand = (compile_plan(make_experiment(schema=schema)) for schema in (raw, ready))
-    means = evaluate(by_graph.plan.graphs["eval"], by_graph.plan.manifest, by_graph.initial, rows).means()
+    means = evaluate(by_graph.plan.graphs, by_graph.plan.manifest, by_graph.initial, rows).means()
     normalised = {"x": ((rows["x"].astype(np.float32) - offset) * scale).astype(np.float32), "y": rows["y"]}
     assert means == pytest.approx(
-        evaluate(by_hand.plan.graphs["eval"], by_hand.plan.manifest, by_hand.initial, normalised).means(), rel=1e-6
+        evaluate(by_hand.plan.graphs, by_hand.plan.manifest, by_hand.initial, normalised).means(), rel=1e-6
     )
 
 
@@ -171,7 +171,7 @@ def test_normalisation_per_element(make_experiment: Make) -> None:
 def test_ids_reach_an_embedding_untouched(make_experiment: Make) -> None:
     schema = DataSchema((Feature(name="x", dtype="int32", shape=(5,), low=0, high=9),), Label(name="y"))
     experiment = make_experiment(schema=schema, model=Sequential(Embedding(10, 4), MeanPool(), Linear(4, 3)))
-    train = compile_plan(experiment).plan.manifest.graph("train")
+    train = compile_plan(experiment).plan.manifest.stage("train")
     assert next(t.dtype for t in train.inputs if t.name == "batch/x") == "int32"
 
 
@@ -202,10 +202,10 @@ def test_several_features_and_frozen_parameters(make_experiment: Make, make_batc
     driven = drive(compiled.plan, compiled.initial, [batch], frozen=frozen)
     assert driven.upload["delta"].shape == (18,) and np.any(driven.upload["delta"])
     rows = {name: batch[name] for name in ("x", "z", "y")}
-    sums = evaluate(compiled.plan.graphs["eval"], manifest, compiled.initial, rows, frozen=frozen)
+    sums = evaluate(compiled.plan.graphs, manifest, compiled.initial, rows, frozen=frozen)
     assert sums.examples == 6
     with pytest.raises(errors.InputError, match="frozen"):
-        evaluate(compiled.plan.graphs["eval"], manifest, compiled.initial, rows)
+        evaluate(compiled.plan.graphs, manifest, compiled.initial, rows)
 
 
 def test_infer_runs_alone_with_its_weights_inside(make_experiment: Make) -> None:
@@ -226,10 +226,10 @@ def test_an_external_plan_has_a_layout_and_no_graph() -> None:
     )
     compiled = compile_plan(experiment)
     manifest = compiled.plan.manifest
-    assert (manifest.trainer, dict(manifest.graphs), manifest.layout.size) == ("external", {}, 15)
+    assert (manifest.trainer, manifest.stages, manifest.layout.size) == ("external", (), 15)
     assert manifest.metrics == ("examples", "loss", "accuracy")
     with pytest.raises(errors.PlanRefused, match="trainer of your own"):
-        manifest.graph("train")
+        manifest.stage("train")
     plan = compiled.plan.sign(key := SigningKey.generate())
     check_plan(plan.manifest.data, {}, signature=plan.signature, signer=plan.signer, allowed_signers={key.public})
 

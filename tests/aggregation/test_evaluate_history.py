@@ -31,9 +31,9 @@ def test_padding_weighs_nothing_whatever_the_number_of_rows(make_experiment: Any
     whole = compile_plan(make_experiment(batch_size=rows))
     batch = make_batch(rows=rows)
     data = {"x": batch["x"], "y": batch["y"]}
-    graph = Executable(compiled.plan.graphs["eval"])
-    sums = evaluate(graph, compiled.plan.manifest, compiled.initial, data)
-    once = evaluate(whole.plan.graphs["eval"], whole.plan.manifest, whole.initial, data)
+    graphs = {"eval": Executable(compiled.plan.graphs["eval"])}
+    sums = evaluate(graphs, compiled.plan.manifest, compiled.initial, data)
+    once = evaluate(whole.plan.graphs, whole.plan.manifest, whole.initial, data)
     assert sums.examples == rows
     assert sums.means() == pytest.approx(once.means(), rel=1e-5)
 
@@ -41,7 +41,7 @@ def test_padding_weighs_nothing_whatever_the_number_of_rows(make_experiment: Any
 def test_no_rows_give_no_metrics(make_experiment: Any) -> None:
     compiled = compile_plan(make_experiment())
     empty = {"x": np.zeros((0, 4), np.float32), "y": np.zeros(0, np.int32)}
-    assert evaluate(compiled.plan.graphs["eval"], compiled.plan.manifest, compiled.initial, empty) == MetricSums()
+    assert evaluate(compiled.plan.graphs, compiled.plan.manifest, compiled.initial, empty) == MetricSums()
 
 
 def test_a_model_that_diverged_is_an_error_not_a_number(make_experiment: Any, make_batch: Any) -> None:
@@ -49,7 +49,7 @@ def test_a_model_that_diverged_is_an_error_not_a_number(make_experiment: Any, ma
     weights = {name: np.full_like(value, np.inf) for name, value in compiled.initial.items()}
     rows = {name: value for name, value in make_batch().items() if name != "sample_weight"}
     with pytest.raises(errors.InputError, match="finite"):
-        evaluate(compiled.plan.graphs["eval"], compiled.plan.manifest, weights, rows)
+        evaluate(compiled.plan.graphs, compiled.plan.manifest, weights, rows)
 
 
 def test_a_device_has_a_bounded_say(make_experiment: Any) -> None:

@@ -76,7 +76,7 @@ def step(name: str, weights: Arrays, batch: Arrays, noise: Arrays | None = None,
     count = len(batch["x"])
     size = plan.plan.manifest.training.batch_size
     feeds: Arrays = {}
-    for tensor in plan.plan.manifest.graph("train").inputs:
+    for tensor in plan.plan.manifest.stage("train").inputs:
         match tensor.source:
             case "state" | "model":
                 feeds[tensor.name] = weights[tensor.key]
@@ -101,7 +101,7 @@ def step(name: str, weights: Arrays, batch: Arrays, noise: Arrays | None = None,
 
 def noise_of(name: str, seed: int = 3) -> Arrays:
     generator = np.random.default_rng(seed)
-    inputs = compiled(name)[0].plan.manifest.graph("train").from_source("noise")
+    inputs = compiled(name)[0].plan.manifest.stage("train").from_source("noise")
     return {tensor.key: generator.normal(size=tensor.shape).astype(np.float32) for tensor in inputs}
 
 
@@ -195,7 +195,7 @@ def test_what_leaves_says_nothing_of_metrics_rows_or_weights() -> None:
 
 def test_noise_is_fresh_at_every_step_and_not_in_the_task() -> None:
     plan, data = compiled("linear")[0], rows(60)
-    inputs = plan.plan.manifest.graph("train").from_source("noise")
+    inputs = plan.plan.manifest.stage("train").from_source("noise")
 
     def noises(options: TrainOptions) -> NDArray[Any]:
         feeds = step_feeds(work_on(plan, data, options))

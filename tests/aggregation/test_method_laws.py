@@ -399,17 +399,15 @@ def test_the_clusters_are_evaluated_by_the_model_that_fits(start: Start, make_ba
     plan = federation.compiled.plan
     for batch in (rows, opposite):
         data = {name: batch[name] for name in ("x", "y")}
-        sums = evaluate(plan.graphs["eval"], plan.manifest, federation.version, data, probe=plan.graphs["probe"])
+        sums = evaluate(plan.graphs, plan.manifest, federation.version, data)
         assert sums.means()["accuracy"] > 0.8
-    with pytest.raises(errors.InputError, match="absent from the probe"):
-        evaluate(plan.graphs["eval"], plan.manifest, federation.version, {"x": rows["x"], "y": rows["y"]})
 
 
 def test_the_export_of_several_models_returns_all_their_outputs(start: Start, make_batch: Any) -> None:
     from coterie.compute.runtime.executable import Executable
 
     federation = start(IFCA(3), infer_batch=6)
-    graph = federation.compiled.plan.manifest.graph("infer")
+    graph = federation.compiled.plan.manifest.stage("infer")
     feeds = {t.name: federation.version[t.key] for t in graph.from_source("model")}
     output = Executable(federation.compiled.plan.graphs["infer"]).run(feeds | {"batch/x": make_batch()["x"]})["output"]
     assert output.shape == (3, 6, 3)

@@ -34,7 +34,7 @@ Vector = npt.NDArray[np.float64]
 def manifest_of(algorithm: Algorithm) -> Manifest:
     return Manifest(
         name="m",
-        trainer="external",
+        shape="external",
         schema=SCHEMA,
         layout=LAYOUT,
         sections=(SectionSpec.over("delta", LAYOUT), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
@@ -42,7 +42,7 @@ def manifest_of(algorithm: Algorithm) -> Manifest:
         training=Training(batch_size=1),
         algorithm=Named(algorithm.name, dict(algorithm.parameters)),
         optimizer=Named("external", {}),
-        graphs={},
+        stages=(),
     )
 
 

@@ -86,6 +86,10 @@ def test_an_owner_sees_what_the_client_was_asked_and_what_it_sent_while_it_goes_
         assert found[-1]["epsilon"] == 0
         assert run(["client", "history", "--name", "one"]) == 0
         shown = capsys.readouterr().out
+        (exported,) = asked("client", "export", "machines", "own/model.onnx", "--name", "one")
+        assert exported["bytes"] == (place.folder / "own/model.onnx").stat().st_size and not exported["personal"]
+        (unfound,) = asked("client", "export", "others", "model.onnx", "--name", "one", code=BAD_INPUT)
+        assert unfound["code"] == "experiment_unknown"
         (running_still,) = asked("client", "withdraw", "--name", "one", code=BAD_INPUT)
         assert running_still["code"] == "store_in_use"
         assert "Member of machines" in shown and "counted;" in shown

@@ -1,6 +1,7 @@
 """A small experiment, coordinators to run it on, and a rule whose client state counts the updates that counted."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import httpx
@@ -68,6 +70,15 @@ def save_rows(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Path:
     """An NPZ file of the arrays."""
     cast(Any, np).savez(path, **arrays)
     return path
+
+
+def example(name: str) -> ModuleType:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[2] / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def experiment(name: str = "tiny", **changes: Any) -> Experiment:

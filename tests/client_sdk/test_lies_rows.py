@@ -110,7 +110,7 @@ def test_a_plan_that_no_trainer_here_runs_is_refused_with_such_rows_and_without(
         token = in_the_ward(lying, level, policy, wanted)
         with devices(lying, token, tmp_path, count=2, policy=text, data=[held(1), held(0)]) as running:
             told = [device.events() for device in running]
-    assert [refusals(events) for events in told] == [["plan_graph_absent"]] * 2
+    assert [refusals(events) for events in told] == [["plan_stage_absent"]] * 2
 
 
 def noise_of(lying: Lying) -> Sequence[float]:

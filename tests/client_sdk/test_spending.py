@@ -35,7 +35,7 @@ STEPS = PrivateSteps(clip=1.0, noise_multiplier=1.0, expected=8, rows=100)
 TRAINING = Training(batch_size=40, epochs=1, max_steps=10, private=STEPS)
 MANIFEST = Manifest(
     name="rows",
-    trainer="plan",
+    shape="horizontal",
     schema=DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, high=2)),
     layout=LAYOUT,
     sections=(SectionSpec.over("delta", LAYOUT),),
@@ -43,7 +43,7 @@ MANIFEST = Manifest(
     training=TRAINING,
     algorithm=Named("fedavg", {}),
     optimizer=Named("sgd", {}),
-    graphs={},
+    stages=(),
 )
 ROUNDS = 5
 LEVEL = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=100)

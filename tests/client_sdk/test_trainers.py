@@ -60,18 +60,18 @@ def test_steps_weight_and_examples_are_counted() -> None:
 
 def test_the_delta_leads_to_a_model_that_fits_the_rows_better() -> None:
     compiled = compile_plan(experiment(epochs=8))
-    layout, graph = compiled.plan.manifest.layout, compiled.plan.graphs["eval"]
+    layout, graphs = compiled.plan.manifest.layout, compiled.plan.graphs
     result = train(compiled)
     trained = layout.unflatten(layout.flatten(compiled.initial) + result.sections["delta"])
-    before = evaluate(graph, compiled.plan.manifest, compiled.initial, ROWS).means()
-    after = evaluate(graph, compiled.plan.manifest, trained, ROWS).means()
+    before = evaluate(graphs, compiled.plan.manifest, compiled.initial, ROWS).means()
+    after = evaluate(graphs, compiled.plan.manifest, trained, ROWS).means()
     assert after["loss"] < 0.6 * before["loss"] and after["accuracy"] > 0.9
 
 
 def test_evaluation_is_the_aggregations_own() -> None:
     compiled = compile_plan(experiment())
     got = PlanTrainer().evaluate(work_on(compiled))
-    expected = evaluate(compiled.plan.graphs["eval"], compiled.plan.manifest, compiled.initial, ROWS)
+    expected = evaluate(compiled.plan.graphs, compiled.plan.manifest, compiled.initial, ROWS)
     assert got == expected and got.examples == 29
 
 

@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import ALGORITHMS, Algorithm, FedAvg
 from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
-from coterie.aggregation.plan.graph import GraphInput
+from coterie.aggregation.plan.stage import StageInput
 from coterie.compute import nn
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
@@ -139,7 +139,7 @@ def graph_cases(case: PlanCase) -> Iterator[GraphCase]:
     """Every graph of a plan."""
     compiled = case.compiled()
     for name, data in compiled.plan.graphs.items():
-        manifest = compiled.plan.manifest.graphs[name]
+        manifest = compiled.plan.manifest.stage(name)
         feeds = {tensor.name: _value(tensor, compiled, case.feature) for tensor in manifest.inputs}
         proto = onnx.load_from_string(data)
         outputs = [value.name for value in proto.graph.output]
@@ -147,7 +147,7 @@ def graph_cases(case: PlanCase) -> Iterator[GraphCase]:
         yield GraphCase(case.name, name, data, feeds, dict(zip(outputs, map(np.asarray, found), strict=True)))
 
 
-def _value(tensor: GraphInput, compiled: CompiledPlan, feature: Feature) -> NDArray[Any]:
+def _value(tensor: StageInput, compiled: CompiledPlan, feature: Feature) -> NDArray[Any]:
     """Numbers that the input could hold: those of the plan where it states them, else drawn by the input's name."""
     rng = np.random.default_rng(zlib.crc32(tensor.name.encode()))
     stated = {**compiled.initial, **compiled.frozen}.get(tensor.key)

@@ -1,7 +1,10 @@
 """A small experiment that learns in four rounds, and six clients for it."""
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,7 @@ def rows(count: int = 50, seed: int = 0) -> Arrays:
     return {"x": (centres[y] + generator.normal(0, 0.4, (count, 4))).astype(np.float32), "y": y}
 
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENTS = [rows(30 + 5 * seed, seed) for seed in range(6)]
 
 
@@ -62,3 +66,12 @@ class Spoils(PlanTrainer):
 
 def same(a: Mapping[str, NDArray[Any]], b: Mapping[str, NDArray[Any]]) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def example(name: str) -> ModuleType:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded

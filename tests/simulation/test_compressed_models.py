@@ -88,7 +88,7 @@ def test_clients_learn_from_a_teacher_that_no_version_and_no_exported_model_hold
     assert {tensor.name for tensor in plan.plan.manifest.frozen.layout.tensors} == {
         f"teacher.{name}" for name in taught
     }
-    reads = {name: len(graph.from_source("frozen")) for name, graph in plan.plan.manifest.graphs.items()}
+    reads = {stage.name: len(stage.from_source("frozen")) for stage in plan.plan.manifest.stages}
     assert reads["train"] == len(taught) and reads["infer"] == reads["eval"] == 0
 
     def wrong(client: dict[str, NDArray], seed: int) -> dict[str, NDArray]:

@@ -1,14 +1,11 @@
 """Methods of a user's own: three of the literature, each in a file of the examples, against NumPy."""
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from simulation_kit import CLIENTS, experiment, rows
+from simulation_kit import CLIENTS, example, experiment, rows
 
 from coterie import errors
 from coterie.aggregation.horizontal.algorithm import Algorithm, ClientPart
@@ -20,18 +17,8 @@ from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 DATA = rows(24, seed=5)
 Floats = NDArray[np.float64]
-
-
-def example(name: str) -> ModuleType:
-    """An example as a module."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def softmax(z: Floats) -> Floats:

@@ -70,7 +70,7 @@ def test_the_batch_of_an_evaluation_changes_no_training_and_no_metric() -> None:
     runs = [
         simulate_full(experiment(evaluation=TEST, evaluation_batch=size, infer_batch=7), CLIENTS) for size in (None, 64)
     ]
-    assert [run.plan.manifest.batch_rows("eval") for run in runs] == [8, 64]
+    assert [run.plan.manifest.stage("eval").batch for run in runs] == [8, 64]
     assert runs[0].history.rounds[-1].model == runs[1].history.rounds[-1].model
     first, second = (run.history.rounds[-1].metrics["loss"] for run in runs)
     assert first == pytest.approx(second, rel=1e-5)

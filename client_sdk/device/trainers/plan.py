@@ -1,26 +1,27 @@
-"""The plan trainer: runs a plan's graphs, and knows no algorithm.
+"""The plan trainer: runs a plan's stages, and knows no algorithm.
 
-probe, where there is one, sums over the rows; begin fills the state, train is stepped over batches, finish yields the
-sections and the new client state. Which input takes what is said by the manifest (``source`` and ``key`` of every
-input); the table ``_FILL`` is all that this module adds.
+It goes through the stages of a task in their order, as `coterie.aggregation.walk` runs them, and steps the one that
+runs over ``steps``: that one's batches and random numbers are all that this module adds.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.evaluate import evaluate, run_probe
+from coterie.aggregation.evaluate import metric_sums
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.graph import NEXT, GraphInput, GraphName, Source
-from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalWork, Tensors
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.plan.stage import Stage
+from coterie.aggregation.walk import Supply, filled, run
+from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.choice import StepCase
@@ -43,74 +44,48 @@ Key: TypeAlias = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
-class Supply:
-    """Everything that inputs may be filled from, apart from what changes with each step."""
+class Begun:
+    """A training before its first step. supply: what the stages before it left. weight: examples that count."""
 
     work: LocalWork
-    hyper: Mapping[str, float]
-    probe: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
-    state: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
-    counters: Mapping[str, float] = field(default_factory=dict[str, float])
-
-
-def _client_state(supply: Supply, tensor: GraphInput) -> NDArray[Any]:
-    found = supply.work.client_state.get(tensor.key)
-    return np.zeros(tensor.shape, np.float32) if found is None else found
-
-
-def _state(supply: Supply, tensor: GraphInput) -> NDArray[Any]:
-    return supply.state[tensor.name]
-
-
-_FILL: Mapping[Source, Callable[[Supply, GraphInput], NDArray[Any]]] = {
-    "model": lambda supply, tensor: supply.work.weights[tensor.key],
-    "frozen": lambda supply, tensor: supply.work.frozen[tensor.key],
-    "client_state": _client_state,
-    "probe": lambda supply, tensor: supply.probe[tensor.key],
-    "hyper": lambda supply, tensor: np.array([supply.hyper[tensor.key]], np.float32),
-    "active": lambda supply, tensor: np.ones(1, np.float32),
-    "state": _state,
-    "zeros": lambda supply, tensor: np.zeros(tensor.shape, tensor.dtype),
-    "counter": lambda supply, tensor: np.array([supply.counters[tensor.key]], np.float32),
-}
-# Filled anew at each step.
-_FED: frozenset[Source] = frozenset(("batch", "random", "noise"))
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A training before its first step. weight: examples that count."""
-
     supply: Supply
     weight: int
 
+    @property
+    def stage(self) -> Stage:
+        """The stage that is stepped."""
+        return stepped(self.work.plan.manifest)
+
     def filled(self) -> Arrays:
-        """Every input of the train graph that does not change from batch to batch."""
-        graph = self.supply.work.plan.manifest.graph("train")
-        return {t.name: _FILL[t.source](self.supply, t) for t in graph.inputs if t.source not in _FED}
+        """Every input of the steps that does not change from batch to batch."""
+        return filled(self.stage, self.supply)
 
     def step(self, feeds: Arrays) -> StepCase:
         """The first step, for who wants to time it. feeds: what ``step_feeds`` gives."""
-        plan, filled = self.supply.work.plan, self.filled()
-        graph = plan.manifest.graph("train")
-        carried = frozenset(graph.carry.values())
+        stage, values = self.stage, self.filled()
+        carried = frozenset(stage.carry.values())
         return StepCase(
-            data=plan.graphs["train"],
-            carry=graph.carry,
-            constants={name: value for name, value in filled.items() if name not in carried},
-            state={name: value for name, value in filled.items() if name in carried},
+            data=self.work.plan.graphs[stage.name],
+            carry=stage.carry,
+            constants={name: value for name, value in values.items() if name not in carried},
+            state={name: value for name, value in values.items() if name in carried},
             feeds=feeds,
-            frozen=frozenset(t.name for t in graph.from_source("frozen")),
-            batch=frozenset(t.name for t in graph.from_source("batch")),
+            frozen=frozenset(t.name for t in stage.from_source("frozen")),
+            batch=frozenset(t.name for t in stage.from_source("batch")),
         )
+
+
+def stepped(manifest: Manifest) -> Stage:
+    """The stage that is stepped over batches. Raises PlanRefused (``plan_stage_absent``)."""
+    return manifest.stepped or manifest.stage("train")
 
 
 class PlanTrainer:
     """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at
     once.
 
-    providers: what chooses an execution provider for each plan; the CPU without it. Only graphs that are stepped over
-    rows (probe, train, eval) run on the provider; begin and finish, which run once a task, on the CPU. A provider that
+    providers: what chooses an execution provider for each plan; the CPU without it. Only stages that run over rows run
+    on the provider; those that run once a task on the CPU. A provider that
     fails costs nothing: the CPU repeats the step from the state before it and goes on, and ``providers`` is told.
     May be used from several threads; each training then has a loop of its own.
     """
@@ -122,7 +97,7 @@ class PlanTrainer:
         self._loops: dict[Key, list[SteadyLoop | HybridLoop]] = {}
 
     def train(self, work: LocalWork) -> LocalResult:
-        """The probe if there is one, begin, steps, finish. The weight is the number of rows, at most the task's cap.
+        """The stages of a training. The weight is the number of rows, at most the task's cap.
 
         Guarantees: a function of the work, bit for bit, for a given number of threads and ONNX Runtime version; of
         a plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
@@ -141,66 +116,70 @@ class PlanTrainer:
             ended = loop.state()
         return self.finish(begun, ended, steps)
 
-    def begin(self, work: LocalWork) -> "Begun":
+    def begin(self, work: LocalWork) -> Begun:
         """What there is before the first step; for engines that step several clients at once."""
-        plan, options = work.plan, work.options
-        manifest = plan.manifest
-        probe: Tensors = {}
-        if "probe" in manifest.graphs:
-
-            def probed(provider: Provider) -> Tensors:
-                executable = self._executable(plan, "probe", options.threads, provider)
-                none_yet = partial(options.on_step, 0)
-                return run_probe(executable, manifest, work.weights, work.rows, frozen=work.frozen, on_batch=none_yet)
-
-            probe = self._passed(plan, probed)
-        supply = Supply(work, {**manifest.hyper, **work.task.hyper}, probe)
-        begun = self._run(supply, "begin")
-        state = {name.removeprefix(NEXT): value for name, value in begun.items()}
+        manifest = work.plan.manifest
+        supply = Supply(
+            model=work.weights,
+            frozen=work.frozen,
+            client_state=work.client_state,
+            hyper={**manifest.hyper, **work.task.hyper},
+        )
+        before = takewhile(lambda stage: stage.over != "steps", manifest.stages_of("train"))
+        supply = self._walked(work, before, supply, on_batch=partial(work.options.on_step, 0))
         # How many rows there are is private where rows are.
         examples = 1 if manifest.training.private else len(next(iter(work.rows.values())))
-        weight = min(examples, work.task.weight_cap)
-        return Begun(replace(supply, state=state), weight)
+        return Begun(work, supply, min(examples, work.task.weight_cap))
 
-    def finish(self, begun: "Begun", ended: Mapping[str, NDArray[Any]], steps: int) -> LocalResult:
+    def finish(self, begun: Begun, ended: Mapping[str, NDArray[Any]], steps: int) -> LocalResult:
         """The result, from the carried inputs as the last step left them."""
         if not steps:
             raise InternalError("A training task ran no step.")
-        # What begin made and no step changes is there for finish as well.
-        supply = replace(begun.supply, state={**begun.supply.state, **ended})
+        work, manifest = begun.work, begun.work.plan.manifest
         counters = {"steps": float(steps), "weight": float(begun.weight)}
-        finished = self._run(replace(supply, counters=counters), "finish")
-        kept = f"{NEXT}client_state/"
+        supply = replace(begun.supply.after({"carry": ended}), counters=counters)
+        _, *after = dropwhile(lambda stage: stage.over != "steps", manifest.stages_of("train"))
+        finished = self._walked(work, after, supply)
+        sections = finished.at("upload")
         return LocalResult(
-            sections={spec.name: finished[f"upload/{spec.name}"] for spec in supply.work.plan.manifest.sections},
+            sections={spec.name: sections[spec.name] for spec in manifest.sections},
             weight=begun.weight,
             steps=steps,
-            client_state={name.removeprefix(kept): value for name, value in finished.items() if name.startswith(kept)},
+            client_state=dict(finished.at("client_state")),
         )
 
     def evaluate(self, work: LocalWork) -> MetricSums:
         """The plan's metric sums over the rows."""
+        manifest = work.plan.manifest
+        if not len(next(iter(work.rows.values()))):
+            return MetricSums()
+        supply = Supply(model=work.weights, frozen=work.frozen, client_state=work.client_state)
+        return metric_sums(manifest, self._walked(work, manifest.stages_of("evaluate"), supply))
+
+    def _walked(
+        self,
+        work: LocalWork,
+        stages: Iterable[Stage],
+        supply: Supply,
+        *,
+        on_batch: Callable[[], None] = lambda: None,
+    ) -> Supply:
+        """The supply after these stages, none of which is stepped."""
         plan, threads = work.plan, work.options.threads
+        for stage in stages:
 
-        def evaluated(provider: Provider) -> MetricSums:
-            probe = "probe" in plan.manifest.graphs
-            return evaluate(
-                self._executable(plan, "eval", threads, provider),
-                plan.manifest,
-                work.weights,
-                work.rows,
-                frozen=work.frozen,
-                probe=self._executable(plan, "probe", threads, provider) if probe else None,
-                threads=threads,
-            )
+            def ran(provider: Provider, stage: Stage = stage, before: Supply = supply) -> Supply:
+                executable = self._executable(plan, stage, threads, provider)
+                return run(stage, executable, before, work.rows, on_batch=on_batch)
 
-        return self._passed(plan, evaluated)
+            supply = self._passed(plan, ran) if stage.over == "pass" else ran(ON_CPU)
+        return supply
 
-    def _chosen(self, begun: "Begun", first: list[Arrays], threads: int) -> "Seat | None":
+    def _chosen(self, begun: Begun, first: list[Arrays], threads: int) -> "Seat | None":
         """Where a plan's steps run; None for the CPU. first: the feeds of the first step, by which it is chosen."""
         if self._providers is None or not first:
             return None
-        return self._providers.choose(begun.supply.work.plan.id, lambda: begun.step(first[0]), threads)
+        return self._providers.choose(begun.work.plan.id, lambda: begun.step(first[0]), threads)
 
     def _passed(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
         """A whole pass over rows on the provider of this plan; on the CPU again from its beginning where that fails."""
@@ -216,15 +195,10 @@ class PlanTrainer:
         if self._providers is not None:
             self._providers.failed(fallback)
 
-    def _run(self, supply: Supply, name: GraphName) -> Arrays:
-        plan, threads = supply.work.plan, supply.work.options.threads
-        filled = {t.name: _FILL[t.source](supply, t) for t in plan.manifest.graph(name).inputs}
-        return dict(self._executable(plan, name, threads).run(filled))
-
-    def _executable(self, plan: Plan, name: GraphName, threads: int, provider: Provider = ON_CPU) -> Executable:
-        key = (plan.manifest.graph(name).sha256, threads, provider.name)
+    def _executable(self, plan: Plan, stage: Stage, threads: int, provider: Provider = ON_CPU) -> Executable:
+        key = (stage.sha256, threads, provider.name)
         with self._lock:
-            found = self._executables.pop(key, None) or self._loaded(plan.graphs[name], provider, threads)
+            found = self._executables.pop(key, None) or self._loaded(plan.graphs[stage.name], provider, threads)
             self._executables[key] = found
             while len(self._executables) > KEPT_GRAPHS:
                 del self._executables[next(iter(self._executables))]
@@ -253,18 +227,18 @@ class PlanTrainer:
 
     @contextmanager
     def _loop(self, begun: Begun, seat: "Seat | None", threads: int) -> Generator[SteadyLoop | HybridLoop]:
-        """A step loop of the train graph with this state and these constants, of which nobody else has hold."""
-        plan, case = begun.supply.work.plan, begun.step({})
+        """A step loop with this state and these constants, of which nobody else has hold."""
+        plan, stage, case = begun.work.plan, begun.stage, begun.step({})
         provider, trunk = (ON_CPU, False) if seat is None else (seat.provider, seat.trunk)
         # A trunk holds the plan's frozen tensors.
-        key = (plan.manifest.graph("train").sha256, threads, f"{provider.name} {plan.id if trunk else ''}")
+        key = (stage.sha256, threads, f"{provider.name} {plan.id if trunk else ''}")
         with self._lock:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
         if loop is None and trunk:
             loop = self._parted(case, provider, threads)
         if loop is None:
-            executable = self._executable(plan, "train", threads, ON_CPU if trunk else provider)
+            executable = self._executable(plan, stage, threads, ON_CPU if trunk else provider)
             loop = case.whole(executable, told=self._fell_back)
         else:
             loop.load(case.state, constants=case.constants)
@@ -277,13 +251,13 @@ class PlanTrainer:
 
 def step_feeds(work: LocalWork) -> Iterator[Arrays]:
     """What each step of a training is fed: the batch and the numbers drawn for it, by input."""
-    training, graph = work.plan.manifest.training, work.plan.manifest.graph("train")
+    training, stage = work.plan.manifest.training, stepped(work.plan.manifest)
     if training.private is not None:
         yield from private_feeds(work)
         return
     seed = work.task.seed
     limit = min((n for n in (training.max_steps, work.options.max_steps) if n is not None), default=None)
-    batch_inputs, random_inputs = graph.from_source("batch"), graph.from_source("random")
+    batch_inputs, random_inputs = stage.from_source("batch"), stage.from_source("random")
     # A stream of its own: the order of rows and the masks of dropout must not be correlated.
     masks = np.random.Philox(key=np.array([seed % 2**64, 1 << 63], np.uint64))
     batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs)

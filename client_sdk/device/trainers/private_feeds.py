@@ -28,21 +28,21 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
     device without rows has empty batches only, and noise like any other.
     """
     rows, options, manifest = work.rows, work.options, work.plan.manifest
-    training, graph = manifest.training, manifest.graph("train")
+    training, stage = manifest.training, manifest.stepped
     private, steps = training.private, training.max_steps
-    if private is None or steps is None:
+    if private is None or steps is None or stage is None:
         raise InternalError("Only plans with example-level privacy draw private batches.")
     count = len(next(iter(rows.values())))
     source, rate = Source.fresh(options.entropy), private.rate(count)
-    noise = graph.from_source("noise")
+    noise = stage.from_source("noise")
     ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
     for _ in range(steps if options.max_steps is None else min(steps, options.max_steps)):
         chosen = poisson.drawn(count, rate, source)
         if len(chosen) > training.batch_size:
             chosen = chosen[:0]
         feeds: Arrays = dict(_batch(rows, chosen, training.batch_size))
-        feeds = {tensor.name: feeds[tensor.key] for tensor in graph.from_source("batch")}
-        feeds |= {tensor.name: _uniform(source, tensor.shape) for tensor in graph.from_source("random")}
+        feeds = {tensor.name: feeds[tensor.key] for tensor in stage.from_source("batch")}
+        feeds |= {tensor.name: _uniform(source, tensor.shape) for tensor in stage.from_source("random")}
         drawn = gaussian.add(np.zeros(ends[-1]), private.deviation, source).astype(np.float32)
         parts = np.split(drawn, ends[:-1])
         yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(noise, parts, strict=True)}

@@ -1,0 +1,283 @@
+"""Whether the stages of a plan are those of its shape, and lead from one to the next.
+
+Everything here is read from `SHAPES` and the three tables below; no stage is known by its name.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.plan.shapes import SHAPES, StageRule
+from coterie.aggregation.plan.stage import (
+    PREDICTION,
+    SAMPLE_WEIGHT,
+    TASKS,
+    Destination,
+    Role,
+    Source,
+    Stage,
+    StageInput,
+    StageOutput,
+    TaskName,
+)
+from coterie.errors import PlanRefused
+from coterie.protocol.layout import Layout, Tensor
+
+Shape = tuple[int, ...]
+Type = tuple[str, Shape]
+"""dtype and shape."""
+
+# The roles that the inputs from each source may have.
+SOURCE_ROLES: Mapping[Source, frozenset[Role]] = {
+    "model": frozenset({"shared", "buffer", "round_input"}),
+    "frozen": frozenset({"frozen"}),
+    "client_state": frozenset({"client_state"}),
+    "probe": frozenset({"probe"}),
+    "hyper": frozenset({"hyper"}),
+    "active": frozenset({"hyper"}),
+    "random": frozenset({"random"}),
+    "noise": frozenset({"random"}),
+    "batch": frozenset({"batch"}),
+    "state": frozenset({"shared", "buffer", "optimizer", "round_input", "client_state", "metric"}),
+    "zeros": frozenset({"metric", "optimizer"}),
+    "counter": frozenset({"counter"}),
+}
+
+
+def check_stages(manifest: Manifest) -> None:
+    """Raise errors.PlanRefused (``plan_stages``, ``plan_wiring``) unless the stages are those of the plan's shape, each
+    input can be filled and each output put where the manifest says, and every task yields what it must.
+    """
+    rules = SHAPES[manifest.shape]
+    _check_presence(manifest, rules)
+    for rule in rules:
+        stage = manifest.find(rule.name)
+        if stage is not None:
+            _check_frame(manifest, rule, stage)
+            _check_inputs(manifest, rule, stage)
+            _check_outputs(manifest, rule, stage)
+    _check_kinds(manifest)
+    for task in TASKS:
+        _check_flow(manifest, task)
+
+
+def _check_presence(manifest: Manifest, rules: tuple[StageRule, ...]) -> None:
+    found = [stage.name for stage in manifest.stages]
+    unknown = sorted(set(found) - {rule.name for rule in rules})
+    if unknown:
+        raise _misshapen(f"A plan of the shape {manifest.shape!r} has no stage {unknown[0]!r}.")
+    missing = [rule.name for rule in rules if rule.needed == "always" and rule.name not in found]
+    if missing:
+        raise _misshapen(f"A plan of the shape {manifest.shape!r} needs the stage {missing[0]!r}.")
+    if found != [rule.name for rule in rules if rule.name in found]:
+        order = ", ".join(rule.name for rule in rules)
+        raise _misshapen(f"The stages of the shape {manifest.shape!r} stand once each, in the order {order}.")
+
+
+def _check_frame(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
+    name = stage.name
+    if (stage.over, stage.tasks) != (rule.over, rule.tasks):
+        raise _misshapen(
+            f"Stage {name!r} runs over {stage.over!r} in {', '.join(stage.tasks) or 'no task'}; in the shape "
+            f"{manifest.shape!r} it runs over {rule.over!r} in {', '.join(rule.tasks)}."
+        )
+    if (stage.over == "once") != (stage.batch == 0):
+        raise _misshapen(f"Stage {name!r} runs over {stage.over!r}, which cannot take {stage.batch} rows in a run.")
+    if stage.over == "steps" and stage.batch != manifest.training.batch_size:
+        raise _misshapen(
+            f"Stage {name!r} takes {stage.batch} rows in a step, but batches hold {manifest.training.batch_size}."
+        )
+
+
+def _check_inputs(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
+    name = stage.name
+    _check_names(name, [tensor.name for tensor in stage.inputs])
+    for tensor in stage.inputs:
+        where = f"Input {tensor.name!r} of {name}"
+        if tensor.source not in rule.sources:
+            raise _refused(f"{where} comes from {tensor.source!r}, which {name} does not have.")
+        if tensor.role not in SOURCE_ROLES[tensor.source]:
+            raise _refused(f"{where} cannot have the role {tensor.role!r} with source {tensor.source!r}.")
+        expected = _SUPPLIED[tensor.source](manifest, stage, tensor)
+        if expected is None:
+            raise _refused(f"{where}: {tensor.source} has nothing named {tensor.key!r}.")
+        if (tensor.dtype, tensor.shape) != expected:
+            raise _refused(f"{where} is {_text(tensor)}, but {tensor.source} {tensor.key!r} is {_type(expected)}.")
+    absent = sorted(rule.reads - {(tensor.source, tensor.key) for tensor in stage.inputs})
+    if absent:
+        raise _refused(f"{name} must read {absent[0][1]!r} from {absent[0][0]!r}.")
+    sums = sorted(tensor.key for tensor in stage.inputs if tensor.role == "metric")
+    if rule.sums_metrics and sums != sorted(manifest.metrics):
+        raise _refused(f"The metric sums of {name} are not the manifest's metrics.")
+
+
+def _check_outputs(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
+    name = stage.name
+    _check_names(name, [tensor.name for tensor in stage.outputs])
+    taken: set[tuple[Destination, str]] = set()
+    for tensor in stage.outputs:
+        where = f"Output {tensor.name!r} of {name}"
+        if tensor.destination not in rule.destinations:
+            raise _refused(f"{where} goes to {tensor.destination!r}, which {name} does not have.")
+        if (tensor.destination, tensor.key) in taken:
+            raise _refused(f"{where} goes to {tensor.destination} {tensor.key!r}, as another output does.")
+        taken.add((tensor.destination, tensor.key))
+        expected = _TAKEN[tensor.destination](manifest, stage, tensor)
+        if expected is None:
+            raise _refused(f"{where}: {tensor.destination} takes nothing named {tensor.key!r}.")
+        if (tensor.dtype, tensor.shape) != expected:
+            raise _refused(f"{where} is {_text(tensor)}, but {tensor.destination} {tensor.key!r} is {_type(expected)}.")
+    for destination in sorted(rule.fills):
+        unfilled = [key for key in _WHOLE[destination](manifest) if (destination, key) not in taken]
+        if unfilled:
+            raise _refused(f"{name} yields no {destination} {unfilled[0]!r}.")
+    unmoved = [t.name for t in stage.from_source("zeros") if ("carry", t.name) not in taken]
+    if unmoved:
+        raise _refused(f"Input {unmoved[0]!r} of {name} starts as zeros but is never given a new value.")
+
+
+def _check_flow(manifest: Manifest, task: TaskName) -> None:
+    """What a stage takes from earlier stages is there and fits, and what it leaves for later ones is taken."""
+    state: dict[str, Type] = {}
+    probed: dict[str, Type] = {}
+    roles: dict[str, Role] = {}
+    untaken: dict[str, str] = {}
+    for stage in manifest.stages_of(task):
+        for tensor in stage.inputs:
+            if tensor.source in ("state", "zeros") and roles.setdefault(tensor.name, tensor.role) != tensor.role:
+                before = roles[tensor.name]
+                raise _refused(
+                    f"Input {tensor.name!r} of {stage.name} cannot have the role {tensor.role!r}: before it, "
+                    f"that state has the role {before!r}."
+                )
+            if tensor.source not in ("state", "probe"):
+                continue
+            left, key = (state, tensor.name) if tensor.source == "state" else (probed, tensor.key)
+            where = f"Input {tensor.name!r} of {stage.name}"
+            if key not in left:
+                raise _refused(f"{where}: no stage before it leaves the {tensor.source} {key!r}.")
+            if left[key] != (tensor.dtype, tensor.shape):
+                raise _refused(f"{where} is {_text(tensor)}, but the {tensor.source} before it is {_type(left[key])}.")
+            if tensor.source == "state":
+                untaken.pop(key, None)
+        # Not every task of a probe reads every sum; state is of one task, so all of it must be taken.
+        probed |= {t.key: (t.dtype, t.shape) for t in stage.to_destination("probe")}
+        state |= {t.key: (t.dtype, t.shape) for t in stage.to_destination("state")}
+        untaken |= {t.key: stage.name for t in stage.to_destination("state")}
+        carried = set(stage.carry.values())
+        state |= {t.name: (t.dtype, t.shape) for t in stage.inputs if t.name in carried}
+    for key, name in untaken.items():
+        raise _refused(f"{name} leaves the state {key!r}, which no later stage takes.")
+
+
+def _check_kinds(manifest: Manifest) -> None:
+    """A tensor of the layout is a weight or a buffer, in all stages alike: the server treats the two differently."""
+    kinds: dict[str, Role] = {}
+    for stage in manifest.stages:
+        for tensor in stage.inputs:
+            if tensor.role in ("shared", "buffer") and kinds.setdefault(tensor.key, tensor.role) != tensor.role:
+                raise _refused(f"Tensor {tensor.key!r} is both a weight and a buffer (in {stage.name}).")
+    # Weights may be trained under names that no version has, as when a version holds several models.
+    unknown = sorted(key for key, role in kinds.items() if role == "buffer" and key not in manifest.layout.names)
+    if unknown:
+        raise _refused(f"Tensor {unknown[0]!r} is a buffer, but not in the layout.")
+
+
+def _check_names(stage: str, names: list[str]) -> None:
+    if len(set(names)) != len(names):
+        raise _refused(f"Stage {stage!r} names a tensor twice.")
+
+
+# What an input from each source, or an output to each destination, must be: None where there is nothing of that key.
+
+
+def _in_layout(layout: Layout | None, key: str) -> Type | None:
+    return ("float32", layout.shapes[key]) if layout and key in layout.shapes else None
+
+
+def _among(tensors: Collection[Tensor], key: str) -> Type | None:
+    return next((("float32", tensor.shape) for tensor in tensors if tensor.name == key), None)
+
+
+def _batch(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
+    if tensor.key == SAMPLE_WEIGHT:
+        return "float32", (stage.batch,)
+    if tensor.key == manifest.schema.label.name:
+        return manifest.schema.label.dtype, (stage.batch,)
+    feature = next((f for f in manifest.schema.features if f.name == tensor.key), None)
+    return None if feature is None else (feature.dtype, (stage.batch, *feature.shape))
+
+
+def _noised(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
+    """A weight that the step moves."""
+    moved = (t for t in stage.inputs if t.role == "shared" and t.key == tensor.key)
+    return next(((t.dtype, t.shape) for t in moved), None)
+
+
+def _as_stated(manifest: Manifest, stage: Stage, tensor: StageInput | StageOutput) -> Type | None:
+    return tensor.dtype, tensor.shape
+
+
+def _one(known: Collection[str], key: str) -> Type | None:
+    return ("float32", (1,)) if key in known else None
+
+
+def _carried(manifest: Manifest, stage: Stage, tensor: StageOutput) -> Type | None:
+    into = (t for t in stage.inputs if t.name == tensor.key and t.source in ("state", "zeros"))
+    return next(((t.dtype, t.shape) for t in into), None)
+
+
+def _section(manifest: Manifest, stage: Stage, tensor: StageOutput) -> Type | None:
+    lengths = {spec.name: spec.length for spec in manifest.sections}
+    return ("float32", (lengths[tensor.key],)) if tensor.key in lengths else None
+
+
+_SUPPLIED: Mapping[Source, Callable[[Manifest, Stage, StageInput], Type | None]] = {
+    "model": lambda manifest, stage, tensor: _in_layout(manifest.layout, tensor.key),
+    "frozen": lambda manifest, stage, tensor: _in_layout(
+        manifest.frozen.layout if manifest.frozen else None, tensor.key
+    ),
+    "client_state": lambda manifest, stage, tensor: _among(manifest.client_state, tensor.key),
+    "probe": lambda manifest, stage, tensor: ("float32", (1,)),
+    "hyper": lambda manifest, stage, tensor: _one(manifest.hyper.keys(), tensor.key),
+    "active": lambda manifest, stage, tensor: ("float32", (1,)),
+    "random": lambda manifest, stage, tensor: ("float32", tensor.shape),
+    "noise": _noised,
+    "batch": _batch,
+    "state": _as_stated,
+    "zeros": _as_stated,
+    "counter": lambda manifest, stage, tensor: _one(("steps", "weight"), tensor.key),
+}
+_TAKEN: Mapping[Destination, Callable[[Manifest, Stage, StageOutput], Type | None]] = {
+    "carry": _carried,
+    "state": _as_stated,
+    "probe": lambda manifest, stage, tensor: ("float32", (1,)),
+    "upload": _section,
+    "client_state": lambda manifest, stage, tensor: _among(manifest.client_state, tensor.key),
+    "metric": lambda manifest, stage, tensor: _one(manifest.metrics, tensor.key),
+    "prediction": lambda manifest, stage, tensor: (
+        _as_stated(manifest, stage, tensor) if tensor.key == PREDICTION else None
+    ),
+}
+# All keys of a destination that a stage may have to fill whole.
+_WHOLE: Mapping[Destination, Callable[[Manifest], Collection[str]]] = {
+    "upload": lambda manifest: [spec.name for spec in manifest.sections],
+    "client_state": lambda manifest: [tensor.name for tensor in manifest.client_state],
+    "metric": lambda manifest: manifest.metrics,
+    "prediction": lambda manifest: (PREDICTION,),
+}
+
+
+def _text(tensor: StageInput | StageOutput) -> str:
+    return _type((tensor.dtype, tensor.shape))
+
+
+def _type(type: Type) -> str:
+    return f"{type[0]}{list(type[1])}"
+
+
+def _refused(message: str) -> PlanRefused:
+    return PlanRefused(message, code="plan_wiring")
+
+
+def _misshapen(message: str) -> PlanRefused:
+    return PlanRefused(message, code="plan_stages")
