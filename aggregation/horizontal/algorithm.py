@@ -138,9 +138,7 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """What there is when a model is exported. client_state: as in `Evaluation`; where a method reads it, each client
-    exports a model of its own.
-    """
+    """What there is when a model is exported. client_state: as in `Evaluation`."""
 
     version: Arrays
     client_state: Arrays

@@ -3,29 +3,28 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, get_args
+from typing import get_args
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal.algorithm import (
-    Begin,
-    ClientPart,
-    Deployment,
-    Evaluation,
-    Finish,
-    Objective,
-    Probe,
-    Shapes,
-    Step,
-)
+from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Finish, Objective, Probe, Shapes, Step
 from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.calls import Arrays, ModelCalls, Outputs, Requested
+from coterie.aggregation.plan.context import Context
 from coterie.aggregation.plan.describe import ACTIVE, NEXT, NOISE
 from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT, Training
 from coterie.aggregation.plan.one_row import OneRow
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.stage import PREDICTION
-from coterie.aggregation.plan.starting import begin_context, constant_shapes, is_zero, probed_names, traced_state
+from coterie.aggregation.plan.starting import (
+    begin_context,
+    constant_shapes,
+    deployment_context,
+    evaluation_context,
+    is_zero,
+    probed_names,
+    traced_state,
+)
 from coterie.aggregation.plan.subset import chosen, names_of, narrowed
 from coterie.aggregation.plan.training import training_of
 from coterie.aggregation.plan.unread import traced
@@ -43,22 +42,6 @@ from coterie.compute.optim.packing import packed
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
-
-
-class Context(Protocol):
-    """What a method's objective may read, but for the parameters that it is differentiated by."""
-
-    def __call__(
-        self,
-        *,
-        params: Arrays,
-        represent: Callable[[Arrays], Array],
-        prediction: Array,
-        label: Array,
-        weight: Array,
-        predict: Callable[[Arrays], Array],
-        loss: Callable[[Array], Array],
-    ) -> Objective: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +301,7 @@ class GraphBuilder:
                 trained=tuple(self.shapes.trained),
                 optimizer=Requested(inputs, "optimizer", self.optimizer_state),
                 constants={name: inputs[f"round_input/begin/{name}"] for name in self.constants},
-                client_state=self._client_state(inputs),
+                client_state=Requested(inputs, "client_state", self.client.client_state(self.shapes)),
                 probe=Requested(inputs, "probe", dict.fromkeys(probed_names(self.client), (1,))),
                 hyper=self._hyper(inputs),
                 steps=inputs["counter/steps"],
@@ -336,11 +319,7 @@ class GraphBuilder:
         return outputs | {f"{NEXT}client_state/{name}": value for name, value in finished.client_state.items()}
 
     def _evaluate(self, inputs: GraphInputs) -> Outputs:
-        context = Evaluation(
-            version=self._version(inputs),
-            probe=Requested(inputs, "probe", dict.fromkeys(probed_names(self.client), (1,))),
-            client_state=self._client_state(inputs),
-        )
+        context = evaluation_context(inputs, self.client, self.shapes, self._version(inputs))
         weights = self._model(self.client.evaluated(context))
         prediction, _ = self.calls.predict(inputs, weights, modes.EVAL)
         losses = self.calls.losses(inputs, prediction)
@@ -348,7 +327,7 @@ class GraphBuilder:
         return {f"metric/{name}": value for name, value in totals.items()}
 
     def _infer(self, inputs: GraphInputs) -> Outputs:
-        context = Deployment(version=self._version(inputs), client_state=self._client_state(inputs))
+        context = deployment_context(inputs, self.client, self.shapes, self._version(inputs))
         models = self.client.deployed(context)
         outputs = [self.calls.predict(inputs, self._model(weights), modes.EVAL)[0] for weights in models]
         return {PREDICTION: outputs[0] if len(outputs) == 1 else xp.stack(outputs)}
@@ -385,9 +364,6 @@ class GraphBuilder:
 
     def _start_context(self, inputs: GraphInputs) -> Begin:
         return begin_context(inputs, self.client, self.shapes, self._version(inputs), self._hyper(inputs))
-
-    def _client_state(self, inputs: GraphInputs) -> Arrays:
-        return Requested(inputs, "client_state", self.client.client_state(self.shapes))
 
     def _hyper(self, inputs: GraphInputs) -> Arrays:
         return Requested(inputs, "hyper", dict.fromkeys(self.hyper, (1,)))

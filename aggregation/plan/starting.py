@@ -1,8 +1,8 @@
-"""What there is before a plan's first step: the optimizer's state, and what the method's ``begin`` makes."""
+"""What there is before a plan's first step and at an evaluation or export, and the optimizer's first state."""
 
 from collections.abc import Mapping
 
-from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Shapes
+from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Deployment, Evaluation, Shapes
 from coterie.aggregation.plan.calls import Arrays, Outputs, Requested
 from coterie.compute.ir import Graph
 from coterie.compute.optim.optimizer import Optimizer
@@ -25,6 +25,20 @@ def begin_context(inputs: GraphInputs, client: ClientPart, shapes: Shapes, versi
         probe=Requested(inputs, "probe", dict.fromkeys(probed_names(client), (1,))),
         hyper=hyper,
     )
+
+
+def evaluation_context(inputs: GraphInputs, client: ClientPart, shapes: Shapes, version: Arrays) -> Evaluation:
+    """What a method's ``evaluated`` may read."""
+    return Evaluation(
+        version=version,
+        probe=Requested(inputs, "probe", dict.fromkeys(probed_names(client), (1,))),
+        client_state=Requested(inputs, "client_state", client.client_state(shapes)),
+    )
+
+
+def deployment_context(inputs: GraphInputs, client: ClientPart, shapes: Shapes, version: Arrays) -> Deployment:
+    """What a method's ``deployed`` may read."""
+    return Deployment(version=version, client_state=Requested(inputs, "client_state", client.client_state(shapes)))
 
 
 def traced_state(optimizer: Optimizer, shapes: Mapping[str, tuple[int, ...]]) -> Graph:

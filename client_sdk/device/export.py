@@ -39,7 +39,7 @@ def export_model(folder: Path, experiment: str) -> ExportedModel:
 
     folder: the device's. A client may work there meanwhile, in another process. experiment: its id, or its name: then
     that of the newest task so named. The version is that of the newest task which the device has finished.
-    Raises ConfigurationError (``store_unknown``), InputError: ``experiment_unknown`` for an experiment that the device
+    Raises ConfigurationError (``store_unknown``), InputError: ``no_finished_task`` for an experiment that the device
     has finished no task of, ``version_uncached`` when the cache has let go of a file; PlanRefused
     (``plan_stage_absent``) for an external plan.
     """
@@ -55,7 +55,7 @@ def export_model(folder: Path, experiment: str) -> ExportedModel:
         raise InputError(
             f"The client of {folder} has finished no task of the experiment {experiment[:64]!r}.",
             hint="`coterie client history` lists what it took part in.",
-            code="experiment_unknown",
+            code="no_finished_task",
         )
     manifest = Manifest.from_bytes(_cached(folder, task.plan.id))
     stage = manifest.stage("infer")

@@ -89,7 +89,7 @@ def test_an_owner_sees_what_the_client_was_asked_and_what_it_sent_while_it_goes_
         (exported,) = asked("client", "export", "machines", "own/model.onnx", "--name", "one")
         assert exported["bytes"] == (place.folder / "own/model.onnx").stat().st_size and not exported["personal"]
         (unfound,) = asked("client", "export", "others", "model.onnx", "--name", "one", code=BAD_INPUT)
-        assert unfound["code"] == "experiment_unknown"
+        assert unfound["code"] == "no_finished_task"
         (running_still,) = asked("client", "withdraw", "--name", "one", code=BAD_INPUT)
         assert running_still["code"] == "store_in_use"
         assert "Member of machines" in shown and "counted;" in shown

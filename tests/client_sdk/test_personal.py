@@ -63,7 +63,7 @@ def test_a_model_that_the_device_does_not_have_is_refused_by_name(coordinator: C
             device.run(rounds=1)
     with pytest.raises(errors.InputError) as unknown:
         export_model(folder, "another")
-    assert unknown.value.reason == "experiment_unknown"
+    assert unknown.value.reason == "no_finished_task"
     exported = export_model(folder, "exported")
     assert not exported.personal
     (folder / "cache" / exported.version).write_bytes(b"damaged")
