@@ -1,7 +1,7 @@
 """The tables. Times are milliseconds of the coordinator's wall clock; JSON is text; identifiers are text.
 
 Only portable types and constraints: the same schema serves SQLite and PostgreSQL. A change here needs a migration, and
-a test compares both.
+a test compares both. All tables are one file because that test, and whoever reads a foreign key, needs them together.
 """
 
 from sqlalchemy import (

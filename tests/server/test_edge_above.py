@@ -20,7 +20,7 @@ from coterie.protocol.device import BlobRef, EdgeTerms, PlanRef, Task
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.coordinator import Coordinator
-from coterie.server.edge.edge import Edge, Parts
+from coterie.server.edge.edge import Edge
 from coterie.server.edge.membership import KEY
 from coterie.server.store.tables import SecretRow
 from tests.patience import patience
@@ -143,16 +143,18 @@ class Above:
 async def below(above: Above, operator: Operator) -> AsyncGenerator[None, None]:
     """An edge aggregator's loop in the coordinator of this operator."""
     here: Coordinator = operator.app.state.coordinator
-    parts = Parts(
+    link = Link("http://above.test", transport=httpx.MockTransport(above.answer))
+    edge = Edge(
         settings=here.settings.model_copy(update={"upstream_token": "any", "edge_cohort": 2}),
         database=here.database,
         blobs=here.blobs,
         rounds=here.rounds,
         plans=here.plans,
         bell=here.bell,
+        link=link,
+        backoff=QUICK,
     )
-    link = Link("http://above.test", transport=httpx.MockTransport(above.answer))
-    loop = asyncio.create_task(Edge(parts, link, backoff=QUICK).run())
+    loop = asyncio.create_task(edge.run())
     try:
         yield
     finally:
