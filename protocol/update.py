@@ -9,6 +9,7 @@ Every way in which an update can be wrong has a code of its own (`REFUSALS`).
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,8 @@ from coterie.protocol.codecs import NO_STATE, Codec, Keys, State, parse
 from coterie.protocol.codecs.feedback import faded
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
 from coterie.protocol.files import write_durably
-from coterie.protocol.header import FORMAT, Kind, SectionEntry, UpdateHeader
+from coterie.protocol.header import FORMAT, MOST_SLICES, Kind, SectionEntry, UpdateHeader
+from coterie.protocol.layout import Slice
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorFile, TensorLimits, encode_tensors, open_tensors
 
@@ -31,6 +33,8 @@ SUMS = "float64"
 CODEC_STATE = "codec/"
 """What the names of the codecs' part of a client state begin with: ``codec/<section>/<name>``."""
 _LAST_ROUND = CODEC_STATE + "round"
+_WHOLE: Mapping[str, tuple[Slice, ...]] = MappingProxyType({})
+_NO_PARTS: Mapping[str, Mapping[tuple[Slice, ...], int]] = MappingProxyType({})
 
 REFUSALS: Mapping[str, str] = {
     "wrong_format": "the file is no tensor file, or its header is not an update header of a known version",
@@ -49,6 +53,7 @@ REFUSALS: Mapping[str, str] = {
     "bad_weight": "the weight is no whole number from 0 to the cap of each client",
     "bad_steps": "the number of steps is no whole number from 0 to the cap of each client",
     "bad_clients": "the number of clients is not 1 for an update, or not within the bounds for an accumulator",
+    "partial_update": "it covers a part of the model where a rule or noise needs all of it",
     "wrong_kind": "an accumulator came where an update must, or the other way round",
 }
 
@@ -73,7 +78,10 @@ class UpdateLimits:
 
 @dataclass(frozen=True)
 class Update:
-    """A checked update. A plain value over an immutable file: it holds no handle and needs no closing."""
+    """A checked update. A plain value over an immutable file: it holds no handle and needs no closing.
+
+    specs: the sections as this update holds them: of a section that it covers in part, that part.
+    """
 
     header: UpdateHeader
     specs: Mapping[str, SectionSpec]
@@ -83,6 +91,33 @@ class Update:
     def sections(self) -> tuple[str, ...]:
         """Names of the sections, in the header's order."""
         return tuple(entry.name for entry in self.header.sections)
+
+    @property
+    def slices(self) -> Mapping[str, tuple[Slice, ...]]:
+        """Of sections that it covers in part, the elements that it holds."""
+        return {entry.name: entry.slices for entry in self.header.sections if entry.slices}
+
+    @property
+    def coverage(self) -> Mapping[str, Mapping[tuple[Slice, ...], float]]:
+        """Of an accumulator's sections that some of its clients cover in part, the weight behind each set of slices."""
+        return {entry.name: entry.coverage for entry in self.header.sections if entry.coverage}
+
+    @property
+    def whole(self) -> bool:
+        """Whether it covers all of every section, as do all clients of an accumulator."""
+        return not any(entry.slices or entry.coverage for entry in self.header.sections)
+
+    def require_base(self, base: str) -> None:
+        """Raise errors.UpdateRefused (``wrong_base``) unless it was trained from that version."""
+        _require_named("base", base, self.header.base)
+
+    def read(self, section: str) -> npt.NDArray[Any]:
+        """A whole section, decoded once and each number looked at. Raises errors.UpdateRefused as `check_finite`."""
+        spec = self.specs[section]
+        values = self.decode(section)
+        for start in range(0, spec.length, CHUNK):
+            self._check(section, start, values[start : start + CHUNK])
+        return values
 
     def decode(self, section: str, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
         """Elements [start, stop) of a section as a new float32 array (float64 for the codec float64).
@@ -113,26 +148,39 @@ class Update:
         raises.
         """
         for name in self.sections:
-            bounds = self._bounds(self.specs[name])
             for start, values in self.chunks(name):
-                finite = np.isfinite(values)
-                if not finite.all():
-                    at = start + int(np.argmin(finite))
-                    raise _refused("not_finite", f"Section {name!r} holds {values[at - start]} at element {at}")
-                if bounds and not bool(((values >= bounds[0]) & (values <= bounds[1])).all()):
-                    at = int(np.argmax((values < bounds[0]) | (values > bounds[1])))
-                    raise _refused(
-                        "out_of_range",
-                        f"Section {name!r} holds {values[at]} at element {start + at}, outside {list(bounds)}",
-                    )
+                self._check(name, start, values)
 
-    def _bounds(self, spec: SectionSpec) -> tuple[float, float] | None:
+    def _check(self, name: str, start: int, values: npt.NDArray[Any]) -> None:
+        """Raise errors.UpdateRefused for values of a section, from that element on, that are not what they must be."""
+        bounds = self._bounds(self.specs[name], start, values.size)
+        finite = np.isfinite(values)
+        if not finite.all():
+            at = int(np.argmin(finite))
+            raise _refused("not_finite", f"Section {name!r} holds {values[at]} at element {start + at}")
+        if bounds and not bool(((values >= bounds[0]) & (values <= bounds[1])).all()):
+            at = int(np.argmax((values < bounds[0]) | (values > bounds[1])))
+            raise _refused(
+                "out_of_range",
+                f"Section {name!r} holds {values[at]} at element {start + at}, outside "
+                f"{list(self.specs[name].value_range or ())}",
+            )
+
+    def _bounds(self, spec: SectionSpec, start: int, count: int) -> tuple[Any, Any] | None:
+        """What so many values of a section may be, from that element on."""
         if spec.value_range is None or self.header.kind == "update":
             return spec.value_range
         low, high = spec.value_range
         # Sums round: a few units in the last place for each client.
         most = (self.header.weight if spec.reduction == "weighted_mean" else self.header.clients) * (1 + 1e-9)
-        return min(low * most, low), max(high * most, high)
+        parts = self.header.section(spec.name).coverage
+        if not parts:
+            return min(low * most, low), max(high * most, high)
+        behind = np.full(count, most - sum(parts.values()) * (1 + 1e-9))
+        for slices, weight in parts.items():
+            for first, last in slices:
+                behind[max(first - start, 0) : max(last - start, 0)] += weight * (1 + 1e-9)
+        return np.minimum(low * behind, low), np.maximum(high * behind, high)
 
 
 def most_bytes(
@@ -168,6 +216,8 @@ def encode_update(
     round: int = 0,
     kind: Kind = "update",
     clients: int = 1,
+    slices: Mapping[str, tuple[Slice, ...]] = _WHOLE,
+    coverage: Mapping[str, Mapping[tuple[Slice, ...], int]] = _NO_PARTS,
 ) -> Encoded:
     """The bytes of an update, and the state of its codecs after it.
 
@@ -175,7 +225,9 @@ def encode_update(
     steps: local steps done. specs: the plan's sections, in order; sections: one flat vector per spec. codecs: section
     → codec; a section not named uses float32, or float64 when its vector is float64. state: the client state, of which
     the codecs read the names that begin with ``codec/``; round: this one's number, from which it follows how many the
-    client was not part of, so that kept errors fade. kind, clients: see UpdateHeader. Raises errors.UpdateRefused.
+    client was not part of, so that kept errors fade. kind, clients: see UpdateHeader. slices, coverage: of sections
+    that are covered in part, see SectionEntry; their vectors hold that part. Where a codec keeps errors from
+    round to round, a part travels as float32: what is kept is of whole sections. Raises errors.UpdateRefused.
     """
     payloads: dict[str, npt.NDArray[Any]] = {}
     entries: list[SectionEntry] = []
@@ -185,14 +237,20 @@ def encode_update(
     extra = set(sections) - {spec.name for spec in specs}
     if extra:
         raise _refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
-    for spec in specs:
+    for whole in specs:
+        spec = whole
         if spec.name not in sections:
             raise _refused("missing_section", f"Section {spec.name!r} is absent")
-        vector = sections[spec.name]
+        vector, part = sections[spec.name], slices.get(spec.name, ())
+        if part:
+            spec = spec.part(part)
         sums = spec.is_extra and vector.dtype == np.float64
         default = SUMS if sums or kind == "accumulator" else MANDATORY
         name = (codecs or {}).get(spec.name, default)
         codec = _codec(name, spec, None, kind)
+        alone = bool(part) and codec.stateful
+        if alone:
+            name, codec = default, _codec(default, spec, None, kind)
         prefix = f"{CODEC_STATE}{spec.name}/"
         before = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
         keys = Keys.of(task=task, plan=plan, base=base, section=spec.name)
@@ -203,8 +261,9 @@ def encode_update(
                 f"Section {spec.name!r}: {error.message}", hint=error.hint, code=error.reason
             ) from None
         payloads[spec.name] = np.frombuffer(payload, np.uint8)
-        after.update({prefix + key: value for key, value in kept.items()})
-        entries.append(SectionEntry(spec.name, name, spec.length))
+        after.update({prefix + key: value for key, value in (before if alone else kept).items()})
+        entries.append(SectionEntry(spec.name, name, whole.length, part, coverage.get(spec.name, {})))
+    _check_room(entries)
     if after:
         after[_LAST_ROUND] = np.array([round], np.float32)
     header = UpdateHeader(
@@ -218,6 +277,16 @@ def encode_update(
         clients=clients,
     )
     return Encoded(encode_tensors(payloads, {METADATA_KEY: canonical_json(header.to_json()).decode("utf-8")}), after)
+
+
+def _check_room(entries: Sequence[SectionEntry]) -> None:
+    count = sum(len(entry.slices) + sum(1 + len(each) for each in entry.coverage) for entry in entries)
+    if count > MOST_SLICES:
+        raise errors.UpdateRefused(
+            f"The parts of the model that are covered are {count} slices; a header has room for {MOST_SLICES}.",
+            hint="Let clients train whole tensors, or blocks of whole rows.",
+            code="too_large",
+        )
 
 
 def of_plan(state: State) -> State:
@@ -249,8 +318,7 @@ def read_update(
     file = _open(source, bounds)
     header = _header(file)
     for code, expected, got in (("task", task, header.task), ("plan", plan, header.plan), ("base", base, header.base)):
-        if expected is not None and got != expected:
-            raise _refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
+        _require_named(code, expected, got)
     if header.kind not in bounds.kinds:
         raise _refused("wrong_kind", f"This is an {header.kind}; expected an {' or '.join(sorted(bounds.kinds))}")
     fewest = bounds.min_clients if header.kind == "accumulator" else 1
@@ -265,8 +333,16 @@ def read_update(
     by_name = {spec.name: spec for spec in specs}
     _check_names(by_name, header, file)
     for entry in header.sections:
+        _check_coverage(by_name[entry.name], entry, header)
+        if entry.slices and entry.length == by_name[entry.name].length:
+            by_name[entry.name] = by_name[entry.name].part(entry.slices)
         _check_section(by_name[entry.name], entry, file, bounds, header.kind)
     return Update(header, by_name, file)
+
+
+def _require_named(code: str, expected: str | None, got: str) -> None:
+    if expected is not None and got != expected:
+        raise _refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
 
 
 def _open(source: bytes | Path, limits: UpdateLimits) -> TensorFile:
@@ -303,11 +379,22 @@ def _check_names(specs: Mapping[str, SectionSpec], header: UpdateHeader, file: T
             raise _refused("missing_section", f"Section {name!r} is absent")
 
 
-def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits, kind: Kind) -> None:
+def _check_coverage(spec: SectionSpec, entry: SectionEntry, header: UpdateHeader) -> None:
+    """Only a mean over the layout can be covered in part: by slices of an update, by clients of an accumulator."""
     if entry.length != spec.length:
         raise _refused(
             "wrong_length", f"Section {spec.name!r} declares {entry.length} elements; the plan says {spec.length}"
         )
+    if not (entry.slices or entry.coverage):
+        return
+    means = not spec.is_extra and spec.reduction == "weighted_mean"
+    if not means or bool(entry.slices) is not (header.kind == "update") or bool(entry.slices) is bool(entry.coverage):
+        raise _refused("wrong_format", f"Section {spec.name!r} of an {header.kind} cannot be covered in part like this")
+    if sum(entry.coverage.values()) > header.weight:
+        raise _refused("bad_weight", f"The parts of section {spec.name!r} weigh more than the {header.weight} of all")
+
+
+def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits, kind: Kind) -> None:
     codec = _codec(entry.codec, spec, limits.codecs, kind)
     info = file.tensors[spec.name]
     size = info.stop - info.start
