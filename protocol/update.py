@@ -21,8 +21,10 @@ from coterie.protocol.codecs import NO_STATE, Codec, Keys, State, parse
 from coterie.protocol.codecs.feedback import faded
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
 from coterie.protocol.files import write_durably
-from coterie.protocol.header import FORMAT, MOST_SLICES, Kind, SectionEntry, UpdateHeader
+from coterie.protocol.header import FORMAT, Kind, SectionEntry, UpdateHeader
 from coterie.protocol.layout import Slice
+from coterie.protocol.parts import check_coverage, check_room
+from coterie.protocol.refusals import REFUSALS, refused
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorFile, TensorLimits, encode_tensors, open_tensors
 
@@ -35,27 +37,6 @@ CODEC_STATE = "codec/"
 _LAST_ROUND = CODEC_STATE + "round"
 _WHOLE: Mapping[str, tuple[Slice, ...]] = MappingProxyType({})
 _NO_PARTS: Mapping[str, Mapping[tuple[Slice, ...], int]] = MappingProxyType({})
-
-REFUSALS: Mapping[str, str] = {
-    "wrong_format": "the file is no tensor file, or its header is not an update header of a known version",
-    "truncated": "the file or a section's payload is shorter than it must be",
-    "too_large": "the file or a section's payload is larger than allowed",
-    "wrong_task": "it was made for another task",
-    "wrong_plan": "it was made with another plan",
-    "wrong_base": "it was trained from another model version",
-    "unknown_section": "it has a section that the plan does not name",
-    "missing_section": "a section that the plan names is absent",
-    "wrong_length": "a section does not have the plan's number of elements",
-    "unknown_codec": "a section uses a codec that does not exist or is not allowed there",
-    "malformed": "a payload holds bytes that no encoder writes",
-    "not_finite": "a value is NaN or infinite",
-    "out_of_range": "a value is outside the section's range or the codec's",
-    "bad_weight": "the weight is no whole number from 0 to the cap of each client",
-    "bad_steps": "the number of steps is no whole number from 0 to the cap of each client",
-    "bad_clients": "the number of clients is not 1 for an update, or not within the bounds for an accumulator",
-    "partial_update": "it covers a part of the model where a rule or noise needs all of it",
-    "wrong_kind": "an accumulator came where an update must, or the other way round",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +138,10 @@ class Update:
         finite = np.isfinite(values)
         if not finite.all():
             at = int(np.argmin(finite))
-            raise _refused("not_finite", f"Section {name!r} holds {values[at]} at element {start + at}")
+            raise refused("not_finite", f"Section {name!r} holds {values[at]} at element {start + at}")
         if bounds and not bool(((values >= bounds[0]) & (values <= bounds[1])).all()):
             at = int(np.argmax((values < bounds[0]) | (values > bounds[1])))
-            raise _refused(
+            raise refused(
                 "out_of_range",
                 f"Section {name!r} holds {values[at]} at element {start + at}, outside "
                 f"{list(self.specs[name].value_range or ())}",
@@ -236,11 +217,11 @@ def encode_update(
     state = state if last is None else faded(state, round - int(last[0]) - 1)
     extra = set(sections) - {spec.name for spec in specs}
     if extra:
-        raise _refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
+        raise refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
     for whole in specs:
         spec = whole
         if spec.name not in sections:
-            raise _refused("missing_section", f"Section {spec.name!r} is absent")
+            raise refused("missing_section", f"Section {spec.name!r} is absent")
         vector, part = sections[spec.name], slices.get(spec.name, ())
         if part:
             spec = spec.part(part)
@@ -263,7 +244,7 @@ def encode_update(
         payloads[spec.name] = np.frombuffer(payload, np.uint8)
         after.update({prefix + key: value for key, value in (before if alone else kept).items()})
         entries.append(SectionEntry(spec.name, name, whole.length, part, coverage.get(spec.name, {})))
-    _check_room(entries)
+    check_room(entries)
     if after:
         after[_LAST_ROUND] = np.array([round], np.float32)
     header = UpdateHeader(
@@ -277,16 +258,6 @@ def encode_update(
         clients=clients,
     )
     return Encoded(encode_tensors(payloads, {METADATA_KEY: canonical_json(header.to_json()).decode("utf-8")}), after)
-
-
-def _check_room(entries: Sequence[SectionEntry]) -> None:
-    count = sum(len(entry.slices) + sum(1 + len(each) for each in entry.coverage) for entry in entries)
-    if count > MOST_SLICES:
-        raise errors.UpdateRefused(
-            f"The parts of the model that are covered are {count} slices; a header has room for {MOST_SLICES}.",
-            hint="Let clients train whole tensors, or blocks of whole rows.",
-            code="too_large",
-        )
 
 
 def of_plan(state: State) -> State:
@@ -320,20 +291,20 @@ def read_update(
     for code, expected, got in (("task", task, header.task), ("plan", plan, header.plan), ("base", base, header.base)):
         _require_named(code, expected, got)
     if header.kind not in bounds.kinds:
-        raise _refused("wrong_kind", f"This is an {header.kind}; expected an {' or '.join(sorted(bounds.kinds))}")
+        raise refused("wrong_kind", f"This is an {header.kind}; expected an {' or '.join(sorted(bounds.kinds))}")
     fewest = bounds.min_clients if header.kind == "accumulator" else 1
     if not fewest <= header.clients <= bounds.max_clients:
         allowed = f"{fewest} to {bounds.max_clients} are allowed"
-        raise _refused("bad_clients", f"It is of {header.clients} clients; {allowed}")
+        raise refused("bad_clients", f"It is of {header.clients} clients; {allowed}")
     weight, steps = bounds.max_weight * header.clients, bounds.max_steps * header.clients
     if not 0 <= header.weight <= weight:
-        raise _refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {weight}")
+        raise refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {weight}")
     if not 0 <= header.steps <= steps:
-        raise _refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {steps}")
+        raise refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {steps}")
     by_name = {spec.name: spec for spec in specs}
     _check_names(by_name, header, file)
     for entry in header.sections:
-        _check_coverage(by_name[entry.name], entry, header)
+        check_coverage(by_name[entry.name], entry, header)
         if entry.slices and entry.length == by_name[entry.name].length:
             by_name[entry.name] = by_name[entry.name].part(entry.slices)
         _check_section(by_name[entry.name], entry, file, bounds, header.kind)
@@ -342,7 +313,7 @@ def read_update(
 
 def _require_named(code: str, expected: str | None, got: str) -> None:
     if expected is not None and got != expected:
-        raise _refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
+        raise refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
 
 
 def _open(source: bytes | Path, limits: UpdateLimits) -> TensorFile:
@@ -359,39 +330,24 @@ def _open(source: bytes | Path, limits: UpdateLimits) -> TensorFile:
 def _header(file: TensorFile) -> UpdateHeader:
     text = file.metadata.get(METADATA_KEY)
     if text is None:
-        raise _refused("wrong_format", f"The file's metadata has no {METADATA_KEY!r} entry")
+        raise refused("wrong_format", f"The file's metadata has no {METADATA_KEY!r} entry")
     try:
         value = parse_json(text.encode("utf-8", "surrogatepass"))
     except errors.InputError as error:
-        raise _refused("wrong_format", f"The update's header is unreadable: {error.message.rstrip('.')}") from None
+        raise refused("wrong_format", f"The update's header is unreadable: {error.message.rstrip('.')}") from None
     return UpdateHeader.from_json(value)
 
 
 def _check_names(specs: Mapping[str, SectionSpec], header: UpdateHeader, file: TensorFile) -> None:
     named = [entry.name for entry in header.sections]
     if len(set(named)) != len(named) or set(named) != set(file.tensors):
-        raise _refused("wrong_format", "The header's sections are not the file's tensors, each once")
+        raise refused("wrong_format", "The header's sections are not the file's tensors, each once")
     for name in named:
         if name not in specs:
-            raise _refused("unknown_section", f"The plan names no section {name[:64]!r}")
+            raise refused("unknown_section", f"The plan names no section {name[:64]!r}")
     for name in specs:
         if name not in file.tensors:
-            raise _refused("missing_section", f"Section {name!r} is absent")
-
-
-def _check_coverage(spec: SectionSpec, entry: SectionEntry, header: UpdateHeader) -> None:
-    """Only a mean over the layout can be covered in part: by slices of an update, by clients of an accumulator."""
-    if entry.length != spec.length:
-        raise _refused(
-            "wrong_length", f"Section {spec.name!r} declares {entry.length} elements; the plan says {spec.length}"
-        )
-    if not (entry.slices or entry.coverage):
-        return
-    means = not spec.is_extra and spec.reduction == "weighted_mean"
-    if not means or bool(entry.slices) is not (header.kind == "update") or bool(entry.slices) is bool(entry.coverage):
-        raise _refused("wrong_format", f"Section {spec.name!r} of an {header.kind} cannot be covered in part like this")
-    if sum(entry.coverage.values()) > header.weight:
-        raise _refused("bad_weight", f"The parts of section {spec.name!r} weigh more than the {header.weight} of all")
+            raise refused("missing_section", f"Section {name!r} is absent")
 
 
 def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits, kind: Kind) -> None:
@@ -399,14 +355,14 @@ def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, lim
     info = file.tensors[spec.name]
     size = info.stop - info.start
     if len(info.shape) != 1:
-        raise _refused(
+        raise refused(
             "wrong_format", f"Section {spec.name!r} must be a flat U8 tensor; its shape is {list(info.shape)}"
         )
     least, most = codec.min_bytes(spec.shape), codec.max_bytes(spec.shape)
     if size < least:
-        raise _refused("truncated", f"Section {spec.name!r} has {size} bytes; {codec.name} needs {least}")
+        raise refused("truncated", f"Section {spec.name!r} has {size} bytes; {codec.name} needs {least}")
     if size > most:
-        raise _refused("too_large", f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {most}")
+        raise refused("too_large", f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {most}")
 
 
 def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: Kind) -> Codec:
@@ -421,11 +377,7 @@ def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: K
             return parse(name)
     except errors.InputError:
         pass
-    raise _refused("unknown_codec", f"Section {spec.name!r} uses the codec {name[:64]!r}, which is not allowed there")
-
-
-def _refused(code: str, message: str) -> errors.UpdateRefused:
-    return errors.UpdateRefused(f"{message}.", code=code)
+    raise refused("unknown_codec", f"Section {spec.name!r} uses the codec {name[:64]!r}, which is not allowed there")
 
 
 __all__ = [

@@ -69,7 +69,7 @@ def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) 
             raise no_weight(0)
         chosen = going_on(rule, server)
         if chosen.reference == "trusted":
-            chosen = judging(chosen, state.root)
+            chosen = judging(chosen, None if state.root is None else state.root.astype(np.float64))
         mean = _reduced(chosen, state)
         found = split(sums, state.sums)
         return Folded(

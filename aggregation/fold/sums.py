@@ -155,10 +155,10 @@ def _divide(total: Vector, coverage: Coverage, spread: Spread) -> npt.NDArray[np
 
         spread(divide, range(0, total.size, BLOCK))
         return None
-    bare = weights <= 0
-    np.divide(total, weights, out=total, where=~bare)
+    bare: npt.NDArray[np.bool_] = np.less_equal(weights, 0)
+    total /= np.where(bare, 1.0, weights)
     total[bare] = 0.0
-    return bare if bare.any() else None
+    return bare if bool(bare.any()) else None
 
 
 def _split_mask(specs: Sequence[SectionSpec], mask: npt.NDArray[np.bool_]) -> Mapping[str, npt.NDArray[np.bool_]]:

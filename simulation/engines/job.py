@@ -71,9 +71,9 @@ def _pack(trained: Trained) -> tuple[Json, Arrays]:
 
 def trained_of(answer: Json, tensors: Arrays) -> Trained:
     """Read the answer to a training job. The sections are views of ``tensors``; state and bytes are copies."""
-    slices = {name: tuple((low, high) for low, high in pairs) for name, pairs in answer["slices"].items()}
+    told: Json = answer | {"slices": {n: tuple((a, b) for a, b in pairs) for n, pairs in answer["slices"].items()}}
     return Trained(
-        **{**answer, "slices": slices},
+        **told,
         sections={n.removeprefix(_SECTION): array for n, array in tensors.items() if n.startswith(_SECTION)},
         update=tensors[_UPDATE].tobytes() if _UPDATE in tensors else None,
         state={n.removeprefix(_STATE): array.copy() for n, array in tensors.items() if n.startswith(_STATE)},
