@@ -9,15 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie import errors
-from coterie.aggregation.accumulator import EITHER, counted_weight, take, tree_reducer
+from coterie.aggregation.accumulator import tree_reducer
 from coterie.aggregation.aggregate import Rejection
+from coterie.aggregation.fold.coverage import Coverage
+from coterie.aggregation.fold.fold import at_once
+from coterie.aggregation.fold.part import Slices
+from coterie.aggregation.fold.sums import sums_fold
+from coterie.aggregation.fold.usable import count_terms, nothing_usable, part_in_tree, usable
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.reducers import reducer
-from coterie.aggregation.update_sections import length_of, means_of, nothing_usable, split, sums_of
+from coterie.aggregation.update_files import UpdateFile, in_order
+from coterie.aggregation.update_sections import means_of, split, sums_of
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import make_folder
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.update import Update, encode_update, read_update, write_update
+from coterie.protocol.sections import SectionSpec
+from coterie.protocol.update import encode_update, write_update
 
 ACCUMULATOR_FILE = "accumulator.update"
 
@@ -52,7 +58,12 @@ class Answer:
 
 
 def accumulate_updates(
-    manifest: Manifest, answer: Answer, *, updates: Sequence[Path], out: Path, weight_cap: int | None = None
+    manifest: Manifest,
+    answer: Answer,
+    *,
+    updates: Sequence[Path | UpdateFile],
+    out: Path,
+    weight_cap: int | None = None,
 ) -> AccumulateResult:
     """Add up the updates, and merge the accumulators, of a round; write the accumulator into the folder ``out``.
 
@@ -62,45 +73,36 @@ def accumulate_updates(
     Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``too_few_clients``, ``too_many_clients``; what
     `tree_reducer` raises; errors.StorageError.
     """
-    rule, plain = tree_reducer(answer.reducer), reducer("sum")
-    means, sums = means_of(manifest.sections), sums_of(manifest.sections)
-    mean, total = rule.init(length_of(means)), plain.init(length_of(sums))
-    taken: dict[str, tuple[Update, float]] = {}
-    rejected: list[Rejection] = []
-    for path in updates:
-        name = path.name
+    rule = tree_reducer(answer.reducer)
+    terms, fold = count_terms(rule, weight_cap=weight_cap), sums_fold(manifest, rule)
+    state, rejected = fold.init(), list[Rejection]()
+    for file in in_order(updates):
+        task = file.task
         try:
-            update = read_update(path, manifest.sections, plan=manifest.id, base=answer.base, limits=EITHER)
-            name = update.header.task
-            weight = counted_weight(update.header, weight_cap)
-            update.check_finite()
-            if name in taken:
-                raise errors.UpdateRefused(f"Task {name} has more than one update.", code="duplicate_task")
-            taken[name] = update, weight
+            update = file.read(manifest, keep=True)
+            task = update.header.task
+            update.require_base(answer.base)
+            part = usable(update, terms)
+            if rule.measures and not part.whole:
+                raise part_in_tree(rule.name)
+            state = fold.add(state, (part,), at_once)
         except (errors.UpdateRefused, errors.StorageError) as error:
-            rejected.append(Rejection(name, error.reason, error.message))
-    for name in sorted(taken):
-        update, weight = taken[name]
-        mean = take(rule, mean, update, means, weight)
-        total = take(plain, total, update, sums, weight)
-    headers = [update.header for update, _ in taken.values()]
-    clients = sum(header.clients for header in headers)
-    _check_clients(answer, clients, len(updates), rejected)
-    if mean.weight <= 0:
-        raise errors.UpdateRefused(
-            f"{len(taken)} updates carry no weight, so there is nothing to send on.", code="zero_weight"
-        )
-    values = {**split(means, mean.total), **split(sums, total.total)}
+            rejected.append(Rejection(task, error.reason, error.message))
+    tally = state.tally
+    _check_clients(answer, tally.clients, len(updates), rejected)
+    means, sums = means_of(manifest.sections), sums_of(manifest.sections)
+    values = {**split(means, state.means.total), **split(sums, state.sums)}
     data = encode_update(
         task=answer.task,
         plan=manifest.id,
         base=answer.base,
-        weight=int(mean.weight),
-        steps=sum(header.steps for header in headers),
+        weight=int(tally.weight),
+        steps=tally.steps,
         specs=manifest.sections,
         sections=values,
         kind="accumulator",
-        clients=clients,
+        clients=tally.clients,
+        coverage=_coverage(state.coverage, means),
     ).data
     make_folder(out)
     path = out / ACCUMULATOR_FILE
@@ -109,12 +111,24 @@ def accumulate_updates(
         path=str(path),
         sha256=sha256_hex(data),
         size=len(data),
-        accepted=tuple(sorted(taken)),
+        accepted=tuple(sorted(tally.tasks)),
         rejected=tuple(rejected),
-        clients=clients,
-        weight=int(mean.weight),
+        clients=tally.clients,
+        weight=int(tally.weight),
         metrics=MetricSums.from_vector(manifest.metrics, values[METRICS]).sums,
     )
+
+
+def _coverage(coverage: Coverage, means: Sequence[SectionSpec]) -> dict[str, dict[Slices, int]]:
+    """By section, the weights of those that cover some of it only. At an edge weights are whole: nothing lags."""
+    found: dict[str, dict[Slices, int]] = {}
+    at = 0
+    for spec in means:
+        parts = coverage.of(at, at + spec.length)
+        at += spec.length
+        if parts:
+            found[spec.name] = {slices: int(weight) for slices, weight in parts.items()}
+    return found
 
 
 def _check_clients(answer: Answer, clients: int, files: int, rejected: Sequence[Rejection]) -> None:

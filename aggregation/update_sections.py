@@ -1,4 +1,4 @@
-"""The sections of updates seen as one vector, and what is said of updates that do not make one."""
+"""The sections of updates seen as one vector."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie import errors
-from coterie.aggregation.events import NOTHING_USABLE
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.reducers import Vector
@@ -44,12 +42,6 @@ def join(specs: Sequence[SectionSpec], sections: Mapping[str, npt.NDArray[Any]])
     if not specs:
         return np.zeros(0, np.float64)
     return np.concatenate([sections[spec.name].astype(np.float64, copy=False) for spec in specs])
-
-
-def nothing_usable(count: int, reasons: Sequence[str]) -> errors.UpdateRefused:
-    """That none of so many updates can be used, with the first reason why."""
-    why = f"; the first: {reasons[0]}" if reasons else "."
-    return errors.UpdateRefused(f"None of the {count} updates can be used{why}", code=NOTHING_USABLE)
 
 
 def reads_drift(manifest: Manifest) -> bool:

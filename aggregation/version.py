@@ -4,18 +4,21 @@ Pure: vectors in, vectors out. Update files (`aggregate`) and simulation, whose 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.fold.fold import Folded
 from coterie.aggregation.horizontal.algorithm import Aggregates
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.aggregation.update_sections import drift_of, reads_drift
 from coterie.protocol.delta import coarse
 from coterie.protocol.finite import all_finite
 from coterie.protocol.layout import Layout
@@ -23,6 +26,7 @@ from coterie.protocol.sections import SectionSpec
 
 _OPTIMIZER, _METHOD = "optimizer/", "method/"
 _LOST = "broadcast/lost"
+_EVERYTHING: Mapping[str, npt.NDArray[np.bool_]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +57,20 @@ def next_version(
     state: State,
     freshness: float = 1.0,
     drift: Vector | None = None,
+    untrained: Mapping[str, npt.NDArray[np.bool_]] = _EVERYTHING,
 ) -> NextVersion:
     """The version after ``base``.
 
     base: the weights that the round began with, flat. sections: the aggregate of every section, float64. clients,
     weight: how many updates it is of, and the sum of their weights. state: what the round before returned, empty at
-    first. freshness, drift: see `Aggregates`.
-    Guarantees: a slice that no section covers keeps its weights and the optimizer's state; buffers move by the mean of
-    their changes; a plan with ``broadcast`` int8 gets a version that is the base plus levels of 8 bits (see
+    first. freshness, drift: see `Aggregates`. untrained: see `Folded`.
+    Guarantees: what no section and no update covers keeps its weights and the optimizer's state; buffers move by the
+    mean of their changes; a plan with ``broadcast`` int8 gets a version that is the base plus levels of 8 bits (see
     protocol.delta), and what that loses is added to the next step.
     Raises errors.UpdateRefused (``not_finite``) when the new weights overflow.
     """
     together = Aggregates(sections=sections, clients=clients, weight=weight, freshness=freshness, drift=drift)
-    step, kept = _step(manifest, together, server, state)
+    step, kept = _step(manifest, together, server, state, untrained)
     new = np.empty_like(base)
     with np.errstate(over="ignore"):
         # Added in float64 and rounded once, without a vector of float64 in between.
@@ -85,8 +90,44 @@ def next_version(
     return NextVersion(weights=new, state=kept, step=step)
 
 
-def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, state: State) -> tuple[Vector, State]:
-    """The change of the weights and the state to keep; nothing changes where no section covers the layout."""
+def version_of(
+    manifest: Manifest,
+    folded: Folded,
+    base: npt.NDArray[np.float32],
+    server: ServerOptimizer,
+    state: State,
+    version: Callable[[str], npt.NDArray[np.float32]],
+) -> NextVersion:
+    """The version that a round's fold makes of ``base``, and the server's state with what the fold keeps of it.
+
+    state: the server's. version: the weights of an older version, by digest. Raises as `next_version` does.
+    """
+    drift = None
+    if folded.older and reads_drift(manifest):
+        drift = drift_of(base, ((version(digest), share) for digest, share in folded.older.items()))
+    after = next_version(
+        manifest,
+        base=base,
+        sections=folded.sections,
+        clients=folded.clients,
+        weight=folded.weight,
+        server=server,
+        state=state,
+        freshness=folded.freshness,
+        drift=drift,
+        untrained=folded.untrained,
+    )
+    return replace(after, state={**after.state, **folded.state})
+
+
+def _step(
+    manifest: Manifest,
+    together: Aggregates,
+    server: ServerOptimizer,
+    state: State,
+    untrained: Mapping[str, npt.NDArray[np.bool_]],
+) -> tuple[Vector, State]:
+    """The change of the weights and the state to keep; nothing changes where nothing covers the layout."""
     layout = manifest.layout
     method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters).server
     uncovered = np.ones(layout.size, np.bool_)
@@ -94,8 +135,10 @@ def _step(manifest: Manifest, together: Aggregates, server: ServerOptimizer, sta
     for spec in manifest.sections:
         if spec.slices:
             placed[spec.name] = _place(spec, together.sections[spec.name], layout.size)
+            bare, at = untrained.get(spec.name), 0
             for start, stop in spec.slices:
-                uncovered[start:stop] = False
+                uncovered[start:stop] &= False if bare is None else bare[at : at + stop - start]
+                at += stop - start
     statistics = np.zeros(layout.size, np.bool_)
     for name in manifest.buffers:
         start, stop = layout.slices[name]

@@ -1,24 +1,47 @@
 """The header of an update: who made it, from what, and what its sections are."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from coterie import errors
 from coterie.protocol.canonical import LARGEST_INTEGER
+from coterie.protocol.layout import Slice
 
 FORMAT = "coterie-update-1"
 Kind = Literal["update", "accumulator"]
 LONGEST_TEXT = 128
 MOST_SECTIONS = 256
+MOST_SLICES = 2000
+"""Slices that a header has room for, of all sections together."""
 
 
 @dataclass(frozen=True)
 class SectionEntry:
-    """One section as the header lists it: its name, the codec of its payload, its number of elements."""
+    """One section as the header lists it: its name, the codec of its payload, its number of elements.
+
+    slices: of an update that covers a part of the section only, the (start, stop) of the section's elements that the
+    payload holds, rising and apart. coverage: of an accumulator, whose payload holds every element, the weight of those
+    of its clients that cover no more than some slices.
+    """
 
     name: str
     codec: str
     length: int
+    slices: tuple[Slice, ...] = ()
+    coverage: Mapping[tuple[Slice, ...], int] = field(default_factory=dict[tuple[Slice, ...], int])
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"name", "codec", "length"}``, with ``slices`` or ``coverage`` where there are some."""
+        found: dict[str, Any] = {"name": self.name, "codec": self.codec, "length": self.length}
+        if self.slices:
+            found["slices"] = [list(pair) for pair in self.slices]
+        if self.coverage:
+            found["coverage"] = [
+                {"weight": weight, "slices": [list(pair) for pair in slices]}
+                for slices, weight in sorted(self.coverage.items())
+            ]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +83,7 @@ class UpdateHeader:
 
     def to_json(self) -> dict[str, Any]:
         """``{"format", "kind", "task", "plan", "base", "weight", "steps", "clients", "sections": [{"name", "codec",
-        "length"}]}``
+        "length"}]}``; see `SectionEntry.to_json` for sections that are covered in part.
         """
         return {
             "format": FORMAT,
@@ -71,7 +94,7 @@ class UpdateHeader:
             "weight": self.weight,
             "steps": self.steps,
             "clients": self.clients,
-            "sections": [{"name": e.name, "codec": e.codec, "length": e.length} for e in self.sections],
+            "sections": [entry.to_json() for entry in self.sections],
         }
 
     @staticmethod
@@ -102,9 +125,50 @@ class UpdateHeader:
 
 def _entry(value: object) -> SectionEntry:
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-    if set(fields) != {"name", "codec", "length"} or not _is_whole(fields["length"]):
-        raise _malformed("each section must have exactly name, codec and a whole length")
-    return SectionEntry(_text(fields["name"], "section name"), _text(fields["codec"], "codec"), fields["length"])
+    if not {"name", "codec", "length"} <= set(fields) <= {"name", "codec", "length", "slices", "coverage"}:
+        raise _malformed("each section has name, codec and length, and may have slices or coverage")
+    if not _is_whole(fields["length"]):
+        raise _malformed("each section must have a whole length")
+    slices = _slices(fields["slices"], fields["length"]) if "slices" in fields else ()
+    if "slices" in fields and not slices:
+        raise _malformed("slices must name some elements")
+    return SectionEntry(
+        _text(fields["name"], "section name"),
+        _text(fields["codec"], "codec"),
+        fields["length"],
+        slices,
+        _coverage(fields.get("coverage"), fields["length"]),
+    )
+
+
+def _coverage(value: object, length: int) -> dict[tuple[Slice, ...], int]:
+    if value is None:
+        return {}
+    found: dict[tuple[Slice, ...], int] = {}
+    for item in cast(list[object], value) if isinstance(value, list) else [None]:
+        fields = cast(dict[str, Any], item) if isinstance(item, dict) else {}
+        if set(fields) != {"weight", "slices"} or not _is_whole(fields["weight"]) or not fields["weight"]:
+            raise _malformed("a section's coverage lists weights, whole and above 0, each with slices")
+        slices = _slices(fields["slices"], length)
+        if slices in found:
+            raise _malformed("a section's coverage names the same slices twice")
+        found[slices] = fields["weight"]
+    return found
+
+
+def _slices(value: object, length: int) -> tuple[Slice, ...]:
+    """Pairs of whole numbers that rise, within the section."""
+    found: list[Slice] = []
+    last = 0
+    for item in cast(list[object], value) if isinstance(value, list) else [None]:
+        pair = cast(list[Any], item) if isinstance(item, list) else []
+        if len(pair) != 2 or not all(_is_whole(edge) for edge in pair) or not last <= pair[0] < pair[1] <= length:
+            raise _malformed(
+                f"slices must be pairs [start, stop] that rise within the {length} elements of the section"
+            )
+        found.append((pair[0], pair[1]))
+        last = pair[1]
+    return tuple(found)
 
 
 def _text(value: object, name: str) -> str:

@@ -5,7 +5,7 @@ Which slices of the layout it covers, how it is reduced, what its values may be.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from coterie import errors
@@ -79,6 +79,31 @@ class SectionSpec:
             ),
             (math.isfinite(low) and math.isfinite(high) and low <= high, "its value range must be finite and rise"),
         ]
+
+    def part(self, slices: Sequence[Slice]) -> "SectionSpec":
+        """The section of these of its elements alone: (start, stop), rising and apart. Runs are cut where they begin
+        and end; rows count where they stay whole.
+        """
+        segments: list[int] = []
+        rows: list[int] = []
+        covered: list[Slice] = []
+        at = 0
+        for length, count in zip(self.segments, self.rows, strict=True):
+            width = length // count
+            for start, stop in slices:
+                low, high = max(start - at, 0), min(stop - at, length)
+                if low < high:
+                    segments.append(high - low)
+                    rows.append((high - low) // width if low % width == 0 and high % width == 0 else 1)
+            at += length
+        at = 0
+        for first, last in self.slices:
+            for start, stop in slices:
+                low, high = max(start, at), min(stop, at + last - first)
+                if low < high:
+                    covered.append((first + low - at, first + high - at))
+            at += last - first
+        return replace(self, length=sum(segments), slices=tuple(covered), segments=tuple(segments), rows=tuple(rows))
 
     @property
     def is_extra(self) -> bool:

@@ -9,6 +9,7 @@ Every way in which an update can be wrong has a code of its own (`REFUSALS`).
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,9 @@ from coterie.protocol.codecs.feedback import faded
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
 from coterie.protocol.files import write_durably
 from coterie.protocol.header import FORMAT, Kind, SectionEntry, UpdateHeader
+from coterie.protocol.layout import Slice
+from coterie.protocol.parts import check_coverage, check_room
+from coterie.protocol.refusals import REFUSALS, refused
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorFile, TensorLimits, encode_tensors, open_tensors
 
@@ -31,26 +35,8 @@ SUMS = "float64"
 CODEC_STATE = "codec/"
 """What the names of the codecs' part of a client state begin with: ``codec/<section>/<name>``."""
 _LAST_ROUND = CODEC_STATE + "round"
-
-REFUSALS: Mapping[str, str] = {
-    "wrong_format": "the file is no tensor file, or its header is not an update header of a known version",
-    "truncated": "the file or a section's payload is shorter than it must be",
-    "too_large": "the file or a section's payload is larger than allowed",
-    "wrong_task": "it was made for another task",
-    "wrong_plan": "it was made with another plan",
-    "wrong_base": "it was trained from another model version",
-    "unknown_section": "it has a section that the plan does not name",
-    "missing_section": "a section that the plan names is absent",
-    "wrong_length": "a section does not have the plan's number of elements",
-    "unknown_codec": "a section uses a codec that does not exist or is not allowed there",
-    "malformed": "a payload holds bytes that no encoder writes",
-    "not_finite": "a value is NaN or infinite",
-    "out_of_range": "a value is outside the section's range or the codec's",
-    "bad_weight": "the weight is no whole number from 0 to the cap of each client",
-    "bad_steps": "the number of steps is no whole number from 0 to the cap of each client",
-    "bad_clients": "the number of clients is not 1 for an update, or not within the bounds for an accumulator",
-    "wrong_kind": "an accumulator came where an update must, or the other way round",
-}
+_WHOLE: Mapping[str, tuple[Slice, ...]] = MappingProxyType({})
+_NO_PARTS: Mapping[str, Mapping[tuple[Slice, ...], int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +59,10 @@ class UpdateLimits:
 
 @dataclass(frozen=True)
 class Update:
-    """A checked update. A plain value over an immutable file: it holds no handle and needs no closing."""
+    """A checked update. A plain value over an immutable file: it holds no handle and needs no closing.
+
+    specs: the sections as this update holds them: of a section that it covers in part, that part.
+    """
 
     header: UpdateHeader
     specs: Mapping[str, SectionSpec]
@@ -83,6 +72,33 @@ class Update:
     def sections(self) -> tuple[str, ...]:
         """Names of the sections, in the header's order."""
         return tuple(entry.name for entry in self.header.sections)
+
+    @property
+    def slices(self) -> Mapping[str, tuple[Slice, ...]]:
+        """Of sections that it covers in part, the elements that it holds."""
+        return {entry.name: entry.slices for entry in self.header.sections if entry.slices}
+
+    @property
+    def coverage(self) -> Mapping[str, Mapping[tuple[Slice, ...], float]]:
+        """Of an accumulator's sections that some of its clients cover in part, the weight behind each set of slices."""
+        return {entry.name: entry.coverage for entry in self.header.sections if entry.coverage}
+
+    @property
+    def whole(self) -> bool:
+        """Whether it covers all of every section, as do all clients of an accumulator."""
+        return not any(entry.slices or entry.coverage for entry in self.header.sections)
+
+    def require_base(self, base: str) -> None:
+        """Raise errors.UpdateRefused (``wrong_base``) unless it was trained from that version."""
+        _require_named("base", base, self.header.base)
+
+    def read(self, section: str) -> npt.NDArray[Any]:
+        """A whole section, decoded once and each number looked at. Raises errors.UpdateRefused as `check_finite`."""
+        spec = self.specs[section]
+        values = self.decode(section)
+        for start in range(0, spec.length, CHUNK):
+            self._check(section, start, values[start : start + CHUNK])
+        return values
 
     def decode(self, section: str, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
         """Elements [start, stop) of a section as a new float32 array (float64 for the codec float64).
@@ -113,26 +129,39 @@ class Update:
         raises.
         """
         for name in self.sections:
-            bounds = self._bounds(self.specs[name])
             for start, values in self.chunks(name):
-                finite = np.isfinite(values)
-                if not finite.all():
-                    at = start + int(np.argmin(finite))
-                    raise _refused("not_finite", f"Section {name!r} holds {values[at - start]} at element {at}")
-                if bounds and not bool(((values >= bounds[0]) & (values <= bounds[1])).all()):
-                    at = int(np.argmax((values < bounds[0]) | (values > bounds[1])))
-                    raise _refused(
-                        "out_of_range",
-                        f"Section {name!r} holds {values[at]} at element {start + at}, outside {list(bounds)}",
-                    )
+                self._check(name, start, values)
 
-    def _bounds(self, spec: SectionSpec) -> tuple[float, float] | None:
+    def _check(self, name: str, start: int, values: npt.NDArray[Any]) -> None:
+        """Raise errors.UpdateRefused for values of a section, from that element on, that are not what they must be."""
+        bounds = self._bounds(self.specs[name], start, values.size)
+        finite = np.isfinite(values)
+        if not finite.all():
+            at = int(np.argmin(finite))
+            raise refused("not_finite", f"Section {name!r} holds {values[at]} at element {start + at}")
+        if bounds and not bool(((values >= bounds[0]) & (values <= bounds[1])).all()):
+            at = int(np.argmax((values < bounds[0]) | (values > bounds[1])))
+            raise refused(
+                "out_of_range",
+                f"Section {name!r} holds {values[at]} at element {start + at}, outside "
+                f"{list(self.specs[name].value_range or ())}",
+            )
+
+    def _bounds(self, spec: SectionSpec, start: int, count: int) -> tuple[Any, Any] | None:
+        """What so many values of a section may be, from that element on."""
         if spec.value_range is None or self.header.kind == "update":
             return spec.value_range
         low, high = spec.value_range
         # Sums round: a few units in the last place for each client.
         most = (self.header.weight if spec.reduction == "weighted_mean" else self.header.clients) * (1 + 1e-9)
-        return min(low * most, low), max(high * most, high)
+        parts = self.header.section(spec.name).coverage
+        if not parts:
+            return min(low * most, low), max(high * most, high)
+        behind = np.full(count, most - sum(parts.values()) * (1 + 1e-9))
+        for slices, weight in parts.items():
+            for first, last in slices:
+                behind[max(first - start, 0) : max(last - start, 0)] += weight * (1 + 1e-9)
+        return np.minimum(low * behind, low), np.maximum(high * behind, high)
 
 
 def most_bytes(
@@ -168,6 +197,8 @@ def encode_update(
     round: int = 0,
     kind: Kind = "update",
     clients: int = 1,
+    slices: Mapping[str, tuple[Slice, ...]] = _WHOLE,
+    coverage: Mapping[str, Mapping[tuple[Slice, ...], int]] = _NO_PARTS,
 ) -> Encoded:
     """The bytes of an update, and the state of its codecs after it.
 
@@ -175,7 +206,9 @@ def encode_update(
     steps: local steps done. specs: the plan's sections, in order; sections: one flat vector per spec. codecs: section
     → codec; a section not named uses float32, or float64 when its vector is float64. state: the client state, of which
     the codecs read the names that begin with ``codec/``; round: this one's number, from which it follows how many the
-    client was not part of, so that kept errors fade. kind, clients: see UpdateHeader. Raises errors.UpdateRefused.
+    client was not part of, so that kept errors fade. kind, clients: see UpdateHeader. slices, coverage: of sections
+    that are covered in part, see SectionEntry; their vectors hold that part. Where a codec keeps errors from
+    round to round, a part travels as float32: what is kept is of whole sections. Raises errors.UpdateRefused.
     """
     payloads: dict[str, npt.NDArray[Any]] = {}
     entries: list[SectionEntry] = []
@@ -184,15 +217,21 @@ def encode_update(
     state = state if last is None else faded(state, round - int(last[0]) - 1)
     extra = set(sections) - {spec.name for spec in specs}
     if extra:
-        raise _refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
-    for spec in specs:
+        raise refused("unknown_section", f"The plan names no section {min(extra)[:64]!r}")
+    for whole in specs:
+        spec = whole
         if spec.name not in sections:
-            raise _refused("missing_section", f"Section {spec.name!r} is absent")
-        vector = sections[spec.name]
+            raise refused("missing_section", f"Section {spec.name!r} is absent")
+        vector, part = sections[spec.name], slices.get(spec.name, ())
+        if part:
+            spec = spec.part(part)
         sums = spec.is_extra and vector.dtype == np.float64
         default = SUMS if sums or kind == "accumulator" else MANDATORY
         name = (codecs or {}).get(spec.name, default)
         codec = _codec(name, spec, None, kind)
+        alone = bool(part) and codec.stateful
+        if alone:
+            name, codec = default, _codec(default, spec, None, kind)
         prefix = f"{CODEC_STATE}{spec.name}/"
         before = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
         keys = Keys.of(task=task, plan=plan, base=base, section=spec.name)
@@ -203,8 +242,9 @@ def encode_update(
                 f"Section {spec.name!r}: {error.message}", hint=error.hint, code=error.reason
             ) from None
         payloads[spec.name] = np.frombuffer(payload, np.uint8)
-        after.update({prefix + key: value for key, value in kept.items()})
-        entries.append(SectionEntry(spec.name, name, spec.length))
+        after.update({prefix + key: value for key, value in (before if alone else kept).items()})
+        entries.append(SectionEntry(spec.name, name, whole.length, part, coverage.get(spec.name, {})))
+    check_room(entries)
     if after:
         after[_LAST_ROUND] = np.array([round], np.float32)
     header = UpdateHeader(
@@ -249,24 +289,31 @@ def read_update(
     file = _open(source, bounds)
     header = _header(file)
     for code, expected, got in (("task", task, header.task), ("plan", plan, header.plan), ("base", base, header.base)):
-        if expected is not None and got != expected:
-            raise _refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
+        _require_named(code, expected, got)
     if header.kind not in bounds.kinds:
-        raise _refused("wrong_kind", f"This is an {header.kind}; expected an {' or '.join(sorted(bounds.kinds))}")
+        raise refused("wrong_kind", f"This is an {header.kind}; expected an {' or '.join(sorted(bounds.kinds))}")
     fewest = bounds.min_clients if header.kind == "accumulator" else 1
     if not fewest <= header.clients <= bounds.max_clients:
         allowed = f"{fewest} to {bounds.max_clients} are allowed"
-        raise _refused("bad_clients", f"It is of {header.clients} clients; {allowed}")
+        raise refused("bad_clients", f"It is of {header.clients} clients; {allowed}")
     weight, steps = bounds.max_weight * header.clients, bounds.max_steps * header.clients
     if not 0 <= header.weight <= weight:
-        raise _refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {weight}")
+        raise refused("bad_weight", f"The weight is {header.weight}; it must be from 0 to {weight}")
     if not 0 <= header.steps <= steps:
-        raise _refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {steps}")
+        raise refused("bad_steps", f"The steps are {header.steps}; they must be from 0 to {steps}")
     by_name = {spec.name: spec for spec in specs}
     _check_names(by_name, header, file)
     for entry in header.sections:
+        check_coverage(by_name[entry.name], entry, header)
+        if entry.slices and entry.length == by_name[entry.name].length:
+            by_name[entry.name] = by_name[entry.name].part(entry.slices)
         _check_section(by_name[entry.name], entry, file, bounds, header.kind)
     return Update(header, by_name, file)
+
+
+def _require_named(code: str, expected: str | None, got: str) -> None:
+    if expected is not None and got != expected:
+        raise refused(f"wrong_{code}", f"The update names {code} {got!r}; expected {expected!r}")
 
 
 def _open(source: bytes | Path, limits: UpdateLimits) -> TensorFile:
@@ -283,43 +330,39 @@ def _open(source: bytes | Path, limits: UpdateLimits) -> TensorFile:
 def _header(file: TensorFile) -> UpdateHeader:
     text = file.metadata.get(METADATA_KEY)
     if text is None:
-        raise _refused("wrong_format", f"The file's metadata has no {METADATA_KEY!r} entry")
+        raise refused("wrong_format", f"The file's metadata has no {METADATA_KEY!r} entry")
     try:
         value = parse_json(text.encode("utf-8", "surrogatepass"))
     except errors.InputError as error:
-        raise _refused("wrong_format", f"The update's header is unreadable: {error.message.rstrip('.')}") from None
+        raise refused("wrong_format", f"The update's header is unreadable: {error.message.rstrip('.')}") from None
     return UpdateHeader.from_json(value)
 
 
 def _check_names(specs: Mapping[str, SectionSpec], header: UpdateHeader, file: TensorFile) -> None:
     named = [entry.name for entry in header.sections]
     if len(set(named)) != len(named) or set(named) != set(file.tensors):
-        raise _refused("wrong_format", "The header's sections are not the file's tensors, each once")
+        raise refused("wrong_format", "The header's sections are not the file's tensors, each once")
     for name in named:
         if name not in specs:
-            raise _refused("unknown_section", f"The plan names no section {name[:64]!r}")
+            raise refused("unknown_section", f"The plan names no section {name[:64]!r}")
     for name in specs:
         if name not in file.tensors:
-            raise _refused("missing_section", f"Section {name!r} is absent")
+            raise refused("missing_section", f"Section {name!r} is absent")
 
 
 def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits, kind: Kind) -> None:
-    if entry.length != spec.length:
-        raise _refused(
-            "wrong_length", f"Section {spec.name!r} declares {entry.length} elements; the plan says {spec.length}"
-        )
     codec = _codec(entry.codec, spec, limits.codecs, kind)
     info = file.tensors[spec.name]
     size = info.stop - info.start
     if len(info.shape) != 1:
-        raise _refused(
+        raise refused(
             "wrong_format", f"Section {spec.name!r} must be a flat U8 tensor; its shape is {list(info.shape)}"
         )
     least, most = codec.min_bytes(spec.shape), codec.max_bytes(spec.shape)
     if size < least:
-        raise _refused("truncated", f"Section {spec.name!r} has {size} bytes; {codec.name} needs {least}")
+        raise refused("truncated", f"Section {spec.name!r} has {size} bytes; {codec.name} needs {least}")
     if size > most:
-        raise _refused("too_large", f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {most}")
+        raise refused("too_large", f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {most}")
 
 
 def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: Kind) -> Codec:
@@ -334,11 +377,7 @@ def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: K
             return parse(name)
     except errors.InputError:
         pass
-    raise _refused("unknown_codec", f"Section {spec.name!r} uses the codec {name[:64]!r}, which is not allowed there")
-
-
-def _refused(code: str, message: str) -> errors.UpdateRefused:
-    return errors.UpdateRefused(f"{message}.", code=code)
+    raise refused("unknown_codec", f"Section {spec.name!r} uses the codec {name[:64]!r}, which is not allowed there")
 
 
 __all__ = [

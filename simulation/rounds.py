@@ -28,10 +28,9 @@ from coterie.simulation.central import evaluated
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
-from coterie.simulation.noised import NoisedCollector
 from coterie.simulation.population import Population, name_of
-from coterie.simulation.ring import RingCollector, RingSurvey, RunningSum
-from coterie.simulation.secrecy import private_collector, with_terms
+from coterie.simulation.ring import RingSurvey, RunningSum
+from coterie.simulation.secrecy import collector, with_terms
 from coterie.simulation.shares import Shares
 from coterie.simulation.spending import Spending
 from coterie.simulation.traffic import Traffic
@@ -68,7 +67,7 @@ class Rounds:
     _landed: list[Flight] = field(default_factory=list[Flight])
     _pending: dict[int, tuple[Tensors, float | None]] = field(default_factory=dict[int, "tuple[Tensors, float | None]"])
     _next_state: State | None = None
-    _collector: Collector | RingCollector | NoisedCollector | None = None
+    _collector: Collector | None = None
     _survey_sum: RingSurvey | None = None
     _diverged: int = 0
     traffic: Traffic = field(default_factory=Traffic)
@@ -204,8 +203,7 @@ class Rounds:
         manifest, state = self.plan.manifest, self.server_state
         assignment = with_terms(self.experiment, manifest, assignment, "train", state)
         order = self._lots(f"groups/{assignment.round}", chosen)
-        private = private_collector(self.experiment, manifest, assignment, order, state)
-        self._collector = private or self._new_collector(assignment.base)
+        self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
@@ -240,25 +238,14 @@ class Rounds:
         self._landed.append(flight)
         return [*events, engine.UpdateAccepted(flight.place)]
 
-    def _new_collector(self, base: str) -> Collector:
-        policy = self.experiment.rounds
-        return Collector(
-            self.plan.manifest,
-            base,
-            policy.weight_cap,
-            self.shares,
-            exponent=policy.staleness_exponent,
-            rule=self.experiment.reducer,
-            trusted=None if policy.trusted is None else int(policy.trusted),
-        )
-
     def _train_landed(self, round: engine.Round) -> None:
         """Let the clients of a full buffer work, those on one version together: only the order of their return had to
         be known before.
         """
         if not round.config.buffered:
             return
-        collector = self._new_collector(round.base)
+        opened = self._assignment(round.number, round.base, self.experiment.rounds.hyper(round.number))
+        into = collector(self.experiment, self.plan.manifest, opened, (), self.server_state, self.shares)
         done = 0
         self.watch(round.number, "train", 0, len(self._landed))
         groups: dict[tuple[int, str, int], list[int]] = {}
@@ -270,15 +257,15 @@ class Rounds:
             workers = [self.population.client(one) for one in sorted(clients)]
             for trained in self.runner.train(workers, self.versions.read(base), assignment):
                 done += 1
-                if collector.add(trained, lag):
+                if into.add(trained, lag):
                     self._pending[trained.number] = trained.state, trained.loss
                     self.traffic.took_part(self.experiment, trained, lag.versions)
                 self._diverged += trained.diverged
                 self.traffic.up += trained.size
                 self.watch(round.number, "train", done, len(self._landed))
-            collector.flush()
+            into.flush()
             self._count_down(sorted(clients), assignment)
-        self._collector = collector
+        self._collector = into
 
     def _survey(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
         wanted = round.config.evaluation_cohort

@@ -1,21 +1,26 @@
-"""What a simulated round does where updates must not be seen one by one, or not without noise."""
+"""How a simulated round takes its updates: in the open, with noise, or only in sums."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.fold.choose import open_fold
+from coterie.aggregation.fold.ring import Opening, ring_fold
+from coterie.aggregation.fold.usable import count_terms
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
+from coterie.aggregation.reducers import reducer
 from coterie.aggregation.secure import clip_in, secure_terms
 from coterie.aggregation.server_optimizers import State
+from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.privacy import DISTRIBUTED, UserLevel
 from coterie.protocol.secagg import SecureTerms
-from coterie.simulation.noised import NoisedCollector
-from coterie.simulation.ring import Opening, RingCollector
-from coterie.simulation.work import Assignment
+from coterie.simulation.collect import Collector, in_secret, in_the_open
+from coterie.simulation.shares import Shares
+from coterie.simulation.work import Assignment, task_id
 
 
 def with_terms(
@@ -38,24 +43,40 @@ def with_terms(
     return replace(assignment, secure=terms.model_dump_json())
 
 
-def private_collector(
-    experiment: Experiment, manifest: Manifest, assignment: Assignment, order: Sequence[int], state: State
-) -> RingCollector | NoisedCollector | None:
-    """What takes the updates of a round of these clients, in an order drawn by lot; None where they come in the open.
-    state: the server's.
+def collector(
+    experiment: Experiment,
+    manifest: Manifest,
+    assignment: Assignment,
+    order: Sequence[int],
+    state: State,
+    shares: Shares,
+) -> Collector:
+    """What takes the updates of a round of these clients, in an order drawn by lot: one by one, clipped and noised, or
+    in secret sums, for which the clients go into the groups in turn. state: the server's.
     """
-    noise = _central_noise(experiment, assignment)
-    if assignment.secure is not None and experiment.secure is not None:
+    policy, noise, secure = experiment.rounds, _central_noise(experiment, assignment), experiment.secure
+    if assignment.secure is not None and secure is not None:
+        asked = SecureTerms.model_validate_json(assignment.secure)
         opening = Opening(
-            terms=SecureTerms.model_validate_json(assignment.secure),
+            terms=asked,
             base=assignment.base,
-            groups=experiment.secure.groups or 1,
-            expected=experiment.rounds.cohort,
+            groups=secure.groups or 1,
+            expected=policy.cohort,
             rule=experiment.reducer,
             central=noise,
+            fewest=max(asked.min_clients, FEWEST_CLIENTS),
         )
-        return RingCollector(manifest, opening, order)
-    return None if noise is None else NoisedCollector(manifest, assignment.base, noise, state)
+        groups = {number: place % opening.groups for place, number in enumerate(order)}
+        return Collector(manifest, assignment.base, ring_fold(manifest, opening), in_secret(groups), shares)
+    rule = reducer(experiment.reducer)
+    counting = count_terms(
+        rule, weight_cap=policy.weight_cap, exponent=policy.staleness_exponent, hidden=noise is not None
+    )
+    # Updates are in memory here anyway.
+    terms = replace(counting, keep=True)
+    trusted = None if policy.trusted is None else task_id(assignment.round, int(policy.trusted))
+    fold = open_fold(manifest, rule, trusted=trusted, central=noise, server=state)
+    return Collector(manifest, assignment.base, fold, in_the_open(manifest, terms, assignment.base), shares)
 
 
 def _central_noise(experiment: Experiment, assignment: Assignment) -> CentralNoise | None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.evaluate import evaluation_sections
+from coterie.aggregation.fold.part import Slices
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.contribution import NOT_FINITE, STEPS, WEIGHT, Contribution, contribution, zeros
@@ -75,7 +76,8 @@ class Trained:
     sections: the vectors, for a codec that changes no value, which are usable; update: else the update's bytes, as on
     the wire, or what goes into a secret sum (see `coterie.simulation.ring`). size: the bytes that cross the wire in
     either case. loss: the mean while training, where it was measured. refused: why there is no update, where what the
-    client has trained is not usable. diverged: whether that is for NaN or infinity.
+    client has trained is not usable. diverged: whether that is for NaN or infinity. slices: of
+    sections that it covers in part, what it holds of them.
     """
 
     number: int
@@ -86,6 +88,7 @@ class Trained:
     loss: float | None = None
     refused: str | None = None
     diverged: bool = False
+    slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
     sections: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]], repr=False)
     update: bytes | None = field(default=None, repr=False)
     state: Tensors = field(default_factory=dict[str, NDArray[np.float32]], repr=False)
@@ -147,6 +150,7 @@ class Workplace:
             rows=rows,
             client_state=of_plan(state),
             options=TrainOptions(threads=assignment.threads, entropy=repeatable(seed)),
+            whole=assignment.secure is not None or assignment.promised,
         )
 
     def sent(self, number: int, result: LocalResult, state: Tensors, assignment: Assignment) -> Trained:
@@ -166,6 +170,7 @@ class Workplace:
             loss=self._loss(result),
             sections=result.sections,
             state=result.client_state,
+            slices=result.slices,
         )
         return self._leaving(told, state, assignment, result.finite)
 
@@ -271,7 +276,8 @@ class Workplace:
         size = self._plain_size(told, assignment)
         try:
             for spec in self.plan.manifest.sections:
-                _check(spec, told.sections[spec.name], known_finite=spec.name in finite)
+                part = told.slices.get(spec.name)
+                _check(spec.part(part) if part else spec, told.sections[spec.name], known_finite=spec.name in finite)
         except UpdateRefused as error:
             return replace(told, size=size, sections={}, **_unusable(error))
         return replace(told, size=size)
@@ -289,12 +295,13 @@ class Workplace:
             codecs={spec.name: self._codec for spec in specs if not spec.is_extra},
             state=state,
             round=assignment.round,
+            slices=told.slices,
         )
 
     def _plain_size(self, told: Trained, assignment: Assignment) -> int:
         """The length of the update file, which depends on nothing but the dtypes and the digits in its header."""
         dtypes = tuple(vector.dtype.str for vector in told.sections.values())
-        key = (dtypes, len(str(told.weight)), len(str(told.steps)))
+        key = (tuple(told.slices.items()), dtypes, len(str(told.weight)), len(str(told.steps)))
         if key not in self._sizes:
             # Of zeros: whether the values can be used is not asked here.
             zeros = {name: np.zeros_like(vector) for name, vector in told.sections.items()}

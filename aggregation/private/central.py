@@ -88,6 +88,11 @@ class ClippedSum:
         self._steps += np.rint(held.vector / self._step)
         self._bits += -0.5 if held.shortened else 0.5
 
+    def join(self, other: "ClippedSum") -> None:
+        """Add another sum of the same round."""
+        self._steps += other._steps
+        self._bits += other._bits
+
     def noised(self) -> NoisedMean:
         """The mean, with the round's noise: the same however often it is asked for."""
         return noised_sum(self._steps * self._step, self._bits, self._terms, self._state)

@@ -105,7 +105,7 @@ def preview(membership: Membership, prepared: Prepared, finished: Finished) -> D
     )
     terms = prepared.task.secure
     if terms is None or finished.vector is None:
-        sections = tuple(_section(finished, spec.name, spec.length) for spec in finished.specs)
+        sections = tuple(_section(finished, spec.name, finished.sections[spec.name].size) for spec in finished.specs)
         return replace(shown, sections=sections, total_bytes=len(finished.update))
     places = vector_spec(terms.sections).places()
     sections = tuple(

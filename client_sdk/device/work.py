@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.evaluate import evaluation_sections
+from coterie.aggregation.fold.part import Slices
+from coterie.aggregation.fold.usable import require_weight
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
@@ -60,6 +62,7 @@ class Finished:
     update: the encoded bytes; empty under secure aggregation, where ``vector`` is the same in the ring, to be masked.
     sections: the same in clear. codecs, sizes (bytes of the payload): by section. client_state: what the plan and the
     codecs keep. seconds: of training. clipped: whether the update was longer than the task's norm and was shortened.
+    slices: of sections that it covers in part, what it holds of them.
     unusable: why zeros stand in for the work of a task under a promise of privacy, or under masks; for the owner alone.
     """
 
@@ -75,6 +78,7 @@ class Finished:
     metrics: Mapping[str, float]
     seconds: float
     clipped: bool = False
+    slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
     unusable: CoterieError | None = None
 
 
@@ -235,8 +239,10 @@ def _worked(
         rows=training_rows if task.kind == "train" or unread else held_out,
         client_state=of_plan(client_state),
         options=TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step),
+        whole=task.kind == "train" and (promised(task) or task.secure is not None),
     )
     kept: Tensors = {}
+    slices: Mapping[str, Slices] = {}
     unusable: CoterieError | None = None
     begun = time.monotonic()
     if task.kind == "train" and promised(task):
@@ -249,7 +255,7 @@ def _worked(
         result = trainer.train(given)
         # A trainer of the owner's need not know of the caps.
         weight = min(result.weight, local.weight_cap)
-        sections, steps, kept = result.sections, result.steps, result.client_state
+        sections, steps, kept, slices = result.sections, result.steps, result.client_state, result.slices
         means = result.metrics(plan).means()
     else:
         if unread is None and not len(next(iter(held_out.values()))):
@@ -273,6 +279,7 @@ def _worked(
         client_state=kept,
         metrics=means,
         seconds=seconds,
+        slices=slices,
         unusable=unusable,
     )
     try:
@@ -308,18 +315,21 @@ def _encoded(prepared: Prepared, finished: Finished, client_state: Tensors) -> F
     Raises UpdateRefused for values that an encoder does not take.
     """
     task, specs = prepared.task, finished.specs
+    if task.kind == "train" and not promised(task) and not under_masks(task):
+        # Under masks zeros that weigh nothing go into the sum, so that nobody is told apart.
+        require_weight(finished.weight)
     if task.secure is not None:
         return in_the_ring(prepared, task.secure, finished)
     codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
     update, codec_state = encode(
-        prepared, specs, finished.sections, codecs, finished.weight, finished.steps, client_state
+        prepared, specs, finished.sections, codecs, finished.weight, finished.steps, client_state, finished.slices
     )
-    stored = read_update(update, specs).file.tensors
+    read = read_update(update, specs)
     return replace(
         finished,
         update=update,
-        codecs=codecs,
-        sizes={name: info.stop - info.start for name, info in stored.items()},
+        codecs={entry.name: entry.codec for entry in read.header.sections if entry.name in codecs},
+        sizes={name: info.stop - info.start for name, info in read.file.tensors.items()},
         client_state={**finished.client_state, **codec_state},
     )
 
@@ -357,6 +367,7 @@ def encode(
     weight: int,
     steps: int,
     client_state: Tensors,
+    slices: Mapping[str, Slices],
 ) -> Encoded:
     """The bytes of the update, and what its codecs keep."""
     task = prepared.task
@@ -371,6 +382,7 @@ def encode(
         codecs=codecs,
         state=client_state,
         round=task.round,
+        slices=slices,
     )
 
 

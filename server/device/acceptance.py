@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import EvaluationAccepted, UpdateAccepted, counted_in
 from coterie.aggregation.evaluate import read_evaluation
+from coterie.aggregation.fold.usable import CountTerms, usable
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.private.central import COUNT_AS_ZEROS
 from coterie.errors import CoterieError, UpdateRefused
 from coterie.protocol.device import Task
 from coterie.protocol.metrics import EXAMPLES, MetricSums
@@ -43,18 +43,10 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
     update = read_update(
         path, sections, task=message.id, plan=message.plan.id, base=message.model.sha256, limits=limits
     )
-    hidden = _noised_here(message)
-    try:
+    if message.kind == "train":
+        usable(update, CountTerms(hidden=_noised_here(message), keep=False))
+    else:
         update.check_finite()
-    except UpdateRefused as error:
-        if not (hidden and error.reason in COUNT_AS_ZEROS):
-            raise
-    if message.kind == "train" and update.header.weight == 0 and not hidden:
-        raise UpdateRefused(
-            "The update weighs nothing: it was made from no examples.",
-            hint="Abort a task that has no data.",
-            code="bad_weight",
-        )
     return update
 
 

@@ -13,6 +13,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
+from coterie.aggregation.update_files import UpdateFile
 from coterie.errors import StorageError
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.tensors import read_file
@@ -24,7 +25,7 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of a round into a new version and a new server state in the folder ``out``."""
     files, central = BlobFiles.from_json(arguments["blobs"]), arguments.get("central")
     manifest = _manifest(files, arguments)
-    updates, lost = _intact(files, arguments["updates"])
+    updates, lost = _here(files, arguments["updates"])
     state = arguments["server_state"]
     result = aggregate_updates(
         manifest,
@@ -51,7 +52,7 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of an edge aggregator's round into the accumulator that it sends on."""
     files = BlobFiles.from_json(arguments["blobs"])
-    updates, lost = _intact(files, arguments["updates"])
+    updates, lost = _here(files, arguments["updates"])
     result = accumulate_updates(
         _manifest(files, arguments),
         Answer(
@@ -101,13 +102,15 @@ def _version(files: BlobFiles, digest: str) -> Path:
     return files.check("blobs", digest, "a model version that updates are based on")
 
 
-def _intact(files: BlobFiles, updates: Mapping[str, str]) -> tuple[list[Path], list[dict[str, str]]]:
-    """The updates that still are what was accepted; and of the others the tasks, with why they do not count."""
-    found: list[Path] = []
+def _here(files: BlobFiles, updates: Mapping[str, str]) -> tuple[list[UpdateFile], list[dict[str, str]]]:
+    """The files of updates by task, each of which is held to its digest when it is read; and of those that are missing
+    the tasks, with why they do not count.
+    """
+    found: list[UpdateFile] = []
     lost: list[dict[str, str]] = []
     for task, digest in updates.items():
         try:
-            found.append(files.check("updates", digest, "an update"))
+            found.append(UpdateFile(task, files.file("updates", digest, "an update"), digest))
         except (StorageError, OSError):
             message = files.damaged("updates", digest, "an update").message
             lost.append({"task": task, "code": DAMAGED, "message": message})

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from coterie.aggregation.fold.ring import Summed
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.secure import Summed, secure_aggregate, secure_evaluation
+from coterie.aggregation.secure import secure_aggregate, secure_evaluation
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.errors import InternalError
 from coterie.privacy.secagg import unmask

@@ -64,14 +64,16 @@ def _pack(trained: Trained) -> tuple[Json, Arrays]:
         "loss": trained.loss,
         "refused": trained.refused,
         "diverged": trained.diverged,
+        "slices": {name: [list(pair) for pair in slices] for name, slices in trained.slices.items()},
     }
     return answer, tensors
 
 
 def trained_of(answer: Json, tensors: Arrays) -> Trained:
     """Read the answer to a training job. The sections are views of ``tensors``; state and bytes are copies."""
+    told: Json = answer | {"slices": {n: tuple((a, b) for a, b in pairs) for n, pairs in answer["slices"].items()}}
     return Trained(
-        **answer,
+        **told,
         sections={n.removeprefix(_SECTION): array for n, array in tensors.items() if n.startswith(_SECTION)},
         update=tensors[_UPDATE].tobytes() if _UPDATE in tensors else None,
         state={n.removeprefix(_STATE): array.copy() for n, array in tensors.items() if n.startswith(_STATE)},

@@ -189,9 +189,10 @@ def test_an_accumulator_says_what_it_is_of_and_is_the_same_whatever_the_order(gr
     again, _ = grove.edge(below[::-1], task="above")
     assert path.read_bytes() == again.read_bytes()
     header = read_update(path, MANIFEST.sections, limits=EITHER).header
-    assert (header.kind, header.task, header.clients, header.weight, header.steps) == ("accumulator", "above", 3, 40, 6)
+    assert (header.kind, header.task, header.clients, header.weight, header.steps) == ("accumulator", "above", 2, 40, 3)
     assert {entry.codec for entry in header.sections} == {"float64"}
-    assert (done.accepted, done.clients) == (("task-0", "task-1", "task-2"), 3)
+    assert (done.accepted, done.clients) == (("task-0", "task-1"), 2)
+    assert [(entry.task, entry.code) for entry in done.rejected] == [("task-2", "bad_weight")]
 
 
 def test_one_client_below_an_edge_keeps_its_cap(grove: Grove) -> None:

@@ -277,7 +277,8 @@ def test_a_rule_over_update_files_is_the_rule_over_their_vectors(job: Job, text:
     result = job.run(rule=text)
     expected = job.weights + aggregate(text, vectors).astype(np.float32)
     np.testing.assert_allclose(job.vector(result), expected, rtol=1e-6)
-    assert result.metrics == {"examples": 21.0, "loss": 42.0} and len(result.accepted) == 8
+    assert result.metrics == {"examples": 21.0, "loss": 42.0} and len(result.accepted) == 7
+    assert [(entry.task, entry.code) for entry in result.rejected] == [("task-7", "bad_weight")]
     again = job.run(job.updates[::-1], rule=text, out="again")
     assert again.version == result.version
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, Recorder, counting, experiment, hear, kinds, rows, run
 from sqlalchemy import update as change
@@ -18,6 +19,7 @@ from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResu
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ConfigurationError, InputError, StorageError, Unreachable
 from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.tensors import decode_tensors
 from coterie.protocol.update import read_update
 from coterie.server.store.tables import RoundRow
 from tests.patience import patience
@@ -110,6 +112,41 @@ def test_a_trainer_of_ones_own_takes_part_over_http(tmp_path: Path) -> None:
         assert (await agent.run(rounds=1)).counted == 1
         record = (await place.control.history(view.id)).rounds[0]
         assert record.state == "committed"
+
+    run(work, tmp_path)
+
+
+def test_devices_that_train_parts_are_averaged_over_those_that_trained_each_number(tmp_path: Path) -> None:
+    """One device trains the first two rows, the other the last three, by a codec that loses nothing of these numbers;
+    the coordinator, which hashed the bytes as they came, adds them up as arithmetic by hand says."""
+
+    def rows(low: int, high: int, change: float, weight: int) -> ExternalTrainer:
+        def fit(params: Params, task: FitTask) -> FitResult:
+            hidden = np.ones((4, 3), np.bool_)
+            hidden[low:high] = False
+            return {"w": np.ma.masked_array(params["w"] + np.float32(change), hidden)}, weight, 1, {"loss": 0.5}
+
+        return ExternalTrainer(fit)
+
+    async def work(place: Lab) -> None:
+        policy = RoundPolicy(rounds=1, cohort=2, evaluate_every=0)
+        model = ExternalModel({"w": (4, 3), "untrained": (2,)})
+        start = {"w": np.zeros((4, 3), np.float32), "untrained": np.ones(2, np.float32)}
+        view = await place.submit(
+            Experiment(
+                name="parts", model=model, initial=start, schema=SCHEMA, rounds=policy, secure_aggregation=False
+            )
+        )
+        agents = [
+            await place.agent("parts", "upper", trainer=rows(0, 2, 4.0, 1)),
+            await place.agent("parts", "lower", trainer=rows(1, 4, 8.0, 3)),
+        ]
+        for summary in await asyncio.gather(*(agent.run(rounds=1) for agent in agents)):
+            assert summary.counted == 1
+        newest = (await place.control.models(view.id))[-1]
+        weights = decode_tensors(await place.control.blob(newest.sha256))
+        assert weights["w"].tolist() == [[4.0] * 3, [7.0] * 3, [8.0] * 3, [8.0] * 3]
+        assert weights["untrained"].tolist() == [1.0, 1.0]
 
     run(work, tmp_path)
 

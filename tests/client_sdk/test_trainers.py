@@ -171,7 +171,7 @@ def wrong(**changes: Any) -> ExternalTrainer:
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
-        (wrong(params={"w": np.zeros((4, 3))}), "no parameter 'b'"),
+        (wrong(params={"w": np.zeros((4, 3)), "misspelt": np.zeros(3)}), "no parameter 'b'"),
         (wrong(params={"w": np.zeros((3, 4)), "b": np.zeros(3)}), r"'w' with shape \[3, 4\]"),
         (wrong(params={"w": np.full((4, 3), np.nan), "b": np.zeros(3)}), "'w' with values that are not finite"),
         (wrong(weight=-1), "weight must be a whole number"),

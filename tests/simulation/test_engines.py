@@ -134,6 +134,40 @@ def fails(params: Params, task: FitTask) -> FitResult:
     raise ZeroDivisionError("on purpose")
 
 
+def some_rows(params: Params, task: FitTask) -> FitResult:
+    """Client 0 trains the first two elements, the others all but the first."""
+    hidden = np.array([False, False, True] if task.client == "0" else [True, False, False])
+    return {"w": np.ma.masked_array(params["w"] + int(task.client), hidden)}, 1 + int(task.client), 1, {}
+
+
+PARTS = ExternalTrainer(some_rows)
+
+
+@pytest.mark.parametrize("engine", EXACT)
+@pytest.mark.parametrize("codec", ["float32", "bfloat16"])
+def test_clients_that_train_parts_average_over_those_that_trained_each_number(engine: str, codec: str) -> None:
+    policy = RoundPolicy(rounds=1, cohort=3, evaluate_every=0)
+    model = ExternalModel({"w": (3,), "b": (2,)})
+    wanted = Experiment(
+        name="own", model=model, schema=SCHEMA, rounds=policy, codecs=(codec,), secure_aggregation=False,
+        initial={"w": np.zeros(3, np.float32), "b": np.ones(2, np.float32)},
+    )  # fmt: skip
+    found = simulate_full(wanted, CLIENTS[:3], engine=engine, workers=2, trainer="test_engines:PARTS")
+    # Weights 1, 2, 3 and changes 0, 1, 2; nobody trained b.
+    expected = np.array([0, (1 * 0 + 2 * 1 + 3 * 2) / 6, (2 * 1 + 3 * 2) / 5], np.float32)
+    np.testing.assert_array_max_ulp(found.weights["w"], expected, 1)
+    assert found.weights["b"].tolist() == [1, 1]
+
+
+def test_a_part_is_refused_where_only_sums_are_seen() -> None:
+    policy = RoundPolicy(rounds=1, cohort=3, evaluate_every=0)
+    wanted = Experiment(
+        name="own", model=ExternalModel({"w": (3,)}), schema=SCHEMA, rounds=policy, secure_aggregation=True
+    )
+    with pytest.raises(DataError, match="Under secure aggregation"):
+        simulate(wanted, CLIENTS[:3], trainer=PARTS)
+
+
 OWN, FAILING = ExternalTrainer(add_one), ExternalTrainer(fails)
 
 

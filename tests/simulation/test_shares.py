@@ -5,10 +5,15 @@ from threading import Event, Lock, current_thread
 import numpy as np
 import pytest
 
-from coterie.aggregation.reducers import Accumulator, reducer
-from coterie.errors import UpdateRefused
+from coterie.aggregation.fold.fold import Work
+from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.sums import sums_fold
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.reducers import reducer
+from coterie.protocol.layout import Layout
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.sections import SectionSpec
 from coterie.simulation import shares
-from coterie.simulation.collect import fold, settled
 from coterie.simulation.shares import Shares
 
 
@@ -63,36 +68,41 @@ def test_who_asks_goes_on_while_a_thread_is_at_the_work_and_no_thread_is_beside_
     assert 1 <= len(names) <= 2 and current_thread().name not in names
 
 
+def manifest() -> Manifest:
+    layout = Layout.of({"w": (100_003,)})
+    return Manifest(
+        name="m",
+        trainer="external",
+        schema=DataSchema((Feature(name="x"),), Label(name="y")),
+        layout=layout,
+        sections=(SectionSpec.over("delta", layout), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
+        hyper={},
+        training=Training(batch_size=1),
+        algorithm=Named("fedavg", {}),
+        optimizer=Named("external", {}),
+        graphs={},
+    )
+
+
 @pytest.mark.parametrize("count", [1, 3, 8])
-def test_a_fold_is_the_weighted_sum_whoever_shares_it(count: int) -> None:
+def test_a_fold_is_the_weighted_mean_whoever_shares_it(count: int) -> None:
     generator = np.random.Generator(np.random.PCG64(count))
     vectors = [generator.normal(size=100_003).astype(np.float32) for _ in range(count)]
-    weights = generator.integers(0, 1000, count).astype(np.float64)
-    first = generator.normal(size=100_003)
-    sums: list[bytes] = []
-    for threads in (1, 2, 3):
-        total, shared = first.copy(), Shares(threads)
-        fold(total, vectors, weights, shared, threads).wait()
-        shared.close()
-        sums.append(total.tobytes())
-        np.testing.assert_allclose(total, first + weights @ np.array(vectors, np.float64), rtol=1e-12, atol=1e-9)
-    assert len(set(sums)) == 1
-
-
-@pytest.mark.parametrize("rule", ["mean", "sum"])
-def test_a_result_is_the_rules_own_whoever_shares_it(rule: str) -> None:
-    sums = np.random.Generator(np.random.PCG64(7)).normal(size=100_003)
-    expected = reducer(rule).result(Accumulator(sums.copy(), 7.0, 3))
+    weights = generator.integers(1, 1000, count).astype(np.float64)
+    fold, found = sums_fold(manifest(), reducer("mean")), list[bytes]()
     for threads in (1, 2, 3):
         shared = Shares(threads)
-        found = settled(reducer(rule), Accumulator(sums.copy(), 7.0, 3), shared)
+
+        def spread(work: Work, places: range, shared: Shares = shared, threads: int = threads) -> None:
+            shared.begin(work, places, threads).wait()
+
+        parts = [
+            Part(task=str(place), weight=weight, sections={"delta": vector, "metrics": np.ones(2)})
+            for place, (vector, weight) in enumerate(zip(vectors, weights.tolist(), strict=True))
+        ]
+        folded = fold.result(fold.add(fold.init(), parts, spread), {}, spread)
         shared.close()
-        assert found.tobytes() == expected.tobytes()
-
-
-def test_sums_without_weight_give_no_result() -> None:
-    shared = Shares(2)
-    with pytest.raises(UpdateRefused) as told:
-        settled(reducer("mean"), Accumulator(np.ones(100_003), 0.0, 3), shared)
-    shared.close()
-    assert told.value.reason == "zero_weight"
+        found.append(folded.sections["delta"].tobytes())
+        expected = np.average(np.array(vectors, np.float64), axis=0, weights=weights)
+        np.testing.assert_allclose(folded.sections["delta"], expected, rtol=1e-12, atol=1e-12)
+    assert len(set(found)) == 1

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.fold.part import Slices
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import METRICS
 from coterie.errors import CoterieError
@@ -65,6 +66,7 @@ class LocalWork:
     weights: the model version, by tensor name. frozen: tensors that nobody trains, by name. rows: the rows to work on,
     by feature and label name; hold-out rows are not among those of a training and are the only ones of an evaluation.
     client_state: what the experiment's last counted training returned; empty before it.
+    whole: whether an update must cover every tensor: where only sums are seen, or noise is added.
     """
 
     plan: Plan
@@ -74,6 +76,7 @@ class LocalWork:
     frozen: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
     client_state: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
     options: TrainOptions = field(default_factory=TrainOptions)
+    whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,7 @@ class LocalResult:
 
     weight: examples that count, capped. steps: local steps. client_state: by tensor name, empty for a plan without any.
     finite: sections in which the trainer has looked at every number and found it finite, so that nobody looks again.
+    slices: of sections of which it covers a part only, the (start, stop) that their vectors hold.
     """
 
     sections: Mapping[str, NDArray[Any]]
@@ -89,6 +93,7 @@ class LocalResult:
     steps: int
     client_state: Tensors
     finite: frozenset[str] = frozenset()
+    slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
 
     def metrics(self, plan: Plan) -> MetricSums:
         """The metric sums of the training steps."""

@@ -7,15 +7,17 @@ def fit(params, task):
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.fold.coverage import joined
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Rows
 from coterie.errors import DataError, PlanRefused
 from coterie.protocol.finite import all_finite
+from coterie.protocol.layout import Slice
 from coterie.protocol.metrics import EXAMPLES, MetricSums
 
 
@@ -57,7 +59,8 @@ class ExternalTrainer:
     """A trainer around ``fit`` and, where there is one, ``evaluate``.
 
     fit gets copies, in the order of the plan's layout, which it may change in place. The update is ``new parameters -
-    params``, computed in float32.
+    params``, computed in float32. fit may return some of the parameters only, and masked arrays: what is absent or
+    masked was not trained, and every number of the next version is the mean over those who trained it.
     Metrics: every metric that the plan names (``loss`` among them), or an empty mapping for none; others are ignored.
     Raises DataError naming the parameter or the metric when what comes back does not fit the plan.
     """
@@ -76,15 +79,24 @@ class ExternalTrainer:
                 code="plan_trainer",
             )
         params, weight, steps, metrics = self._fit(_copies(work), _fit_task(work))
-        delta, finite = np.empty(manifest.layout.size, np.float32), True
+        _check_names(params, manifest.layout.names, whole=work.whole)
+        delta, finite, trained = np.empty(manifest.layout.size, np.float32), True, list[Slice]()
         for name, (start, stop) in manifest.layout.slices.items():
+            if name not in params:
+                continue
             base = work.weights[name]
             new = _parameter(name, params, base.shape)
             with np.errstate(over="ignore", invalid="ignore"):
                 np.subtract(new, base, out=delta[start:stop].reshape(new.shape))
-            if not all_finite(delta[start:stop]):
+            runs = [(start + low, start + high) for low, high in _trained(name, params[name], whole=work.whole)]
+            if not all(all_finite(delta[low:high]) for low, high in runs):
                 _require_finite(name, new)
                 finite = False
+            trained += runs
+        covered = joined(trained)
+        part = covered != ((0, delta.size),)
+        if part:
+            delta = np.concatenate([delta[low:high] for low, high in covered])
         count = min(_whole("weight", weight), work.task.weight_cap)
         work.options.on_step(_whole("steps", steps))
         return LocalResult(
@@ -93,6 +105,7 @@ class ExternalTrainer:
             steps=int(steps),
             client_state={},
             finite=frozenset({DELTA} if finite else ()),
+            slices={DELTA: covered} if part else {},
         )
 
     def evaluate(self, work: LocalWork) -> MetricSums:
@@ -127,13 +140,34 @@ def _fit_task(work: LocalWork) -> FitTask:
     )
 
 
-def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    if name not in params:
+def _check_names(params: Mapping[str, NDArray[Any]], names: tuple[str, ...], *, whole: bool) -> None:
+    """Some parameters may be missing, where updates may cover a part; none may be misspelt."""
+    missing = [name for name in names if name not in params]
+    if missing and (whole or len(missing) == len(names) or any(name not in names for name in params)):
         raise DataError(
-            f"fit returned no parameter {name!r}.",
-            hint=f"It returned {', '.join(params) or 'none'}.",
+            f"fit returned no parameter {missing[0]!r}.",
+            hint=f"It returned {', '.join(params) or 'none'}. Under secure aggregation and differential privacy it "
+            "must return all of them; elsewhere some, and no others.",
             code="fit_result",
         )
+
+
+def _trained(name: str, value: NDArray[Any], *, whole: bool) -> list[Slice]:
+    """The runs of a parameter's elements that were trained: all of it, but for a masked array what it shows."""
+    if not isinstance(value, np.ma.MaskedArray):
+        return [(0, value.size)]
+    hidden = np.ma.getmaskarray(cast(Any, value)).reshape(-1)
+    if hidden.any() and whole:
+        raise DataError(
+            f"fit returned {name!r} with masked elements.",
+            hint="Under secure aggregation and differential privacy every client trains the whole model.",
+            code="fit_result",
+        )
+    edges = np.flatnonzero(np.diff(np.concatenate([[1], hidden.astype(np.int8), [1]])))
+    return [(int(low), int(high)) for low, high in edges.reshape(-1, 2)]
+
+
+def _parameter(name: str, params: Mapping[str, NDArray[Any]], shape: tuple[int, ...]) -> NDArray[np.float32]:
     value = np.asarray(params[name], np.float32)
     if value.shape != shape:
         raise DataError(

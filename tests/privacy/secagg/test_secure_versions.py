@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.fold.ring import Opening, Summed, ring_fold
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.secure import SecureResult, Summed, secure_aggregate, secure_evaluation, secure_terms
+from coterie.aggregation.secure import SecureResult, secure_aggregate, secure_evaluation, secure_terms
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
@@ -29,8 +30,8 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.secagg import SecureMode, SecureTerms
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import encode_tensors, read_file
-from coterie.simulation.collect import Aggregate
-from coterie.simulation.ring import Opening, RingCollector
+from coterie.simulation.collect import Aggregate, Collector, in_secret
+from coterie.simulation.shares import Shares
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Assignment, Trained, in_ring
 
@@ -82,8 +83,9 @@ def words(agreed: SecureTerms, index: int) -> bytes:
 
 
 def simulated(agreed: SecureTerms, who: list[int]) -> Aggregate:
-    opening = Opening(terms=agreed, base=DIGEST, groups=1, expected=CLIENTS, rule="mean", central=None)
-    collector = RingCollector(MANIFEST, opening, list(range(CLIENTS)))
+    opening = Opening(terms=agreed, base=DIGEST, groups=1, expected=CLIENTS, rule="mean", central=None, fewest=2)
+    reading = in_secret(dict.fromkeys(range(CLIENTS), 0))
+    collector = Collector(MANIFEST, DIGEST, ring_fold(MANIFEST, opening), reading, Shares(1))
     for index in who:
         vectors, weight = sections(index)
         trained = Trained(number=index, task="t", weight=weight, steps=1, size=0, update=words(agreed, index))

@@ -1,0 +1,59 @@
+"""The fold under the coordinator's own noise: each update is clipped, all count alike, and their sum is noised before
+anybody sees it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
+from coterie.aggregation.fold.part import Part
+from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.central import CentralNoise, ClippedSum
+from coterie.aggregation.update_sections import join, length_of, means_of, split, sums_of
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """The sum of clipped vectors."""
+
+    sum: ClippedSum = field(repr=False)
+    tally: Tally = field(default_factory=Tally)
+
+
+def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[Clipped, Part]:
+    """The fold of one round. server: the server's state, in which an adaptive clipping norm stands.
+
+    An update whose values cannot be used counts as zeros. No usable update is as good as any number of them: the round
+    is noise alone. Sums are not released.
+    """
+    means = means_of(manifest.sections)
+    length = length_of(means)
+
+    def add(state: Clipped, parts: Sequence[Part], spread: Spread) -> Clipped:
+        state.tally.take(parts)
+        for part in parts:
+            if part.silent:
+                state.sum.add(np.zeros(length))
+            else:
+                state.sum.add(join(means, {spec.name: part.values(spec.name) for spec in means}))
+        return state
+
+    def merge(left: Clipped, right: Clipped) -> Clipped:
+        left.tally.join(right.tally)
+        left.sum.join(right.sum)
+        return left
+
+    def result(state: Clipped, server: State, spread: Spread) -> Folded:
+        found = state.sum.noised()
+        return Folded(
+            sections=split(means, found.mean)
+            | {spec.name: np.zeros(spec.length) for spec in sums_of(manifest.sections)},
+            clients=noise.expected,
+            weight=float(noise.expected),
+            metrics={},
+            state=found.state,
+        )
+
+    return Fold(lambda: Clipped(ClippedSum(length, noise, server)), add, merge, result)
