@@ -19,7 +19,7 @@ def notebook_html(history: Run) -> str:
 
     Text from the outside, such as names of metrics, is escaped.
     """
-    if not history.rounds:
+    if not len(history):
         return "<p>No round has ended yet.</p>"
     said = [f"{len(history)} rounds, {len(history.committed)} committed"]
     said += [f"ended: {history.reason}"] if history.reason else []

@@ -19,7 +19,7 @@ from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.tensors import read_file, write_file
 from coterie.simulation.partition.changes import known_change
 from coterie.simulation.partition.checks import Arrays, Change, Rows, column, refuse, require, too_few
-from coterie.simulation.partition.drawing import ENDINGS, draw, svg
+from coterie.simulation.partition.drawing import ENDINGS, Picture, draw, svg
 from coterie.simulation.partition.skew import Skew
 
 FORMAT = "coterie-partition-1"
@@ -171,7 +171,7 @@ class Partition(Sequence[Rows]):
         text = json.dumps(self.manifest(), indent=1, ensure_ascii=False) + "\n"
         rows = {"rows": np.concatenate(self.rows), "sizes": np.array(self.sizes, np.int64)}
         write_file(place / ROWS_FILE, rows)
-        write_durably(place / DRAWING_FILE, svg(self).encode())
+        write_durably(place / DRAWING_FILE, svg(self._picture()).encode())
         write_durably(place / MANIFEST_FILE, text.encode())
         return place / MANIFEST_FILE
 
@@ -182,7 +182,13 @@ class Partition(Sequence[Rows]):
         """
         place = Path(path)
         require(place.suffix.lower() in ENDINGS, f"the ending of {str(path)!r} is none of {', '.join(ENDINGS)}")
-        return draw(self, place)
+        return draw(self._picture(), place)
+
+    def _picture(self) -> Picture:
+        return Picture(
+            method=self.method, parameters=self.parameters, skew=self.skew, classes=self.classes, sizes=self.sizes,
+            counts=self.counts,
+        )  # fmt: skip
 
     @staticmethod
     def read(folder: str | Path) -> "Partition":

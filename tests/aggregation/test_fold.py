@@ -39,7 +39,7 @@ from coterie.simulation.work import Trained
 LAYOUT = Layout.of({"w": (6, 8), "b": (8,), "scale": ()})
 MANIFEST = Manifest(
     name="m",
-    trainer="external",
+    shape="external",
     schema=DataSchema((Feature(name="x"),), Label(name="y")),
     layout=LAYOUT,
     sections=(SectionSpec.over("delta", LAYOUT), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
@@ -47,7 +47,7 @@ MANIFEST = Manifest(
     training=Training(batch_size=1),
     algorithm=Named("fedavg", {}),
     optimizer=Named("external", {}),
-    graphs={},
+    stages=(),
 )
 BASE = np.linspace(-1, 1, LAYOUT.size).astype(np.float32)
 MOMENTUM = server_optimizer("sgd", {"lr": 1.0, "momentum": 0.9})

@@ -10,6 +10,8 @@ import pytest
 
 from coterie.aggregation import secure
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.fold import ring
+from coterie.aggregation.fold.fold import at_once
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import METRICS
 from coterie.aggregation.private.central import CentralNoise, State, noised_groups
@@ -67,7 +69,7 @@ def test_one_device_moves_one_group_by_no_more_than_its_noise_is_made_for(monkey
     def silence(*_: object) -> npt.NDArray[np.int64]:
         return np.zeros(manifest.layout.size, np.int64)
 
-    monkeypatch.setattr(secure, "_ruled", rule)
+    monkeypatch.setattr(ring, "_ruled", rule)
     monkeypatch.setattr(gaussian, "_steps", silence)
 
     def words(device: int) -> npt.NDArray[np.uint32]:
@@ -84,7 +86,7 @@ def test_one_device_moves_one_group_by_no_more_than_its_noise_is_made_for(monkey
     def groups_without(gone: int | None) -> list[Vector]:
         seen.clear()
         sums = [
-            secure.Summed(
+            ring.Summed(
                 reduced(
                     np.array([mine[d] for d in range(place, COHORT, GROUPS) if d != gone]).sum(0, np.uint32),
                     vector_spec(terms.sections),
@@ -93,7 +95,10 @@ def test_one_device_moves_one_group_by_no_more_than_its_noise_is_made_for(monkey
             )
             for place in range(GROUPS)
         ]
-        secure.opened(manifest, terms, sums, base="0" * 64, expected=COHORT, state={}, rule="median", central=noise())
+        opening = ring.Opening(
+            terms=terms, base="0" * 64, groups=GROUPS, expected=COHORT, rule="median", central=noise()
+        )
+        ring.ring_fold(manifest, opening).result(tuple(sums), {}, at_once)
         return list(seen)
 
     whole = groups_without(None)

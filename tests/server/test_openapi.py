@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi.routing import APIRoute
@@ -43,7 +43,7 @@ UNBOUNDED = {"Target.value"}
 
 def test_every_field_states_its_unit_default_and_example(app: Any) -> None:
     schemas = app.openapi()["components"]["schemas"]
-    lacking = []
+    lacking: list[str] = []
     for name, schema in schemas.items():
         for field, value in schema.get("properties", {}).items():
             units = {word for affix, word in UNITS.items() if field.endswith(affix) or field.startswith(affix)}
@@ -71,7 +71,7 @@ def test_every_number_and_text_of_a_request_is_bounded(app: Any) -> None:
             walk(inner, place)
         for inner in (value.get("items"), value.get("additionalProperties")):
             if isinstance(inner, dict):
-                walk(inner, place)
+                walk(cast("dict[str, Any]", inner), place)
         bounds = {"integer": ("maximum",), "number": ("maximum", "exclusiveMaximum"), "string": ("maxLength",)}
         fixed = {"enum", "const", "pattern", "format"} & value.keys()
         if value.get("type") in bounds and not fixed and not set(bounds[value["type"]]) & value.keys():

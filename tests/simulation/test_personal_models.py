@@ -35,7 +35,7 @@ def run(engine: str = "threads") -> Simulation:
 
 
 def accuracy(logits: NDArray[np.float32], y: NDArray[np.int32]) -> float:
-    return float(np.mean(logits.argmax(1) == y))
+    return float((logits.argmax(1) == y).mean())
 
 
 def test_clients_with_opposite_labels_share_a_body_and_keep_their_own_heads() -> None:

@@ -72,7 +72,7 @@ def manifest() -> Manifest:
     layout = Layout.of({"w": (100_003,)})
     return Manifest(
         name="m",
-        trainer="external",
+        shape="external",
         schema=DataSchema((Feature(name="x"),), Label(name="y")),
         layout=layout,
         sections=(SectionSpec.over("delta", layout), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
@@ -80,7 +80,7 @@ def manifest() -> Manifest:
         training=Training(batch_size=1),
         algorithm=Named("fedavg", {}),
         optimizer=Named("external", {}),
-        graphs={},
+        stages=(),
     )
 
 
