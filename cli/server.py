@@ -34,6 +34,13 @@ def server(
             help="Bind beyond loopback without TLS (behind a proxy that ends it).",
         ),
     ] = False,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="COTERIE_PUBLIC_URL",
+            help="Where devices reach this coordinator, behind a proxy that changes the Host header or the path.",
+        ),
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         typer.Option(envvar="COTERIE_LOG_LEVEL", help="The least that is logged; logs are JSON on stderr."),
@@ -92,6 +99,7 @@ def server(
     given: dict[str, Any] = {
         "tls_cert": tls_cert,
         "tls_key": tls_key,
+        "public_url": public_url,
         "ledger_checkpoints": ledger_checkpoints,
         "upstream": upstream,
         "upstream_token": upstream_token,

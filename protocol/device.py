@@ -1,7 +1,7 @@
 """The device plane's messages (``/v1/device/…``): what a device says and what it is told.
 
-Times that cross the wire are relative (milliseconds); only the coordinator's clock counts. Request signatures are in
-`signing`.
+Times that cross the wire are relative (milliseconds); only the coordinator's clock counts. Requests are signed
+as `coterie.protocol.http_signatures` says.
 """
 
 from typing import Annotated, Final, Literal, Self
@@ -46,9 +46,8 @@ SECURE_AGGREGATION = "secagg/1"
 LOCAL_NOISE = "local_noise/1"
 """The secure aggregation of this version: a device that does not say that it knows it gets no task that asks for it."""
 
-DEVICE_HEADER = "Coterie-Device"
 NONCE_HEADER = "Coterie-Nonce"
-SIGNATURE_HEADER = "Coterie-Signature"
+"""Of answers: the nonce of the device's next request."""
 UPLOAD_OFFSET_HEADER = "Upload-Offset"
 UPLOAD_LENGTH_HEADER = "Upload-Length"
 DIGEST_HEADER = "Repr-Digest"

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 import coterie
 from coterie.server import pages, problems
 from coterie.server.auth.policy import POLICY
+from coterie.server.auth.signatures import check_public_url
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
 from coterie.server.coordinator import open_coordinator
 from coterie.server.device import blobs as device_blobs
@@ -41,11 +42,13 @@ ROUTERS = (
 
 def create_app(settings: Settings | None = None, *, faults: Faults | None = None) -> FastAPI:
     """The coordinator's application. Its lifespan takes the folder, opens the database and starts the driver; nothing
-    happens before.
+    happens before. Raises ConfigurationError for a setting that cannot be.
 
     ``app.state.coordinator`` is the open coordinator; its ``first_token`` is the admin token if this start made it.
     """
     chosen = settings or Settings()
+    if chosen.public_url is not None:
+        check_public_url(chosen.public_url)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
