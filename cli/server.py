@@ -41,6 +41,12 @@ def server(
             help="Where devices reach this coordinator, behind a proxy that changes the Host header or the path.",
         ),
     ] = None,
+    cors_origins: Annotated[
+        str,
+        typer.Option(
+            envvar="COTERIE_CORS_ORIGINS", help="Origins of web pages that may use the API, with commas between."
+        ),
+    ] = "",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         typer.Option(envvar="COTERIE_LOG_LEVEL", help="The least that is logged; logs are JSON on stderr."),
@@ -112,6 +118,7 @@ def server(
         folder=folder,
         insecure=insecure,
         log_level=log_level,
+        cors_origins=cors_origins,
         edge_cohort=edge_cohort,
         edge_over_selection=edge_over_selection,
         edge_min_clients=edge_min_clients,

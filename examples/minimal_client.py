@@ -1,4 +1,4 @@
-"""The smallest client that there can be: one device's part of a round, with NumPy and ONNX Runtime and nothing else.
+"""The smallest client that there can be: one device's part of a round, with NumPy, ONNX Runtime and an AES.
 
     python examples/minimal_client.py PLAN WEIGHTS ROWS UPDATE [--seed 0]
 
@@ -22,6 +22,7 @@ import numpy as np
 import onnxruntime
 
 from coterie.compute.data.batches import Batches
+from coterie.protocol.training import batch_order, random_inputs
 
 
 def read_weights(path):
@@ -72,7 +73,7 @@ class Client:
             "state": lambda one: self.state[one["name"]],
             "counter": lambda one: np.array([self.counters[one["key"]]], np.float32),
             "batch": lambda one: self.batch[one["key"]],
-            "random": lambda one: self.uniform(one["shape"]),
+            "random": lambda one: self.random[one["name"]],
         }
 
     def run(self, name):
@@ -82,11 +83,6 @@ class Client:
         session = self.sessions[name]
         return dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
 
-    def uniform(self, shape):
-        """Numbers in [0, 1) for dropout, from the task's seed."""
-        raw = np.asarray(self.stream.random_raw(prod(shape)), np.uint64)
-        return ((raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
-
     def train(self, rows, seed):
         """The sections of the update, and how many rows and steps it is of."""
         training, carry = self.manifest["training"], self.manifest["graphs"]["train"]["carry"]
@@ -94,10 +90,19 @@ class Client:
         first = {one["name"]: one for one in self.manifest["graphs"]["train"]["inputs"] if one["source"] == "zeros"}
         self.state |= {name: np.zeros(one["shape"], one["dtype"]) for name, one in first.items()}
         self.supply["zeros"] = self.supply["state"]
-        self.stream = np.random.Philox(key=np.array([seed % 2**64, 1 << 63], np.uint64))
-        batches = Batches(rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"])
+        drawn = [one for one in self.manifest["graphs"]["train"]["inputs"] if one["source"] == "random"]
+        sizes = [prod(one["shape"]) for one in drawn]
+        batches = Batches(
+            rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"], order=batch_order
+        )
         steps = 0
         for self.batch in islice(batches, training["max_steps"]):
+            # Numbers in [0, 1) for dropout, from the task's seed.
+            numbers, ends = random_inputs(seed, steps, sum(sizes)), np.cumsum(sizes)
+            self.random = {
+                one["name"]: numbers[end - size : end].reshape(one["shape"])
+                for one, size, end in zip(drawn, sizes, ends, strict=True)
+            }
             outputs = self.run("train")
             self.state |= {target: outputs[name] for name, target in carry.items()}
             steps += 1
@@ -112,7 +117,7 @@ class Client:
 
 def main():
     """Train, and write the update."""
-    parser = argparse.ArgumentParser(description="One device's part of a round, with NumPy and ONNX Runtime alone.")
+    parser = argparse.ArgumentParser(description="One device's part of a round, without the client.")
     for name in ("plan", "weights", "rows", "update"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--seed", type=int, default=0)

@@ -78,6 +78,9 @@ class RetryWindow(Response):
 class Capabilities(Request):
     """What a device has: versions, codecs by name, trainers, kinds of secrecy, and the caps it trains under.
 
+    opset: the newest ONNX opset that its runtime takes. features: of `coterie.protocol.features`; it gets no task that
+    needs another.
+
     yardstick_us: microseconds that one fixed small inference takes there on one thread, measured, to two digits; None
     where it was not measured.
     """
@@ -88,6 +91,7 @@ class Capabilities(Request):
     codecs: Annotated[tuple[Token, ...], Field(max_length=32)] = ("float32",)
     trainers: Annotated[tuple[Literal["plan", "external"], ...], Field(min_length=1, max_length=2)] = ("plan",)
     secure: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
+    features: Annotated[tuple[Token, ...], Field(max_length=64)] = ()
     threads: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
     memory_bytes: Size | None = None
     yardstick_us: Positive | None = None
@@ -230,9 +234,10 @@ class Task(Signed):
         verify(coordinator_key, Domain.TASK, self.signed_bytes(), self.signature)
 
 
-Idle = Literal["no_experiment", "no_place", "trainer_own", "trainer_plan", "secrecy"]
+Idle = Literal["no_experiment", "no_place", "trainer_own", "trainer_plan", "secrecy", "features"]
 """Why there is no task: no experiment runs; its rounds have no place for this device now; or a place is free for
-others: those with a trainer of their own, those that run the plan's steps, those that know its secrecy.
+others: those with a trainer of their own, those that run the plan's steps, those that know its secrecy, those that have
+its features.
 """
 
 

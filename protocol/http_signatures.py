@@ -126,7 +126,7 @@ def signature_base(components: Iterable[tuple[str, str]], parameters: Mapping[st
     for name, value in lines:
         if not value.isascii() or not value.isprintable():
             raise malformed(f"the value of {name} is not one line of printable ASCII")
-    inner = http_sf.ser([([(name, {}) for name, _ in lines], dict(parameters))])
+    inner = _inner_list([name for name, _ in lines], parameters)
     said = [f'"{name}": {value}' for name, value in lines]
     return "\n".join((*said, f'"@signature-params": {inner}')).encode("ascii")
 
@@ -136,10 +136,9 @@ def sign_request(key: SigningKey, head: Head, *, device: str, nonce: str) -> dic
     values = head.values()
     parameters = {"keyid": device, "nonce": nonce, "alg": ALGORITHM, "tag": TAG}
     signature = key.sign_bytes(signature_base([(name, values[name]) for name in head.components], parameters))
-    covered = [(name, {}) for name in head.components]
     return {
         CONTENT_DIGEST: values["content-digest"],
-        SIGNATURE_INPUT: http_sf.ser({LABEL: (covered, parameters)}),
+        SIGNATURE_INPUT: f"{LABEL}={_inner_list(head.components, parameters)}",
         SIGNATURE: http_sf.ser({LABEL: signature}),
     }
 
@@ -157,11 +156,10 @@ def parse_signature(fields: Mapping[str, str]) -> RequestSignature:
             f"they have {', '.join(inputs) or 'none'} and {', '.join(signatures) or 'none'}"
         )
     (label,) = inputs
-    match inputs[label], signatures[label]:
-        case (list() as items, dict() as parameters), (bytes() as signature, _):
-            covered, named = cast(list[Any], items), cast(dict[str, Any], parameters)
-        case _:
-            raise malformed(f"{SIGNATURE_INPUT} must be a list of components, and {SIGNATURE} a byte sequence")
+    (items, parameters), (signature, _) = inputs[label], signatures[label]
+    if not isinstance(items, list) or not isinstance(signature, bytes):
+        raise malformed(f"{SIGNATURE_INPUT} must be a list of components, and {SIGNATURE} a byte sequence")
+    covered, named = cast(list[Any], items), cast(dict[str, Any], parameters)
     names = [item[0] for item in covered if isinstance(item[0], str) and not item[1]]
     if len(names) < len(covered) or len(set(names)) < len(names):
         raise malformed("each component is a string without parameters, and stands there once")
@@ -210,6 +208,11 @@ def authority_of(host: str, scheme: str) -> str:
 def malformed(why: str) -> Unauthenticated:
     """The refusal of a signature outside of this profile."""
     return Unauthenticated(f"The request is not signed as it must be: {why}.", hint=_HINT, code="signature_malformed")
+
+
+def _inner_list(names: Iterable[str], parameters: Mapping[str, Any]) -> str:
+    items: list[Any] = [(name, {}) for name in names]
+    return http_sf.ser([(items, dict(parameters))])
 
 
 def _dictionary(name: str, fields: Mapping[str, str]) -> dict[str, Any]:

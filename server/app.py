@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 import coterie
-from coterie.server import pages, problems
+from coterie.server import cors, pages, problems
 from coterie.server.auth.policy import POLICY
 from coterie.server.auth.signatures import check_public_url
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
@@ -68,6 +68,7 @@ def create_app(settings: Settings | None = None, *, faults: Faults | None = None
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)
+    cors.allow(app, cors.origins(chosen.cors_origins))
     app.add_middleware(Envelope, stall_s=chosen.body_stall_s, rate=chosen.body_rate)
     describe(app, POLICY)
     return app

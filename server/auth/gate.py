@@ -38,12 +38,13 @@ class Enroller:
 
 @dataclass(frozen=True, kw_only=True)
 class SignedDevice:
-    """A device that signed the head of this request, and the digest that its body must have. clients: for how many an
-    edge aggregator may speak; None for a device.
+    """A device that signed the head of this request. public: its key. content_digest: what its body must have. clients:
+    for how many an edge aggregator may speak; None for a device.
     """
 
     id: str
     population: str
+    public: str
     nonce: str
     nonce_expires: int
     content_digest: str
@@ -128,6 +129,7 @@ async def _device(request: Request, *, streamed: bool) -> SignedDevice:
     signed = SignedDevice(
         id=device.id,
         population=device.population,
+        public=device.public,
         nonce=signature.nonce,
         nonce_expires=expires,
         content_digest=fields["content-digest"],

@@ -6,6 +6,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
+from coterie.aggregation.plan.needs import Needs
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.errors import Conflict
 from coterie.protocol import ids
@@ -54,7 +55,7 @@ async def _may_take(
     if experiment is None:
         return False
     request = experiments.request_of(experiment)
-    if not within_reach(request, (await coordinator.plans.manifest(experiment.plan)).trainer, kind, asker):
+    if not within_reach(request, Needs.of(await coordinator.plans.manifest(experiment.plan)), kind, asker):
         return False
     privacy = privacy_of(request)
     if not may_try(await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id), kind, privacy):

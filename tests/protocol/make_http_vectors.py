@@ -30,7 +30,7 @@ KEY = SigningKey.from_seed(RFC_SEED)
 DEVICE = "dev_017f22e279b070008000000000000002"
 NONCE = "AAABm7vXqgBub25jZS0wMDAwMDAwMWZ2ZzRpbG9uLXNlYWw="
 UPDATE = b"update"
-REQUESTS = (
+REQUESTS: tuple[tuple[str, str, str, str, str, bytes, Json], ...] = (
     ("a check-in", "POST", "coterie.example.org", "/v1/device/check-in", "", b'{"pending":[]}', {}),
     (
         "no body, a query, a port",
@@ -72,7 +72,7 @@ def _request(name: str, method: str, authority: str, path: str, query: str, body
 
 def _signed_over(request: Json, components: list[Any], parameters: Json, label: str = "device") -> Json:
     """The request under a signature over whatever is asked for."""
-    head = Head(*(request[part] for part in ("method", "authority", "path", "query")), request["fields"])
+    head = Head(request["method"], request["authority"], request["path"], request["query"], request["fields"])
     values = {**head.values(), "content-type": "application/json"}
     signature = KEY.sign_bytes(signature_base([(name, values.get(name, "")) for name in components], parameters))
     inputs = http_sf.ser({label: ([(name, {}) for name in components], parameters)})

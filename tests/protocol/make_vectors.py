@@ -13,11 +13,11 @@ import numpy as np
 from coterie.protocol import spread
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import NO_STATE, Codec, Keys, Shape, parse
-from coterie.protocol.codecs.randomness import derive, stream, uniforms
 from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.lineage import DOMAIN, GENESIS, Link, fold
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.randomness import derive, stream, uniforms
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, sign_plan

@@ -43,6 +43,7 @@ def floats(text: str, codec: str = "float32") -> Any:
 GENERATORS = (
     "protocol/make_vectors.py",
     "protocol/make_http_vectors.py",
+    "protocol/make_training_vectors.py",
     "privacy/make_secagg_vectors.py",
     "privacy/make_secagg_transcript.py",
     "privacy/make_noise_vectors.py",

@@ -5,6 +5,7 @@ makes.
 import asyncio
 import base64
 import hashlib
+import json
 import secrets
 import sqlite3
 import tempfile
@@ -29,6 +30,7 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import BlobRef, PlanRef, Task
+from coterie.protocol.features import FEATURES
 from coterie.protocol.http_signatures import FIELDS, Head, authority_of, content_digest, sign_request
 from coterie.protocol.layout import Layout
 from coterie.protocol.metrics import MetricSums
@@ -311,7 +313,8 @@ class Device:
     async def check_in(self, pending: Sequence[str] = ()) -> dict[str, Any]:
         """Ask for a task."""
         pairs = ",".join(f'"{task}"' for task in pending)
-        can = '"trainers":["plan","external"],"secure":["secagg/1"]'
+        told = json.dumps(tuple(FEATURES))
+        can = f'"trainers":["plan","external"],"secure":["secagg/1"],"features":{told}'
         body = f'{{"pending":[{pairs}],"capabilities":{{{can}}}}}'.encode()
         answer = await self.send("POST", "/v1/device/check-in", body)
         assert answer.is_success, answer.text

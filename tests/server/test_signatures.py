@@ -42,8 +42,10 @@ def test_every_part_of_a_request_is_covered_by_its_signature(coordinator: Opener
         def fresh() -> str:
             return operator.app.state.coordinator.nonces.issue(device.id)
 
-        def signed(method: str = "POST", path: str = PATH, body: bytes = BODY, **more: str) -> dict[str, str]:
-            return device.signed(method, path, body, fresh(), **more)
+        def signed(
+            method: str = "POST", path: str = PATH, body: bytes = BODY, authority: str | None = None
+        ) -> dict[str, str]:
+            return device.signed(method, path, body, fresh(), authority=authority)
 
         good, other = signed(), signed()
         stranger = Device(device.http, SigningKey.generate(), device.id)
@@ -215,7 +217,11 @@ def test_an_upload_that_its_device_did_not_sign_counts_nowhere(coordinator: Open
         assert (answer.status_code, answer.json()["code"]) == (401, "signature_invalid")
         device.key = key
         signed = device.signed
-        device.signed = lambda method, path, body, *more: signed(method, path, body + b"!", *more)  # another body
+
+        def over_another_body(method: str, path: str, body: bytes, *more: Any) -> dict[str, str]:
+            return signed(method, path, body + b"!", *more)
+
+        device.signed = over_another_body
         answer = await device.upload(task, update(task))
         assert (answer.status_code, answer.json()["code"]) == (400, "content_digest_mismatch")
         device.signed = signed
