@@ -44,14 +44,38 @@ console.log(JSON.stringify({
 """
 
 
-def test_node_draws_what_the_vectors_say() -> None:
-    vectors = VECTORS / "training.json"
-    command = [node(), "--input-type=module", "-e", DRAWS, str(vectors)]
+SIGNED = """
+import { createPrivateKey } from "node:crypto";
+import { readFileSync } from "node:fs";
+import { signedFields } from "./signing.mjs";
+const told = JSON.parse(readFileSync(process.argv[1], "utf8"));
+const pkcs8 = Buffer.concat([Buffer.from("302e020100300506032b657004220420", "hex"), Buffer.from(told.seed, "hex")]);
+const key = createPrivateKey({ key: pkcs8, format: "der", type: "pkcs8" });
+const own = ["upload-offset", "upload-length", "repr-digest"];
+console.log(JSON.stringify(told.requests.map(({ fields, body, ...request }) => {
+  const headers = Object.fromEntries(Object.entries(fields).filter(([name]) => own.includes(name)));
+  return signedFields(key, told, { ...request, body: Buffer.from(body, "hex"), headers });
+})));
+"""
+
+
+def in_node(program: str, vectors: str) -> tuple[Any, Any]:
+    """What a program says of a file of vectors, and the file."""
+    path = VECTORS / vectors
+    command = [node(), "--input-type=module", "-e", program, str(path)]
     done = subprocess.run(command, capture_output=True, cwd=FOLDER, timeout=patience(60), check=False)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
-    drawn: dict[str, Any] = json.loads(done.stdout)
-    told = json.loads(vectors.read_text("ascii"))
+    return json.loads(done.stdout), json.loads(path.read_text("ascii"))
+
+
+def test_node_draws_what_the_vectors_say() -> None:
+    drawn, told = in_node(DRAWS, "training.json")
     assert drawn == {name: told[name] for name in drawn} and len(drawn) == 4
+
+
+def test_node_signs_requests_as_the_vectors_do() -> None:
+    signed, told = in_node(SIGNED, "http_signatures.json")
+    assert signed == [request["fields"] for request in told["requests"]]
 
 
 async def node_client(place: Coordinator, token: str, folder: Path, counted: int) -> Events:

@@ -13,6 +13,7 @@ import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import ort from "onnxruntime-node";
 import { canonical, toHex, utf8 } from "../privacy/secagg/webcrypto/primitives.mjs";
 import { aggregate } from "./secure.mjs";
+import { digestOf, signedFields } from "./signing.mjs";
 import { encodeTensors, readTensors } from "./tensors.mjs";
 import { batches, heldOut, randomInputs } from "./training.mjs";
 
@@ -25,12 +26,11 @@ const CAPABILITIES = {
   sdk: "coterie-node/0", runtime: "onnxruntime-node/1", opset: 17, codecs: ["float32"], trainers: ["plan"],
   secure: ["secagg/1"], features: ["client_state/1"], threads: 1,
 };
-const COVERED = ["upload-offset", "upload-length", "repr-digest"];
 const RENEWED = ["nonce_stale", "nonce_used"];
 const DROPPED = ["device_unknown", "device_revoked"];
 
 const say = (event, fields = {}) => console.log(JSON.stringify({ event, ...fields }));
-const sha256 = (data, encoding = "hex") => createHash("sha256").update(data).digest(encoding);
+const sha256 = (data) => createHash("sha256").update(data).digest("hex");
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** An answer that is no success: the problem's code and words. */
@@ -76,18 +76,9 @@ function checkSigned(domain, message, signature, signer) {
 
 let nonce = "none";
 
-/** Content-Digest, Signature-Input and Signature (RFC 9421, RFC 9530). */
 function signed(method, target, body, headers) {
   const [path, query = ""] = target.split("?");
-  const fields = { ...headers, "content-digest": `sha-256=:${sha256(body, "base64")}:` };
-  const components = ["@method", "@authority", "@path", "@query", "content-digest", ...COVERED.filter((name) => name in fields)];
-  const derived = { "@method": method, "@authority": authority, "@path": prefix + path, "@query": `?${query}` };
-  const list = components.map((name) => `"${name}"`).join(" ");
-  const parameters = `(${list});keyid="${store.device}";nonce="${nonce}";alg="ed25519";tag="coterie-device"`;
-  const lines = components.map((name) => `"${name}": ${derived[name] ?? fields[name]}`);
-  const base = [...lines, `"@signature-params": ${parameters}`].join("\n");
-  const signature = sign(null, utf8(base), key).toString("base64");
-  return { ...fields, "signature-input": `device=${parameters}`, signature: `device=:${signature}:` };
+  return signedFields(key, { device: store.device, nonce }, { method, authority, path: prefix + path, query, body, headers });
 }
 
 async function send(method, target, body, headers, accept = []) {
@@ -121,7 +112,7 @@ async function blob(digest) {
 async function upload(task, file) {
   const headers = {
     "content-type": "application/octet-stream", "upload-offset": "0", "upload-length": String(file.length),
-    "repr-digest": `sha-256=:${sha256(file, "base64")}:`,
+    "repr-digest": digestOf(file),
   };
   return (await request("PATCH", `/v1/device/tasks/${task.id}/update`, { body: file, headers })).json();
 }
