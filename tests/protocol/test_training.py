@@ -88,7 +88,11 @@ def test_an_order_has_every_row_once(rows: int, seed: int, epoch: int) -> None:
 
 def test_words_that_agree_in_their_high_bits_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = np.array([7, 5, 2**40, 6, 5, 2**40 + 1], np.uint64)
-    monkeypatch.setattr(training, "long_words", lambda seed, start, stop: drawn[start:stop])
+
+    def planted(seed: bytes, start: int, stop: int) -> np.ndarray:
+        return drawn[start:stop]
+
+    monkeypatch.setattr(training, "long_words", planted)
     assert batch_order(6, 0, 0).tolist() == [1, 4, 3, 0, 2, 5]
 
 

@@ -26,7 +26,7 @@ async def asks(device: Device, **capabilities: Any) -> dict[str, Any]:
 
 
 def asker(**capabilities: Any) -> Asker:
-    told = Capabilities(**{"trainers": ("plan", "external"), **capabilities})
+    told = Capabilities.model_validate({"trainers": ("plan", "external"), **capabilities})
     return Asker(id="d", population="p", nonce="n", nonce_expires=0, capabilities=told, data=None, clients=None)
 
 

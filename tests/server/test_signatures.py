@@ -218,8 +218,8 @@ def test_an_upload_that_its_device_did_not_sign_counts_nowhere(coordinator: Open
         device.key = key
         signed = device.signed
 
-        def over_another_body(method: str, path: str, body: bytes, *more: Any) -> dict[str, str]:
-            return signed(method, path, body + b"!", *more)
+        def over_another_body(method: str, path: str, body: bytes, *more: Any, **named: Any) -> dict[str, str]:
+            return signed(method, path, body + b"!", *more, **named)
 
         device.signed = over_another_body
         answer = await device.upload(task, update(task))
