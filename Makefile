@@ -8,7 +8,7 @@ KILLS := $(wildcard tests/*/test_kill*.py tests/*/test_*_kill.py)
 # Four workers for two cores: many tests wait for processes that they start.
 PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal
 
-.PHONY: help demo test test-kill check test-providers test-flower fuzz clean
+.PHONY: help demo test test-kill check test-providers test-flower test-node fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
 	@echo "make test-flower  clients written for Flower, beside Flower itself in an environment of its own"
+	@echo "make test-node  a client in Node.js beside clients in Python; needs Node.js 20 or later, and npm"
 	@echo "make fuzz    the readers of foreign files, FUZZ_SECONDS=300 each, in an environment of its own"
 	@echo "make clean   remove .venv, .coterie and the caches"
 
@@ -41,6 +42,14 @@ test-providers: .venv/installed-test
 test-flower: .venv-flower/installed
 	@.venv-flower/bin/python -m pytest -q --noconftest tests/client_sdk/test_flower_app.py
 
+# ONNX Runtime's package holds its library; what its install script would fetch besides is for GPUs.
+tests/node/node_modules/installed: tests/node/package.json
+	@cd tests/node && npm install --ignore-scripts --no-audit --no-fund --no-package-lock --silent
+	@touch $@
+
+test-node: .venv/installed-test tests/node/node_modules/installed
+	@COTERIE_REQUIRE_NODE=1 $(PYTEST) tests/client_sdk/test_node_client.py tests/privacy/secagg/test_webcrypto.py
+
 fuzz: .venv-fuzz/installed
 	@for target in tests/fuzz/fuzz_*.py; do \
 		echo "$$target, $(FUZZ_SECONDS) seconds"; \
@@ -48,7 +57,7 @@ fuzz: .venv-fuzz/installed
 	done
 
 clean:
-	rm -rf .venv .venv-fuzz .venv-flower .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	rm -rf .venv .venv-fuzz .venv-flower tests/node/node_modules .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

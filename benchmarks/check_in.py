@@ -30,11 +30,12 @@ import numpy as np
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
-from coterie.protocol.canonical import canonical_json
+from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.device import CheckIn, EnrolRequest
+from coterie.protocol.http_signatures import Head, content_digest, sign_request
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
-from coterie.protocol.signing import SigningKey, sign_request
+from coterie.protocol.signing import SigningKey
 
 CASES = ("bare", "idle", "running", "offered")
 PATH = "/v1/device/check-in"
@@ -88,8 +89,9 @@ class Device:
         """Ask once; the answer."""
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         if self.key is not None:
-            signature = sign_request(self.key, "POST", PATH, body, self.nonce)
-            head += f"Coterie-Device: {self.id}\r\nCoterie-Nonce: {self.nonce}\r\nCoterie-Signature: {signature}\r\n"
+            signed = Head("POST", "x", PATH, "", {"content-digest": content_digest(sha256_hex(body))})
+            fields = sign_request(self.key, signed, device=self.id, nonce=self.nonce)
+            head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self.writer.write(head.encode() + b"\r\n" + body)
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
@@ -199,7 +201,7 @@ async def measure(case: str, pid: int, started: dict[str, str], count: int, seco
     address = urlsplit(started["url"])
     body = canonical_json(CheckIn().model_dump(mode="json"))
     devices: list[Device] = []
-    for key, identifier, nonce in (await joined(case, started["url"], started.get("token", ""), count)):
+    for key, identifier, nonce in await joined(case, started["url"], started.get("token", ""), count):
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
         devices.append(Device(reader, writer, key, identifier, nonce))
     # The first ones take what tasks there are, and hold them.

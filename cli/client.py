@@ -34,6 +34,7 @@ IDLE: Mapping[str, str] = {
     "trainer_plan": "The experiment that runs brings its own training step, which a client with --trainer does not "
     "run: start it again without --trainer. Until then it asks once a minute.",
     "secrecy": "The experiment that runs asks for a kind of secrecy that this version does not know: update coterie.",
+    "features": "The experiment that runs needs something that this client does not have: update coterie.",
 }
 
 # What other commands keep in .coterie (docs/cli.md).

@@ -34,6 +34,19 @@ def server(
             help="Bind beyond loopback without TLS (behind a proxy that ends it).",
         ),
     ] = False,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="COTERIE_PUBLIC_URL",
+            help="Where devices reach this coordinator, behind a proxy that changes the Host header or the path.",
+        ),
+    ] = None,
+    cors_origins: Annotated[
+        str,
+        typer.Option(
+            envvar="COTERIE_CORS_ORIGINS", help="Origins of web pages that may use the API, with commas between."
+        ),
+    ] = "",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         typer.Option(envvar="COTERIE_LOG_LEVEL", help="The least that is logged; logs are JSON on stderr."),
@@ -92,6 +105,7 @@ def server(
     given: dict[str, Any] = {
         "tls_cert": tls_cert,
         "tls_key": tls_key,
+        "public_url": public_url,
         "ledger_checkpoints": ledger_checkpoints,
         "upstream": upstream,
         "upstream_token": upstream_token,
@@ -104,6 +118,7 @@ def server(
         folder=folder,
         insecure=insecure,
         log_level=log_level,
+        cors_origins=cors_origins,
         edge_cohort=edge_cohort,
         edge_over_selection=edge_over_selection,
         edge_min_clients=edge_min_clients,

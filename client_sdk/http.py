@@ -18,9 +18,10 @@ from coterie.client_sdk.answers import ACCEPTED, whole
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import ConfigurationError, RemoteError, Unreachable
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.device import NONCE_HEADER as NONCE
+from coterie.protocol.http_signatures import authority_of
 
 JSON: Final = "application/json"
-NONCE: Final = "Coterie-Nonce"
 LONGEST_PROBLEM: Final = 64 << 10
 PROBLEM_BYTES: Final = 1 << 20
 ANSWER_BYTES: Final = 64 << 20
@@ -90,6 +91,10 @@ class Link:
             timeout=httpx.Timeout(timeouts.idle_s, connect=timeouts.connect_s),
             trust_env=secure,
         )
+        self.authority = authority_of(self._client.base_url.netloc.decode("ascii"), self._client.base_url.scheme)
+        """Host and port as requests name them and signatures cover them."""
+        self.prefix = self._client.base_url.raw_path.decode("ascii").rstrip("/")
+        """What stands before the target in the path of every request."""
         self.bytes_up = 0
         self.bytes_down = 0
 

@@ -1,4 +1,4 @@
-"""The smallest client that there can be: one device's part of a round, with NumPy and ONNX Runtime and nothing else.
+"""The smallest client that there can be: one device's part of a round, with NumPy, ONNX Runtime and an AES.
 
     python examples/minimal_client.py PLAN WEIGHTS ROWS UPDATE [--seed 0]
 
@@ -22,6 +22,7 @@ import numpy as np
 import onnxruntime
 
 from coterie.compute.data.batches import Batches
+from coterie.protocol.training import batch_order, random_inputs
 
 
 def read_weights(path):
@@ -78,7 +79,7 @@ class Client:
             "state": lambda one: self.state[one["name"]],
             "counter": lambda one: np.array([self.counters[one["key"]]], np.float32),
             "batch": lambda one: self.batch[one["key"]],
-            "random": lambda one: self.uniform(one["shape"]),
+            "random": lambda one: self.random[one["name"]],
         }
 
     def run(self, stage):
@@ -92,23 +93,27 @@ class Client:
         # Only now, so that no output is taken for an input of the same run.
         self.state |= places["state"] | places["carry"]
 
-    def uniform(self, shape):
-        """Numbers in [0, 1) for dropout, from the task's seed."""
-        raw = np.asarray(self.stream.random_raw(prod(shape)), np.uint64)
-        return ((raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
-
     def train(self, rows, seed):
         """The sections of the update, and how many rows and steps it is of."""
         training = self.manifest["training"]
-        self.stream = np.random.Philox(key=np.array([seed % 2**64, 1 << 63], np.uint64))
-        batches = Batches(rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"])
+        batches = Batches(
+            rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"], order=batch_order
+        )
         steps, count = 0, len(next(iter(rows.values())))
         for stage in self.stages:
             if stage["over"] == "once":
                 self.counters = {"steps": float(steps), "weight": float(count)}
                 self.run(stage)
                 continue
+            drawn = [one for one in stage["inputs"] if one["source"] == "random"]
+            sizes = [prod(one["shape"]) for one in drawn]
             for self.batch in islice(batches, training["max_steps"]):
+                # Numbers in [0, 1) for dropout, from the task's seed.
+                numbers, ends = random_inputs(seed, steps, sum(sizes)), np.cumsum(sizes)
+                self.random = {
+                    one["name"]: numbers[end - size : end].reshape(one["shape"])
+                    for one, size, end in zip(drawn, sizes, ends, strict=True)
+                }
                 self.run(stage)
                 steps += 1
         return self.sections, count, steps
@@ -116,7 +121,7 @@ class Client:
 
 def main():
     """Train, and write the update."""
-    parser = argparse.ArgumentParser(description="One device's part of a round, with NumPy and ONNX Runtime alone.")
+    parser = argparse.ArgumentParser(description="One device's part of a round, without the client.")
     for name in ("plan", "weights", "rows", "update"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,7 +1,7 @@
 """The device plane's messages (``/v1/device/…``): what a device says and what it is told.
 
-Times that cross the wire are relative (milliseconds); only the coordinator's clock counts. Request signatures are in
-`signing`.
+Times that cross the wire are relative (milliseconds); only the coordinator's clock counts. Requests are signed
+as `coterie.protocol.http_signatures` says.
 """
 
 from typing import Annotated, Final, Literal, Self
@@ -46,9 +46,8 @@ SECURE_AGGREGATION = "secagg/1"
 LOCAL_NOISE = "local_noise/1"
 """The secure aggregation of this version: a device that does not say that it knows it gets no task that asks for it."""
 
-DEVICE_HEADER = "Coterie-Device"
 NONCE_HEADER = "Coterie-Nonce"
-SIGNATURE_HEADER = "Coterie-Signature"
+"""Of answers: the nonce of the device's next request."""
 UPLOAD_OFFSET_HEADER = "Upload-Offset"
 UPLOAD_LENGTH_HEADER = "Upload-Length"
 DIGEST_HEADER = "Repr-Digest"
@@ -79,6 +78,9 @@ class RetryWindow(Response):
 class Capabilities(Request):
     """What a device has: versions, codecs by name, trainers, kinds of secrecy, and the caps it trains under.
 
+    opset: the newest ONNX opset that its runtime takes. features: of `coterie.protocol.features`; it gets no task that
+    needs another.
+
     yardstick_us: microseconds that one fixed small inference takes there on one thread, measured, to two digits; None
     where it was not measured.
     """
@@ -89,6 +91,7 @@ class Capabilities(Request):
     codecs: Annotated[tuple[Token, ...], Field(max_length=32)] = ("float32",)
     trainers: Annotated[tuple[Literal["plan", "external"], ...], Field(min_length=1, max_length=2)] = ("plan",)
     secure: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
+    features: Annotated[tuple[Token, ...], Field(max_length=64)] = ()
     threads: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
     memory_bytes: Size | None = None
     yardstick_us: Positive | None = None
@@ -231,9 +234,10 @@ class Task(Signed):
         verify(coordinator_key, Domain.TASK, self.signed_bytes(), self.signature)
 
 
-Idle = Literal["no_experiment", "no_place", "trainer_own", "trainer_plan", "secrecy"]
+Idle = Literal["no_experiment", "no_place", "trainer_own", "trainer_plan", "secrecy", "features"]
 """Why there is no task: no experiment runs; its rounds have no place for this device now; or a place is free for
-others: those with a trainer of their own, those that run the plan's steps, those that know its secrecy.
+others: those with a trainer of their own, those that run the plan's steps, those that know its secrecy, those that have
+its features.
 """
 
 

@@ -1,7 +1,8 @@
 """Ed25519 keys and signatures (RFC 8032), each signature bound to what it was made for by a domain prefix.
 
-What is signed is always ``domain || message``: a signature over a task can never pass for one over a plan or a
-request. Public keys travel as 64 lower-case hex digits, signatures as standard base64 (88 characters). Verification
+What is signed is ``domain || message``: a signature over a task can never pass for one over a plan. Requests are signed
+by HTTP's own rules (`coterie.protocol.http_signatures`), whose bytes begin with a quotation mark, as no domain does.
+Public keys travel as 64 lower-case hex digits, signatures as standard base64 (88 characters). Verification
 raises, it never returns a boolean to forget.
 """
 
@@ -19,7 +20,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from coterie import errors
-from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import create_durably
 
 PUBLIC_PATTERN = r"^[0-9a-f]{64}$"
@@ -31,7 +31,6 @@ class Domain(Enum):
 
     PLAN = b"coterie plan v1\n"
     TASK = b"coterie task v1\n"
-    REQUEST = b"coterie request v1\n"
     SECURE_KEYS = b"coterie secure keys v1\n"
     SECURE_SURVIVORS = b"coterie secure survivors v1\n"
     LEDGER = b"coterie ledger v1\n"
@@ -67,6 +66,10 @@ class SigningKey:
     def sign(self, domain: Domain, message: bytes) -> str:
         """The signature over ``domain || message`` in base64. Deterministic (RFC 8032)."""
         return base64.b64encode(self._private.sign(domain.value + message)).decode("ascii")
+
+    def sign_bytes(self, message: bytes) -> bytes:
+        """The 64 bytes of the signature over a message that names its own purpose, as the base of RFC 9421 does."""
+        return self._private.sign(message)
 
     def save(self, path: Path) -> None:
         """Write the key as PKCS#8 PEM, mode 0600, durably.
@@ -152,12 +155,24 @@ def verify(public: str, domain: Domain, message: bytes, signature: str) -> None:
             code="signature_invalid",
         )
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
-        key.verify(base64.b64decode(signature, validate=True), domain.value + message)
-    except (InvalidSignature, ValueError):
+        verify_bytes(public, domain.value + message, base64.b64decode(signature, validate=True))
+    except (errors.Unauthenticated, ValueError):
         raise errors.Unauthenticated(
             f"The signature is not that of key {public[:16]}… over this {domain.name.lower()}.",
             code="signature_invalid",
+        ) from None
+
+
+def verify_bytes(public: str, message: bytes, signature: bytes) -> None:
+    """Return only if `signature` (64 bytes) is that of `public` over a message that names its own purpose.
+
+    Raises errors.Unauthenticated (``signature_invalid``), also for a key or signature of the wrong form.
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        raise errors.Unauthenticated(
+            f"The signature is not that of key {public[:16]}….", code="signature_invalid"
         ) from None
 
 
@@ -169,32 +184,3 @@ def sign_plan(key: SigningKey, plan: str) -> str:
 def verify_plan(public: str, plan: str, signature: str) -> None:
     """Raises errors.Unauthenticated unless `signature` is that of `public` over the plan's id."""
     verify(public, Domain.PLAN, plan.encode("utf-8"), signature)
-
-
-def request_message(method: str, target: str, body_digest: str, nonce: str) -> bytes:
-    """What a device signs for one request, without the domain: four lines, joined by line feeds.
-
-    ``METHOD \\n target \\n body digest \\n nonce``: method in capitals; target: path and, if there is one, ``?`` and
-    the query, exactly as sent; body_digest: SHA-256 of the body as 64 hex digits (of nothing when there is no body).
-    Raises errors.Unauthenticated (``request_malformed``) when a part is not printable ASCII without spaces.
-    """
-    parts = (method.upper(), target, body_digest, nonce)
-    if not all(part and part.isascii() and part.isprintable() and " " not in part for part in parts):
-        raise errors.Unauthenticated(
-            "Method, target, digest and nonce of a signed request must be printable ASCII without spaces.",
-            code="request_malformed",
-        )
-    return "\n".join(parts).encode("ascii")
-
-
-def sign_request(key: SigningKey, method: str, target: str, body: bytes, nonce: str) -> str:
-    """The value of the header Coterie-Signature for a request with this body."""
-    return key.sign(Domain.REQUEST, request_message(method, target, sha256_hex(body), nonce))
-
-
-def verify_request(public: str, method: str, target: str, body_digest: str, nonce: str, signature: str) -> None:
-    """Raises errors.Unauthenticated unless the device `public` signed this request.
-
-    body_digest: hex, so a body may be streamed.
-    """
-    verify(public, Domain.REQUEST, request_message(method, target, body_digest, nonce), signature)

@@ -67,7 +67,7 @@ _PATHS: Final[Mapping[str, str]] = {
     "task": _PATTERNS[r"^task_[0-9a-f]{32}$"],
     "token": _PATTERNS[r"^tok_[0-9a-f]{32}$"],
 }
-_SIGNED: Final = ("Coterie-Device: dev_…", "Coterie-Nonce: …", "Coterie-Signature: …")
+_SIGNED: Final = ("Content-Digest: sha-256=:…:", "Signature-Input: device=(…);…", "Signature: device=:…:")
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], place: tuple[str, str] = ("", "")) -> Any:

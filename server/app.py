@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from coterie.server import pages, problems
+from coterie.server import cors, pages, problems
 from coterie.server.auth.policy import POLICY
+from coterie.server.auth.signatures import check_public_url
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
 from coterie.server.coordinator import open_coordinator
 from coterie.server.device import blobs as device_blobs
@@ -41,11 +42,13 @@ ROUTERS = (
 
 def create_app(settings: Settings | None = None, *, faults: Faults | None = None) -> FastAPI:
     """The coordinator's application. Its lifespan takes the folder, opens the database and starts the driver; nothing
-    happens before.
+    happens before. Raises ConfigurationError for a setting that cannot be.
 
     ``app.state.coordinator`` is the open coordinator; its ``first_token`` is the admin token if this start made it.
     """
     chosen = settings or Settings()
+    if chosen.public_url is not None:
+        check_public_url(chosen.public_url)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
@@ -65,6 +68,7 @@ def create_app(settings: Settings | None = None, *, faults: Faults | None = None
     for router in ROUTERS:
         app.include_router(router)
     problems.install(app)
+    cors.allow(app, cors.origins(chosen.cors_origins))
     app.add_middleware(Envelope, stall_s=chosen.body_stall_s, rate=chosen.body_rate)
     describe(app, POLICY)
     return app

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import open_slots
+from coterie.aggregation.plan.needs import Needs
 from coterie.errors import CoterieError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Idle
@@ -28,11 +29,11 @@ log = structlog.get_logger("coterie.server")
 
 @dataclass(frozen=True)
 class Running:
-    """An experiment that runs: what was asked for, and the trainer of its plan."""
+    """An experiment that runs: what was asked for, and what its plan needs."""
 
     population: str
     request: ExperimentCreate
-    trainer: str
+    needs: Needs
 
 
 class Board:
@@ -66,7 +67,7 @@ class Board:
         for opened in self._opened.get(asker.population, []):
             running = self._running[opened.row.experiment]
             for kind in KINDS:
-                within = within_reach(running.request, running.trainer, kind, asker)
+                within = within_reach(running.request, running.needs, kind, asker)
                 if not within or not open_slots(opened.value, kind):
                     continue
                 if asker.clients or measures(running.request, kind) or not kept_for_others(opened.row, asker.id, now):
@@ -85,7 +86,7 @@ class Board:
         for opened in self._opened.get(asker.population, []):
             running = self._running[opened.row.experiment]
             free = any(open_slots(opened.value, kind) for kind in KINDS)
-            if free and (lacking := lacks(running.request, running.trainer, asker)) is not None:
+            if free and (lacking := lacks(running.request, running.needs, asker)) is not None:
                 return lacking
         return "no_place"
 
@@ -154,7 +155,7 @@ class Board:
             self.quarantined[name] = error.message
             return None
         self._traffic.use(name, [row.plan, row.model, *graphs, *frozen])
-        return Running(row.population, request, manifest.trainer)
+        return Running(row.population, request, Needs.of(manifest))
 
     async def current(self) -> None:
         """See every commit of this process that has returned; one look serves all who wait for it."""

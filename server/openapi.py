@@ -6,7 +6,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, PROBLEM_MEDIA_TYPE, SIGNATURE_HEADER, Problem
+from coterie.protocol.device import NONCE_HEADER, PROBLEM_MEDIA_TYPE, Problem
+from coterie.protocol.http_signatures import COMPONENTS, CONTENT_DIGEST, FIELDS, SIGNATURE, SIGNATURE_INPUT
 from coterie.server.api_examples import illustrate
 from coterie.server.api_fields import explain
 from coterie.server.api_words import PARAMETERS
@@ -27,8 +28,10 @@ SCHEMES: Final[Mapping[Credential, dict[str, Any]]] = {
     Credential.SIGNATURE: {
         "type": "apiKey",
         "in": "header",
-        "name": SIGNATURE_HEADER,
-        "description": f"Ed25519 over method, target, body digest and nonce; with {DEVICE_HEADER} and {NONCE_HEADER}.",
+        "name": SIGNATURE,
+        "description": f"HTTP Message Signatures (RFC 9421), Ed25519, with {SIGNATURE_INPUT} and {CONTENT_DIGEST} "
+        f"(RFC 9530), over {', '.join(COMPONENTS)} and, where the request has them, {', '.join(FIELDS)}; keyid is the "
+        f"device's id, nonce what {NONCE_HEADER} of the answer before said. See docs/device-protocol.md#signatures.",
     },
 }
 

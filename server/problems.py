@@ -97,7 +97,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if error.reason == "storage_lost":
         log.error("the coordinator's folder is gone", detail=error.message, hint=error.hint)
     headers: dict[str, str] = {str(name): str(value) for name, value in error.details.pop("headers", {}).items()}
-    if error.status == 401 and "Authorization" not in request.headers and "Coterie-Device" not in request.headers:
+    if error.status == 401 and "Authorization" not in request.headers and "Signature-Input" not in request.headers:
         headers["WWW-Authenticate"] = "Bearer"
     return problem(
         request,

@@ -25,6 +25,16 @@ class Settings(BaseSettings):
     insecure: bool = Field(
         default=False, description="Allow a non-loopback bind without TLS (behind a proxy that ends TLS)."
     )
+    public_url: str | None = Field(
+        default=None,
+        description="Where devices reach this coordinator, if a proxy changes the Host header or the path: signatures "
+        "cover both. Both as they come when not given.",
+    )
+    cors_origins: str = Field(
+        default="",
+        description="Origins of web pages that may use the API, with commas between (https://app.example.org). None "
+        "when empty.",
+    )
     ledger_checkpoints: Path | None = Field(
         default=None,
         description="A folder outside of `folder` for the newest entry of each privacy ledger, to which they are held.",

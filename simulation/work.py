@@ -31,9 +31,9 @@ from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
 from coterie.privacy.secagg.entropy import Entropy
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.claims import LocalTerms
-from coterie.protocol.codecs.randomness import derive, stream
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.finite import all_finite
+from coterie.protocol.randomness import derive, stream
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import Encoded, encode_update, of_plan

@@ -32,6 +32,7 @@ from coterie.protocol.device import (
     PopulationInfo,
 )
 from coterie.protocol.endorsements import Endorsement
+from coterie.protocol.features import FEATURES
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.wire import read_message
 from coterie.version import __version__
@@ -251,6 +252,7 @@ def capabilities(policy: DevicePolicy, *, external: bool) -> Capabilities:
         codecs=tuple(name for name in FAMILIES if name not in EXTRA_ONLY),
         trainers=("external",) if external else ("plan",),
         secure=(SECURE_AGGREGATION, LOCAL_NOISE),
+        features=tuple(FEATURES),
         threads=policy.threads,
         memory_bytes=policy.memory_bytes,
         yardstick_us=_yardstick(),

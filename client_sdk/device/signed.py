@@ -1,4 +1,4 @@
-"""Requests signed by a device's key over method, target, body digest and a nonce that the coordinator issued."""
+"""Requests signed by a device's key with a nonce that the coordinator issued (`coterie.protocol.http_signatures`)."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from coterie.client_sdk.http import JSON, NONCE, Answer, Link, parsed, problem
 from coterie.errors import RemoteError, Unreachable
-from coterie.protocol.canonical import canonical_json
-from coterie.protocol.signing import SigningKey, sign_request
+from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.http_signatures import FIELDS, Head, content_digest, sign_request
+from coterie.protocol.signing import SigningKey
 
 # What a device without a nonce sends: well-formed, and certain to be refused with a fresh one.
 NO_NONCE: Final = "none"
@@ -56,11 +57,11 @@ class SignedLink:
         self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]
     ) -> Answer:
         nonce, self._nonce = self._nonce, NO_NONCE
-        signed = {
-            "Coterie-Device": self._device_id,
-            NONCE: nonce,
-            "Coterie-Signature": sign_request(self._key, method, target, body, nonce),
-        }
+        path, _, query = target.partition("?")
+        given = {name.lower(): value for name, value in headers.items() if name.lower() in FIELDS}
+        fields = {"content-digest": content_digest(sha256_hex(body)), **given}
+        head = Head(method, self.link.authority, self.link.prefix + path, query, fields)
+        signed = sign_request(self._key, head, device=self._device_id, nonce=nonce)
         try:
             response = await self.link.request(method, target, body=body, headers={**headers, **signed}, accept=accept)
         except Unreachable:

@@ -13,6 +13,7 @@ from coterie.protocol.wire import read_message
 
 PIECE: Final = 4 << 20
 ATTEMPTS: Final = 3
+_DAMAGED: Final = ("digest_mismatch", "content_digest_mismatch")
 
 
 async def upload(
@@ -45,8 +46,8 @@ async def upload(
         try:
             response = await link.request("PATCH", target, body=part, headers=headers, accept=(409,))
         except RemoteError as error:
-            damaged += error.reason == "digest_mismatch"
-            if error.reason != "digest_mismatch" or damaged >= ATTEMPTS:
+            damaged += error.reason in _DAMAGED
+            if error.reason not in _DAMAGED or damaged >= ATTEMPTS:
                 raise
             offset = 0
             continue

@@ -1,6 +1,6 @@
 """Batches of one fixed shape, in an order that depends on a seed alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import numpy as np
@@ -20,13 +20,14 @@ class Batches:
     arrays: by name, each ``[N, ...]`` with the same N of at least one. batch_size: B, the rows of every batch. seed:
     fixes the order; any integer of 64 bits. epochs: how often all rows are gone through; None for no end. shuffle: a
     new order every epoch; without it the rows' own order. sample_weight: [N], how much each row counts; all 1 without.
+    order: gives the order of a pass, int64 [N], of N, seed and epoch.
 
     Each item holds every array's rows ``[B, ...]`` in its own dtype, and ``sample_weight`` float32[B]: 1 for a row, or
     what was given for it, and 0 for padding. Only the last batch of an epoch is padded, with copies of its first row,
     so that padding is always a row that the model can digest.
 
-    Guarantees: the same arrays, seed and position give the same bytes on every machine and NumPy version (only the raw
-    Philox stream is used, never a library's shuffle). ``restore(state())`` continues where ``state`` was taken, bit for
+    Guarantees: the same arrays, seed and position give the same bytes on every machine and NumPy version (no library's
+    shuffle is used). ``restore(state())`` continues where ``state`` was taken, bit for
     bit. Within an epoch every row occurs exactly once with its weight. Raises InputError for arrays of unequal length,
     no rows, the reserved name, a size below one, or weights that are negative, not finite or all 0.
     """
@@ -40,6 +41,7 @@ class Batches:
         epochs: int | None = 1,
         shuffle: bool = True,
         sample_weight: NDArray | None = None,
+        order: Callable[[int, int, int], NDArray] = permutation,
     ) -> None:
         self.rows = _count_rows(arrays)
         self._weights = np.ones(self.rows, np.float32) if sample_weight is None else _weights(sample_weight, self.rows)
@@ -53,6 +55,7 @@ class Batches:
         self.seed = seed
         self.epochs = epochs
         self.shuffle = shuffle
+        self._shuffled = order
         self._epoch = 0
         self._batch = 0
         self._order = self._order_of(0)
@@ -114,7 +117,7 @@ class Batches:
         self._epoch, self._batch = epoch, batch
 
     def _order_of(self, epoch: int) -> NDArray:
-        return permutation(self.rows, self.seed, epoch) if self.shuffle else np.arange(self.rows)
+        return self._shuffled(self.rows, self.seed, epoch) if self.shuffle else np.arange(self.rows)
 
 
 def _weights(given: object, rows: int) -> NDArray:

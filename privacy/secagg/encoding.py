@@ -37,7 +37,7 @@ from coterie.privacy.dp import distributed, spread
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.entropy import Entropy, draw
 from coterie.privacy.secagg.ring import RingVector, Segment, VectorSpec
-from coterie.protocol.codecs import randomness
+from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import Keys, check_vector, seed
 from coterie.protocol.codecs.grid import EXTENT, Grid
 from coterie.protocol.codecs.rotation import blocks

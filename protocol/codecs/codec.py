@@ -1,6 +1,5 @@
 """What a codec is, and what every one of them guarantees."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.protocol import randomness
 
 Reader: TypeAlias = Callable[[int, int], bytes | memoryview]
 Payload: TypeAlias = bytes | memoryview | Reader
@@ -40,13 +40,8 @@ class Keys:
 
 
 def seed(label: str, *parts: str) -> bytes:
-    """SHA-256 of ``coterie-codec-1``, the label and the parts, as UTF-8 texts with their lengths (4 bytes, little-
-    endian) before them."""
-    digest = hashlib.sha256()
-    for part in ("coterie-codec-1", label, *parts):
-        text = part.encode()
-        digest.update(len(text).to_bytes(4, "little") + text)
-    return digest.digest()
+    """The seed (32 bytes) of ``coterie-codec-1``, the label and the parts; see `randomness.seed_of`."""
+    return randomness.seed_of("coterie-codec-1", label, *parts)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.protocol.codecs import randomness
+from coterie.protocol import randomness
 
 BLOCK = 4096
 _LEAST = 64

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.protocol.codecs import randomness
+from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     Keys,

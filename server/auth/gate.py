@@ -10,10 +10,10 @@ from fastapi.routing import APIRoute
 from coterie.errors import Forbidden, InternalError, Unauthenticated
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import Role
-from coterie.protocol.device import DEVICE_HEADER, NONCE_HEADER, SIGNATURE_HEADER
-from coterie.protocol.signing import verify_request
+from coterie.protocol.http_signatures import check_content_digest, parse_signature
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.policy import POLICY, Credential, Rule, Scope
+from coterie.server.auth.signatures import signed_fields, verify_head
 from coterie.server.auth.tokens import Token, matches, parse_token
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
@@ -33,8 +33,8 @@ class Enroller:
 
 @dataclass(frozen=True, kw_only=True)
 class SignedDevice:
-    """A device, and the signature it still has to be held to when its body is streamed. clients: for how many an edge
-    aggregator may speak; None for a device.
+    """A device that signed the head of this request. public: its key. content_digest: what its body must have. clients:
+    for how many an edge aggregator may speak; None for a device.
     """
 
     id: str
@@ -42,23 +42,12 @@ class SignedDevice:
     public: str
     nonce: str
     nonce_expires: int
-    signature: str
-    revoked: bool
+    content_digest: str
     clients: ClientBounds | None = None
 
-    def verify(self, request: Request, digest: str) -> None:
-        """Return only if this device signed this request with a body of this SHA-256, and nobody used the nonce
-        before.
-        """
-        query = request.url.query
-        target = request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else "")
-        verify_request(self.public, request.method, target, digest, self.nonce, self.signature)
-        coordinator = coordinator_of(request)
-        coordinator.nonces.spend(self.nonce, self.nonce_expires)
-        if self.revoked:
-            raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
-        # Rounds choose among devices: an edge aggregator answers for others, and nothing is kept for it.
-        coordinator.fleet.saw(self.id, now_ms(), "" if self.clients else self.population)
+    def check_body(self, sha256: str) -> None:
+        """Return only if a body of this SHA-256 is what the device signed. Raises errors.RequestRefused."""
+        check_content_digest(self.content_digest, sha256)
 
 
 def coordinator_of(request: Request) -> Coordinator:
@@ -127,31 +116,35 @@ async def _enroller(request: Request) -> Enroller:
 
 
 async def _device(request: Request, *, streamed: bool) -> SignedDevice:
-    names = (DEVICE_HEADER, NONCE_HEADER, SIGNATURE_HEADER)
-    identifier, nonce, signature = (request.headers.get(name, "") for name in names)
-    if not identifier:
-        raise Unauthenticated("This route needs a device's signature.", hint=f"Send {', '.join(names)}.")
+    """The device that signed this request: nothing of its body is read before that is proven. A streamed body is the
+    route's to check.
+    """
     coordinator = coordinator_of(request)
-    device = await coordinator.devices.find(identifier)
+    fields = signed_fields(request)
+    signature = parse_signature(fields)
+    device = await coordinator.devices.find(signature.device)
     if device is None:
         raise Unauthenticated("No device of this id is enrolled here.", hint="Enrol again.", code="device_unknown")
     fresh = coordinator.nonces.issue(device.id)
     request.scope["coterie.headers"] = ((b"coterie-nonce", fresh.encode()),)
-    if not nonce or not signature:
-        raise Unauthenticated("The request names a device but is not signed.", hint=f"Send {', '.join(names)}.")
-    expires = coordinator.nonces.check(device.id, nonce)
+    expires = coordinator.nonces.check(device.id, signature.nonce)
+    verify_head(request, fields, signature, device.public, coordinator.settings.public_url)
+    coordinator.nonces.spend(signature.nonce, expires)
+    if device.revoked:
+        raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
+    # Rounds choose among devices: an edge aggregator answers for others, and nothing is kept for it.
+    coordinator.fleet.saw(device.id, now_ms(), "" if device.clients else device.population)
     signed = SignedDevice(
         id=device.id,
         population=device.population,
         public=device.public,
-        nonce=nonce,
+        nonce=signature.nonce,
         nonce_expires=expires,
-        signature=signature,
-        revoked=device.revoked,
+        content_digest=fields["content-digest"],
         clients=device.clients,
     )
     if not streamed:
-        signed.verify(request, sha256_hex(await request.body()))
+        signed.check_body(sha256_hex(await request.body()))
     return signed
 
 

@@ -4,9 +4,12 @@ from dataclasses import dataclass
 
 from coterie.aggregation.eligibility import has_the_data
 from coterie.aggregation.engine import Kind
+from coterie.aggregation.plan.needs import Needs
+from coterie.aggregation.private.secure_aggregation import shares_noise
 from coterie.aggregation.reducers import reducer
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport, Idle
+from coterie.protocol.features import OPSET, SHARED_NOISE
 from coterie.protocol.privacy import LocalLevel
 from coterie.server.rounds.eligibility import holdings
 from coterie.server.rounds.spending import privacy_of
@@ -31,12 +34,12 @@ class Asker:
     clients: ClientBounds | None
 
 
-def within_reach(request: ExperimentCreate, trainer: str, kind: Kind, asker: Asker) -> bool:
+def within_reach(request: ExperimentCreate, needs: Needs, kind: Kind, asker: Asker) -> bool:
     """Whether a task of this experiment is one that the device can do, and is asked for data that it reports.
 
-    trainer: of the plan. What the device did before and what the round has left is for the rows to say.
+    needs: of the plan. What the device did before and what the round has left is for the rows to say.
     """
-    if lacks(request, trainer, asker) is not None:
+    if lacks(request, needs, asker) is not None or not needs.for_task(kind) <= set(asker.capabilities.features):
         return False
     if asker.clients is not None:
         # The accumulator of an edge aggregator would be a smaller sum than the one that was promised, and one device
@@ -46,8 +49,8 @@ def within_reach(request: ExperimentCreate, trainer: str, kind: Kind, asker: Ask
     return measures(request, kind) or has_the_data(request.rounds, holdings(asker.data))
 
 
-def lacks(request: ExperimentCreate, trainer: str, asker: Asker) -> Idle | None:
-    """What the device would need to do any task of this experiment; None where nothing is wanting."""
+def lacks(request: ExperimentCreate, needs: Needs, asker: Asker) -> Idle | None:
+    """What the device would need to do any training task of this experiment; None where nothing is wanting."""
     known = asker.capabilities
     # A device that does not know secure aggregation would send its update in clear.
     if request.secure is not None and SECURE_AGGREGATION not in known.secure:
@@ -55,9 +58,12 @@ def lacks(request: ExperimentCreate, trainer: str, asker: Asker) -> Idle | None:
     # Nor does every device know local noise, and an edge aggregator adds none for the devices behind it.
     if isinstance(privacy_of(request), LocalLevel) and (asker.clients or LOCAL_NOISE not in known.secure):
         return "secrecy"
-    if trainer in known.trainers:
-        return None
-    return "trainer_own" if trainer == "external" else "trainer_plan"
+    if needs.trainer not in known.trainers:
+        return "trainer_own" if needs.trainer == "external" else "trainer_plan"
+    wanted = needs.features | ({SHARED_NOISE} if shares_noise(privacy_of(request)) else frozenset[str]())
+    if not wanted <= set(known.features) or (needs.trainer == "plan" and known.opset < OPSET):
+        return "features"
+    return None
 
 
 def measures(request: ExperimentCreate, kind: Kind) -> bool:

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.eligibility import eligible, keeps_last_slot, may_try
 from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
+from coterie.aggregation.plan.needs import Needs
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.errors import Conflict
 from coterie.protocol import ids
@@ -55,7 +56,7 @@ async def _may_take(
     if experiment is None:
         return False
     request = experiments.request_of(experiment)
-    if not within_reach(request, (await coordinator.plans.manifest(experiment.plan)).trainer, kind, asker):
+    if not within_reach(request, Needs.of(await coordinator.plans.manifest(experiment.plan)), kind, asker):
         return False
     privacy = privacy_of(request)
     tried = await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id)

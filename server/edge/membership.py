@@ -10,6 +10,7 @@ from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError, RemoteError
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.device import PROTOCOL_VERSIONS, Capabilities, EnrolRequest, EnrolResponse, PopulationInfo
+from coterie.protocol.features import FEATURES
 from coterie.protocol.signing import SigningKey
 from coterie.protocol.wire import read_message
 from coterie.server.clock import now_ms
@@ -19,7 +20,8 @@ from coterie.server.store.tables import MembershipRow, SecretRow
 from coterie.version import __version__
 
 KEY = "edge_key"
-CAPABILITIES = Capabilities(sdk=f"coterie-edge/{__version__}", trainers=("plan", "external"))
+CAPABILITIES = Capabilities(sdk=f"coterie-edge/{__version__}", trainers=("plan", "external"), features=tuple(FEATURES))
+"""Its devices have them or not; each gets what it can do."""
 """What an edge aggregator says of itself; what its devices can do is for its own rounds to find out."""
 
 

@@ -4,6 +4,7 @@ what it says; and real devices in processes of their own.
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from sdk_kit import RESEARCHER, clean_environment, rows, save_rows
 from coterie.aggregation.history import History
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
-from coterie.protocol.device import DEVICE_HEADER, Task
+from coterie.protocol.device import Task
 from coterie.server.app import create_app
 from coterie.server.coordinator import Coordinator
 from coterie.server.settings import Settings
@@ -74,7 +75,8 @@ class Liar:
             await send({"type": "http.response.body", "body": told})
 
         await self.app(scope, listen, answered)
-        device = dict(scope["headers"]).get(DEVICE_HEADER.lower().encode(), b"").decode()
+        signed = re.search(rb'keyid="(\w+)"', dict(scope["headers"]).get(b"signature-input", b""))
+        device = signed[1].decode() if signed else ""
         self.heard.append((device, path, bytes(said)))
 
     def _told(self, path: str, body: bytes) -> bytes:

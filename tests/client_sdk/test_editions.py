@@ -29,7 +29,7 @@ MINIMAL = ROOT / "examples" / "minimal_client.py"
 ALONE = """
 import importlib.abc, runpy, sys
 import numpy, onnxruntime
-allowed = {"numpy", "onnxruntime", "coterie"} | set(sys.stdlib_module_names)
+allowed = {"numpy", "onnxruntime", "cryptography", "cffi", "_cffi_backend", "coterie"} | set(sys.stdlib_module_names)
 class Wall(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] not in allowed:
@@ -62,7 +62,7 @@ WITH_DROPOUT = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Li
 
 
 @pytest.mark.capability("G16")
-def test_a_client_of_numpy_and_onnxruntime_alone_makes_the_same_update(tmp_path: Path) -> None:
+def test_a_client_of_numpy_onnxruntime_and_cryptography_alone_makes_the_same_update(tmp_path: Path) -> None:
     """Adam, dropout from the task's seed, a proximal term, and fewer steps than the epochs have."""
     wanted = experiment(model=WITH_DROPOUT, optimizer=optim.adam(0.01), algorithm=FedProx(0.1), epochs=2, max_steps=9)
     saved(tmp_path, wanted, seed=3)

@@ -12,7 +12,8 @@ from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.http import Link, is_transient, problem
 from coterie.errors import ConfigurationError, RemoteError, Unreachable
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.signing import SigningKey, verify_request
+from coterie.protocol.http_signatures import Head, check_content_digest, parse_signature
+from coterie.protocol.signing import SigningKey
 
 KEY = SigningKey.from_seed(b"d" * 32)
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -59,6 +60,16 @@ def test_an_address_that_is_none_is_refused_with_an_example(url: str) -> None:
         Link(url)
 
 
+def verified(request: httpx.Request) -> str:
+    """The nonce of a request that its device signed."""
+    fields = {name.lower(): value for name, value in request.headers.items()}
+    check_content_digest(fields["content-digest"], sha256_hex(request.content))
+    path, _, query = request.url.raw_path.decode().partition("?")
+    signature = parse_signature(fields)
+    signature.verify(KEY.public, Head(request.method, fields["host"], path, query, fields))
+    return signature.nonce
+
+
 class Plane:
     """A device plane that checks signatures and gives out nonces, refusing those it did not give."""
 
@@ -69,10 +80,7 @@ class Plane:
         self.broken = False
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        nonce = request.headers["Coterie-Nonce"]
-        target = request.url.raw_path.decode()
-        digest = sha256_hex(request.content)
-        verify_request(KEY.public, request.method, target, digest, nonce, request.headers["Coterie-Signature"])
+        nonce = verified(request)
         self.seen.append(nonce)
         self.count += 1
         fresh = f"nonce-number-{self.count:08d}"
@@ -126,7 +134,7 @@ def test_a_refused_nonce_is_renewed_once_and_no_more(code: str) -> None:
     calls: list[str] = []
 
     def refuse(request: httpx.Request) -> httpx.Response:
-        calls.append(request.headers["Coterie-Nonce"])
+        calls.append(verified(request))
         fresh = {"Coterie-Nonce": f"fresh-nonce-number-{len(calls)}"}
         return httpx.Response(401, json={"code": code, "detail": "Again."}, headers=fresh)
 
@@ -143,7 +151,7 @@ def test_another_refusal_is_not_repeated_and_its_nonce_serves_the_next_request()
     calls: list[str] = []
 
     def refuse(request: httpx.Request) -> httpx.Response:
-        calls.append(request.headers["Coterie-Nonce"])
+        calls.append(verified(request))
         status, code = [(401, "signature_invalid"), (403, "device_revoked"), (200, "")][len(calls) - 1]
         return httpx.Response(
             status, json={"code": code}, headers={"Coterie-Nonce": f"fresh-nonce-number-{len(calls)}"}

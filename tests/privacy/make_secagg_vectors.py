@@ -16,7 +16,7 @@ from coterie.privacy.secagg.masks import STREAM_INFO, MaskSeed, add_masks, mask_
 from coterie.privacy.secagg.parameters import Mode, Parameters, parameters
 from coterie.privacy.secagg.ring import Segment, VectorSpec, pack, reduced
 from coterie.protocol.canonical import canonical_json
-from coterie.protocol.codecs.randomness import stream
+from coterie.protocol.randomness import stream
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"

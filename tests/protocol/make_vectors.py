@@ -13,14 +13,14 @@ import numpy as np
 from coterie.protocol import spread
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import NO_STATE, Codec, Keys, Shape, parse
-from coterie.protocol.codecs.randomness import derive, stream, uniforms
 from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.lineage import DOMAIN, GENESIS, Link, fold
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.randomness import derive, stream, uniforms
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
-from coterie.protocol.signing import Domain, SigningKey, request_message, sign_plan, sign_request
+from coterie.protocol.signing import Domain, SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.protocol.texts import as_bytes, as_places, texts_of
 from coterie.protocol.update import METADATA_KEY, encode_update, read_update
@@ -397,32 +397,15 @@ def signatures() -> Json:
         privacy=None,
     )
     newer = Task.model_validate({**task.model_dump(mode="json"), "attempt": {"number": 1.0, "name": "\u20ac"}})
-    requests: list[tuple[str, str, bytes, str]] = [
-        ("POST", "/v1/device/check-in", b'{"pending":[]}', "bm9uY2UtMDAwMDAwMDE"),
-        ("HEAD", "/v1/device/tasks/task_1/update?x=1&y=%20", b"", "bm9uY2UtMDAwMDAwMDI"),
-    ]
     signed = [item.signed(COORDINATOR) for item in (task, newer)]
-    first = sign_request(COORDINATOR, *requests[0])
-    message = Domain.REQUEST.value + request_message("POST", requests[0][1], sha256_hex(requests[0][2]), requests[0][3])
+    first = signed[0].signature
+    message = Domain.TASK.value + signed[0].signed_bytes()
     return {
-        "title": "Ed25519 signatures over requests, tasks and plans",
+        "title": "Ed25519 signatures over tasks and plans",
         "provenance": f"seeds and public keys: RFC 8032 section 7.1, TEST 1 and TEST 2; the rest {MADE}",
         "how": "messages are hex with their domain; a task's message is the canonical JSON of all its fields but "
         "`signature`; the refused signatures must not verify",
         "keys": [{"seed": seed, "public": public} for public, seed in SEEDS.items()],
-        "requests": [
-            {
-                "public": COORDINATOR.public,
-                "method": method,
-                "target": target,
-                "body": body.hex(),
-                "body_digest": sha256_hex(body),
-                "nonce": nonce,
-                "message": (Domain.REQUEST.value + request_message(method, target, sha256_hex(body), nonce)).hex(),
-                "signature": sign_request(COORDINATOR, method, target, body, nonce),
-            }
-            for method, target, body, nonce in requests
-        ],
         "tasks": [
             {
                 "public": COORDINATOR.public,
@@ -443,8 +426,8 @@ def signatures() -> Json:
             {"name": name, "public": public, "message": text.hex(), "signature": signature, "code": "signature_invalid"}
             for name, public, text, signature in (
                 ("another key", RESEARCHER.public, message, first),
-                ("another nonce", COORDINATOR.public, message[:-1] + b"3", first),
-                ("another domain", COORDINATOR.public, message.replace(b"request", b"task"), first),
+                ("another round", COORDINATOR.public, message.replace(b'"round":3', b'"round":4'), first),
+                ("another domain", COORDINATOR.public, message.replace(b"coterie task", b"coterie plan", 1), first),
                 ("a signature cut", COORDINATOR.public, message, first[:-4]),
                 ("no signature", COORDINATOR.public, message, ""),
                 ("base64 for URLs", COORDINATOR.public, message, first.replace("+", "-").replace("/", "_")[:-2]),

@@ -10,20 +10,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from coterie import errors
-from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.signing import (
     Domain,
     SigningKey,
-    request_message,
     sign_plan,
-    sign_request,
     verify,
     verify_plan,
-    verify_request,
 )
 
 KEY = SigningKey.from_seed(bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
-REQUEST = ("POST", "/v1/device/check-in?a=b", sha256_hex(b"{}"), "nonce-0123456789")
 
 
 def refused(*arguments: object) -> str:
@@ -74,27 +69,6 @@ def test_another_key_message_or_signature_does_not_verify() -> None:
 )
 def test_keys_and_signatures_of_another_form_do_not_verify(public: str, signature: str) -> None:
     assert refused(public, Domain.PLAN, b"message", signature) == "signature_invalid"
-
-
-def test_every_part_of_a_request_is_signed() -> None:
-    signature = sign_request(KEY, REQUEST[0], REQUEST[1], b"{}", REQUEST[3])
-    verify_request(KEY.public, *REQUEST, signature)
-    verify_request(KEY.public, "post", *REQUEST[1:], signature)
-    for position, change in enumerate(("PUT", "/v1/device/check-in", sha256_hex(b"{ }"), "nonce-0123456780")):
-        changed = [*REQUEST]
-        changed[position] = change
-        with pytest.raises(errors.Unauthenticated):
-            verify_request(KEY.public, changed[0], changed[1], changed[2], changed[3], signature)
-
-
-@pytest.mark.parametrize("position", range(4))
-@pytest.mark.parametrize("bad", ["", "a\nb", "a b", "é", "a\x00"])
-def test_a_part_that_could_hide_another_is_refused(position: int, bad: str) -> None:
-    parts = [*REQUEST]
-    parts[position] = bad
-    with pytest.raises(errors.Unauthenticated) as caught:
-        request_message(*parts)
-    assert caught.value.reason == "request_malformed"
 
 
 def test_plan_signatures_cover_the_plan_id() -> None:

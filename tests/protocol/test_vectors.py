@@ -21,7 +21,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.lineage import Link, head
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
-from coterie.protocol.signing import Domain, SigningKey, request_message, verify, verify_plan, verify_request
+from coterie.protocol.signing import Domain, SigningKey, verify, verify_plan
 from coterie.protocol.update import REFUSALS, encode_update, read_update
 
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
@@ -42,6 +42,8 @@ def floats(text: str, codec: str = "float32") -> Any:
 
 GENERATORS = (
     "protocol/make_vectors.py",
+    "protocol/make_http_vectors.py",
+    "protocol/make_training_vectors.py",
     "privacy/make_secagg_vectors.py",
     "privacy/make_secagg_transcript.py",
     "privacy/make_noise_vectors.py",
@@ -225,16 +227,6 @@ def test_the_update_vectors_show_every_cause_that_a_file_can_show() -> None:
 def test_keys() -> None:
     for case in FILES["signatures"]["keys"]:
         assert SigningKey.from_seed(bytes.fromhex(case["seed"])).public == case["public"]
-
-
-@pytest.mark.parametrize("case", cases("signatures", "requests"))
-def test_request_signature(case: Any) -> None:
-    digest = sha256_hex(bytes.fromhex(case["body"]))
-    assert digest == case["body_digest"]
-    message = request_message(case["method"], case["target"], digest, case["nonce"])
-    assert (Domain.REQUEST.value + message).hex() == case["message"]
-    verify_request(case["public"], case["method"], case["target"], digest, case["nonce"], case["signature"])
-    plainly_verifies(case["public"], case["message"], case["signature"])
 
 
 @pytest.mark.parametrize("case", cases("signatures", "tasks"))

@@ -5,6 +5,7 @@ makes.
 import asyncio
 import base64
 import hashlib
+import json
 import secrets
 import sqlite3
 import tempfile
@@ -29,11 +30,13 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import BlobRef, PlanRef, Task
+from coterie.protocol.features import FEATURES
+from coterie.protocol.http_signatures import FIELDS, Head, authority_of, content_digest, sign_request
 from coterie.protocol.layout import Layout
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.secure_aggregation import SecureAggregation
-from coterie.protocol.signing import SigningKey, sign_plan, sign_request
+from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.protocol.update import encode_update
 from coterie.server.app import create_app
@@ -257,14 +260,23 @@ class Device:
         self.id, self.nonce = answer.json()["device_id"], answer.json()["nonce"]
         return self
 
-    def signed(self, method: str, path: str, body: bytes, nonce: str | None = None) -> dict[str, str]:
-        """The headers of a signed request."""
-        used = nonce or self.nonce
-        return {
-            "Coterie-Device": self.id,
-            "Coterie-Nonce": used,
-            "Coterie-Signature": sign_request(self.key, method, path, body, used),
-        }
+    def signed(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        nonce: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        authority: str | None = None,
+    ) -> dict[str, str]:
+        """The headers of a signed request, beside those given."""
+        bare, _, query = path.partition("?")
+        covered = {name.lower(): value for name, value in (headers or {}).items() if name.lower() in FIELDS}
+        fields = {"content-digest": content_digest(sha256(body)), **covered}
+        here = authority or authority_of(self.http.base_url.netloc.decode(), self.http.base_url.scheme)
+        return sign_request(
+            self.key, Head(method, here, bare, query, fields), device=self.id, nonce=nonce or self.nonce
+        )
 
     async def send(
         self,
@@ -293,7 +305,7 @@ class Device:
     ) -> httpx.Response:
         """One signed request."""
         kind = {"Content-Type": "application/json"} if body[:1] == b"{" and method == "POST" else {}
-        whole = {**kind, **(headers or {}), **self.signed(method, path, body, nonce)}
+        whole = {**kind, **(headers or {}), **self.signed(method, path, body, nonce, headers)}
         answer = await self.http.request(method, path, content=body, headers=whole)
         self.nonce = answer.headers.get("Coterie-Nonce", self.nonce)
         return answer
@@ -301,7 +313,8 @@ class Device:
     async def check_in(self, pending: Sequence[str] = ()) -> dict[str, Any]:
         """Ask for a task."""
         pairs = ",".join(f'"{task}"' for task in pending)
-        can = '"trainers":["plan","external"],"secure":["secagg/1"]'
+        told = json.dumps(tuple(FEATURES))
+        can = f'"trainers":["plan","external"],"secure":["secagg/1"],"features":{told}'
         body = f'{{"pending":[{pairs}],"capabilities":{{{can}}}}}'.encode()
         answer = await self.send("POST", "/v1/device/check-in", body)
         assert answer.is_success, answer.text

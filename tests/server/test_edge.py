@@ -155,7 +155,8 @@ def test_devices_below_an_edge_evaluate_too(tell: Callable[[Story], None]) -> No
 
 async def asked(device: Device, rows: int, seconds: float = 30) -> Task | None:
     """The first task of a device that says how many rows it holds; None after a while without one."""
-    body = json.dumps({"capabilities": {"trainers": ["external"]}, "data": {"examples": rows, "labels": []}}).encode()
+    capabilities = {"trainers": ["external"], "features": ["evaluate/1"]}
+    body = json.dumps({"capabilities": capabilities, "data": {"examples": rows, "labels": []}}).encode()
     ends = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < ends:
         found = (await device.send("POST", "/v1/device/check-in", body)).json()["task"]

@@ -6,7 +6,7 @@ from server_kit import Opener, fleet, once
 
 from coterie.protocol.privacy import LocalLevel
 
-KNOWS = b'{"capabilities":{"trainers":["plan","external"],"secure":["local_noise/1"]}}'
+KNOWS = b'{"capabilities":{"trainers":["plan","external"],"secure":["local_noise/1"],"features":["evaluate/1"]}}'
 
 
 def test_a_device_noises_one_upload_in_a_round_whatever_became_of_it(coordinator: Opener) -> None:

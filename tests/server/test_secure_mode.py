@@ -12,7 +12,10 @@ from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel
 SHARED = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=0.02, mechanism="discrete_gaussian")
 CENTRAL = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=0.02)
 LOCAL = LocalLevel(mechanism="gaussian", epsilon=8.0, delta=1e-6)
-KNOWS = b'{"capabilities":{"trainers":["plan","external"],"secure":["secagg/1","local_noise/1"]}}'
+KNOWS = (
+    b'{"capabilities":{"trainers":["plan","external"],"secure":["secagg/1","local_noise/1"],'
+    b'"features":["evaluate/1","shared_noise/1"]}}'
+)
 LEFT_OUT = "left out"
 # Privacy, the mode on the wire → the mode of the task, and whom its promise trusts.
 LAWS: tuple[tuple[Privacy | None, str | None, str, str | None], ...] = (

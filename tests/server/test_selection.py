@@ -17,6 +17,7 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import Capabilities, DataReport, Task
+from coterie.protocol.features import FEATURES
 from coterie.server.clock import now_ms
 from coterie.server.device.asking import Asker
 from coterie.server.device.assignment import candidates, lease
@@ -33,7 +34,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 async def ask(device: Device, data: dict[str, Any] | None = None) -> Task | None:
     """Check in once, saying what the device has."""
-    body = {"capabilities": {"trainers": ["plan", "external"]}, "data": data}
+    body = {"capabilities": {"trainers": ["plan", "external"], "features": ["evaluate/1"]}, "data": data}
     answer = await device.send("POST", "/v1/device/check-in", json.dumps(body).encode())
     assert answer.is_success, answer.text
     found = answer.json()["task"]
@@ -203,7 +204,7 @@ def test_a_device_that_has_answered_since_it_was_looked_up_gets_no_second_task(c
                 population="people",
                 nonce="a-nonce-that-nobody-used",
                 nonce_expires=now_ms() + 60_000,
-                capabilities=Capabilities(trainers=("plan", "external")),
+                capabilities=Capabilities(trainers=("plan", "external"), features=tuple(FEATURES)),
                 data=None,
                 clients=None,
             )

@@ -1,7 +1,7 @@
 """Device signatures and nonces: what is not signed by the device, just now and just once, does not count."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import Device, Opener, Operator, fleet, update
 
-from coterie.errors import Unauthenticated
+from coterie.errors import ConfigurationError, Unauthenticated
 from coterie.protocol.signing import SigningKey
+from coterie.server.app import create_app
 from coterie.server.auth.nonces import Nonces
+from coterie.server.settings import Settings
 
 BODY = b'{"pending":[]}'
 PATH = "/v1/device/check-in"
@@ -40,23 +42,101 @@ def test_every_part_of_a_request_is_covered_by_its_signature(coordinator: Opener
         def fresh() -> str:
             return operator.app.state.coordinator.nonces.issue(device.id)
 
-        forged = {
-            "no signature": {"Coterie-Device": device.id, "Coterie-Nonce": fresh()},
-            "another body": device.signed("POST", PATH, b"{}", fresh()),
-            "another path": device.signed("POST", PATH + "x", BODY, fresh()),
-            "another method": device.signed("PUT", PATH, BODY, fresh()),
-            "another key": {
-                **Device(device.http, SigningKey.generate(), device.id).signed("POST", PATH, BODY, fresh())
-            },
-            "another nonce": {**device.signed("POST", PATH, BODY, fresh()), "Coterie-Nonce": fresh()},
-            "no base64": {**device.signed("POST", PATH, BODY, fresh()), "Coterie-Signature": "?"},
+        def signed(
+            method: str = "POST", path: str = PATH, body: bytes = BODY, authority: str | None = None
+        ) -> dict[str, str]:
+            return device.signed(method, path, body, fresh(), authority=authority)
+
+        good, other = signed(), signed()
+        stranger = Device(device.http, SigningKey.generate(), device.id)
+        forged: dict[str, tuple[dict[str, str], tuple[int, str]]] = {
+            "nothing signed": ({}, (401, "unauthenticated")),
+            "no signature": ({**good, "Signature": ""}, (401, "signature_malformed")),
+            "another body": (signed(body=b"{}"), (400, "content_digest_mismatch")),
+            "another digest": ({**good, "Content-Digest": f"sha-256=:{'A' * 43}=:"}, (401, "signature_invalid")),
+            "no digest": ({k: v for k, v in good.items() if k != "Content-Digest"}, (401, "signature_malformed")),
+            "another path": (signed(path=PATH + "x"), (401, "signature_invalid")),
+            "another method": (signed("PUT"), (401, "signature_invalid")),
+            "another authority": (signed(authority="other.example.org"), (401, "signature_invalid")),
+            "another key": (stranger.signed("POST", PATH, BODY, fresh()), (401, "signature_invalid")),
+            "another nonce": ({**good, "Signature-Input": other["Signature-Input"]}, (401, "signature_invalid")),
+            "a covered header put in": ({**good, "Upload-Offset": "0"}, (401, "signature_coverage")),
+            "no base64": ({**good, "Signature": "device=:?:"}, (401, "signature_malformed")),
         }
-        for name, headers in forged.items():
-            status, code = await code_of(device, headers)
-            assert status == 401 and code in ("unauthenticated", "signature_invalid"), (name, code)
-        assert await code_of(device, device.signed("POST", PATH, BODY, fresh())) == (200, "")
-        with_query = device.signed("POST", PATH + "?a=1", BODY, fresh())
+        for name, (headers, expected) in forged.items():
+            assert await code_of(device, headers) == expected, name
+        assert await code_of(device, signed()) == (200, "")
+        with_query = signed(path=PATH + "?a=1")
         assert await code_of(device, with_query, path=PATH + "?a=2") == (401, "signature_invalid")
+
+    with_device(coordinator, check)
+
+
+@pytest.mark.parametrize("name", ["Signature", "Signature-Input", "Content-Digest", "Host"])
+def test_a_header_that_is_there_twice_is_refused(name: str, coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device) -> None:
+        headers = {"Host": "coordinator", "Content-Type": "application/json", **device.signed("POST", PATH, BODY)}
+        doubled = [*headers.items(), (name, headers[name])]
+        answer = await device.http.post(PATH, content=BODY, headers=doubled)
+        assert (answer.status_code, answer.json()["code"]) == (401, "signature_malformed")
+        assert f"{name.lower()} is there 2 times" in answer.json()["detail"]
+
+    with_device(coordinator, check)
+
+
+def test_behind_a_proxy_the_public_url_is_what_devices_sign(coordinator: Opener) -> None:
+    """The proxy ends TLS, takes /fl off the path and puts a name of its own into Host."""
+
+    async def check(operator: Operator, device: Device) -> None:
+        def signed(authority: str, path: str) -> dict[str, str]:
+            nonce = operator.app.state.coordinator.nonces.issue(device.id)
+            return device.signed("POST", path, BODY, nonce, authority=authority)
+
+        assert await code_of(device, signed("coterie.example.org", "/fl" + PATH)) == (200, "")
+        assert await code_of(device, signed("coterie.example.org", PATH)) == (401, "signature_invalid")
+        assert await code_of(device, signed("coordinator", PATH)) == (401, "authority_mismatch")
+        forwarded = {"X-Forwarded-Host": "alias.example.org", **signed("alias.example.org", PATH)}
+        answer = await device.http.post(PATH, content=BODY, headers={"Content-Type": "application/json", **forwarded})
+        assert answer.json()["code"] == "authority_mismatch"
+        assert "signed for alias.example.org, but this coordinator is coterie.example.org" in answer.json()["detail"]
+
+    with_device(coordinator, check, public_url="https://Coterie.example.org:443/fl/")
+
+
+def test_a_proxy_that_changes_the_host_is_found_out_without_a_public_url(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device) -> None:
+        signed = device.signed("POST", PATH, BODY, authority="coterie.example.org")
+        assert await code_of(device, {"X-Forwarded-Host": "coterie.example.org", **signed}) == (
+            401,
+            "authority_mismatch",
+        )
+
+    with_device(coordinator, check)
+
+
+@pytest.mark.parametrize("url", ["coterie.example.org", "ftp://a", "https://", "https://a?b", "https://u:p@a"])
+def test_a_public_url_of_another_form_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        create_app(Settings(public_url=url))
+    assert caught.value.reason == "public_url_invalid"
+
+
+def test_nothing_of_a_body_is_read_for_a_signature_that_does_not_hold(coordinator: Opener) -> None:
+    async def check(operator: Operator, device: Device) -> None:
+        await operator.experiment(cohort=1, rounds=1)
+        task = await device.task()
+        read: list[bytes] = []
+
+        async def body() -> AsyncIterator[bytes]:
+            read.append(b"x")
+            yield b"x"
+
+        path = f"/v1/device/tasks/{task.id}/update"
+        headers = {"Upload-Offset": "0", "Upload-Length": "1", "Repr-Digest": f"sha-256=:{'A' * 43}=:"}
+        stranger = Device(device.http, SigningKey.generate(), device.id, device.nonce)
+        signed = stranger.signed("PATCH", path, b"x", headers=headers)
+        answer = await device.http.request("PATCH", path, content=body(), headers={**headers, **signed})
+        assert (answer.status_code, read) == (401, [])
 
     with_device(coordinator, check)
 
@@ -126,7 +206,7 @@ def test_a_revocation_is_not_forgotten_for_a_row_that_was_read_before_it(coordin
 
 
 def test_an_upload_that_its_device_did_not_sign_counts_nowhere(coordinator: Opener) -> None:
-    """The body of an upload is streamed, so its signature is checked when it has come in, and not by the gate."""
+    """The body of an upload is streamed: its signature is checked before it comes, and its digest as it does."""
 
     async def check(operator: Operator, device: Device) -> None:
         experiment = await operator.experiment(cohort=1, rounds=1)
@@ -137,9 +217,13 @@ def test_an_upload_that_its_device_did_not_sign_counts_nowhere(coordinator: Open
         assert (answer.status_code, answer.json()["code"]) == (401, "signature_invalid")
         device.key = key
         signed = device.signed
-        device.signed = lambda method, path, body, nonce=None: signed(method, path, body + b"!", nonce)  # another body
+
+        def over_another_body(method: str, path: str, body: bytes, *more: Any, **named: Any) -> dict[str, str]:
+            return signed(method, path, body + b"!", *more, **named)
+
+        device.signed = over_another_body
         answer = await device.upload(task, update(task))
-        assert (answer.status_code, answer.json()["code"]) == (401, "signature_invalid")
+        assert (answer.status_code, answer.json()["code"]) == (400, "content_digest_mismatch")
         device.signed = signed
         (entry,) = await operator.rounds(experiment)
         assert (entry["accepted"], entry["leased"]) == (0, 1)

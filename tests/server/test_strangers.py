@@ -130,7 +130,7 @@ def test_what_can_be_read_in_two_ways_is_refused_and_no_stranger_makes_a_traceba
         for number in range(50):
             with connect(url) as leaving:
                 path = ("/v1/device/enrol", "/v1/populations", "/v1/device/check-in")[number % 3]
-                bearer = f"Authorization: Bearer {token}\r\nCoterie-Device: dev_{number:032x}\r\n"
+                bearer = f"Authorization: Bearer {token}\r\nSignature-Input: device=({number:032x}\r\n"
                 head = f"POST {path} HTTP/1.1\r\nHost: a\r\n{bearer}Content-Length: 500\r\n\r\n{{"
                 leaving.sendall(head.encode())
                 time.sleep(0.005)

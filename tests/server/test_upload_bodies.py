@@ -18,7 +18,8 @@ def test_a_task_has_one_body_that_comes_in_and_the_newest_counts(coordinator: Op
             data = update(task)
             digest = base64.b64encode(bytes.fromhex(sha256(data))).decode()
             path = f"/v1/device/tasks/{task.id}/update"
-            headers = {"Upload-Offset": "0", "Upload-Length": str(task.upload_limit)}
+            length = str(task.upload_limit)
+            headers = {"Upload-Offset": "0", "Upload-Length": length, "Repr-Digest": f"sha-256=:{digest}:"}
             begun = asyncio.Event()
 
             async def endless() -> AsyncIterator[bytes]:
@@ -27,7 +28,8 @@ def test_a_task_has_one_body_that_comes_in_and_the_newest_counts(coordinator: Op
                 await asyncio.Event().wait()
 
             async def stuck() -> tuple[int, str]:
-                signed = {**device.signed("PATCH", path, b""), **headers, "Repr-Digest": f"sha-256=:{digest}:"}
+                nonce = operator.app.state.coordinator.nonces.issue(device.id)
+                signed = {**device.signed("PATCH", path, b"", nonce, headers), **headers}
                 answer = await operator.http.request("PATCH", path, content=endless(), headers=signed)
                 return answer.status_code, answer.json()["code"]
 

