@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.analytics.rule import question_of
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.work import Finished, Prepared
+from coterie.client_sdk.device.outcome import Finished, Prepared
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import RingVector
 from coterie.protocol.secure_sections import COUNTS

@@ -13,6 +13,7 @@ from coterie.client_sdk.device.divergence import blameless
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.lineage import check_lineage, same_chain
 from coterie.client_sdk.device.membership import Membership
+from coterie.client_sdk.device.outcome import Finished
 from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.secure import Emit, SecureCourier
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
@@ -22,7 +23,7 @@ from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.store import InFlight, Store
 from coterie.client_sdk.device.trainers.base import Stopped, Tensors, Trainer
 from coterie.client_sdk.device.upload import upload
-from coterie.client_sdk.device.work import Finished, check_assignment, prepare, work
+from coterie.client_sdk.device.work import check_assignment, prepare, work
 from coterie.client_sdk.http import is_transient, parsed
 from coterie.errors import (
     CoterieError,

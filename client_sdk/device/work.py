@@ -1,18 +1,15 @@
 """One task on one device: fetch the plan and the model, check them, train or evaluate, encode."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.fold.part import Slices
-from coterie.aggregation.fold.usable import require_weight
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
@@ -24,62 +21,21 @@ from coterie.client_sdk.device.divergence import as_divergence
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
+from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.quiet import NOTHING_HELD_OUT, hides, named, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import CoterieError, DataError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.secagg.encoding import Binding, describe
-from coterie.privacy.secagg.encoding import encode as encode_in_ring
-from coterie.privacy.secagg.ring import RingVector
+from coterie.privacy.secagg.encoding import describe
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.refinement import departure
 from coterie.protocol.rows import check_left
-from coterie.protocol.secagg import SecureTerms
-from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import TensorLimits, decode_tensors
-from coterie.protocol.update import Encoded, encode_update, most_bytes, of_plan, read_update
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A task whose plan and tensors are here and checked. release: what doing it costs; None without a promise."""
-
-    task: Task
-    plan: Plan
-    weights: Tensors
-    frozen: Tensors
-    release: Release | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finished:
-    """What a task came to.
-
-    update: the encoded bytes; empty under secure aggregation, where ``vector`` is the same in the ring, to be masked.
-    sections: the same in clear. codecs, sizes (bytes of the payload): by section. client_state: what the plan and the
-    codecs keep. seconds: of training. clipped: whether the update was longer than the task's norm and was shortened.
-    slices: of sections that it covers in part, what it holds of them.
-    unusable: why zeros stand in for the work of a task under a promise of privacy, or under masks; for the owner alone.
-    """
-
-    update: bytes = field(default=b"", repr=False)
-    vector: RingVector | None = field(default=None, repr=False)
-    specs: tuple[SectionSpec, ...]
-    sections: Mapping[str, NDArray[Any]] = field(repr=False)
-    codecs: Mapping[str, str] = field(default_factory=dict[str, str])
-    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
-    weight: int
-    steps: int
-    client_state: Tensors = field(repr=False)
-    metrics: Mapping[str, float]
-    seconds: float
-    clipped: bool = False
-    slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
-    unusable: CoterieError | None = None
+from coterie.protocol.update import most_bytes, of_plan
 
 
 class Phase(Protocol):
@@ -283,18 +239,18 @@ def _worked(
         unusable=unusable,
     )
     try:
-        return _encoded(prepared, finished, client_state)
+        return encoded(prepared, finished, client_state)
     except UpdateRefused as error:
         if task.kind != "train" or not promised(task):
             raise
         # Whether an encoder takes them depends on the values: zeros are taken by all.
         instead = zeros(specs, of_plan(client_state))
         silent = replace(finished, sections=instead.sections, client_state=instead.state, unusable=error)
-        return _encoded(prepared, silent, client_state)
+        return encoded(prepared, silent, client_state)
 
 
 def _nothing(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> Finished:
-    """What goes under the masks for work that came to nothing: zeros that weigh nothing. Raises as `_encoded` does."""
+    """What goes under the masks for work that came to nothing: zeros that weigh nothing. Raises as `encoded` does."""
     specs = prepared.plan.manifest.sections_for(prepared.task.kind)
     silent = zeros(specs, of_plan(client_state))
     finished = Finished(
@@ -307,83 +263,7 @@ def _nothing(prepared: Prepared, client_state: Tensors, *, why: CoterieError, se
         seconds=seconds,
         unusable=why,
     )
-    return _encoded(prepared, finished, client_state)
-
-
-def _encoded(prepared: Prepared, finished: Finished, client_state: Tensors) -> Finished:
-    """The same with the bytes, or the ring's numbers, of its sections. client_state: as it was, codecs' part and all.
-    Raises UpdateRefused for values that an encoder does not take.
-    """
-    task, specs = prepared.task, finished.specs
-    if task.kind == "train" and not promised(task) and not under_masks(task):
-        # Under masks zeros that weigh nothing go into the sum, so that nobody is told apart.
-        require_weight(finished.weight)
-    if task.secure is not None:
-        return in_the_ring(prepared, task.secure, finished)
-    codecs = {spec.name: choose(task.codecs) for spec in specs if not spec.is_extra}
-    update, codec_state = encode(
-        prepared, specs, finished.sections, codecs, finished.weight, finished.steps, client_state, finished.slices
-    )
-    read = read_update(update, specs)
-    return replace(
-        finished,
-        update=update,
-        codecs={entry.name: entry.codec for entry in read.header.sections if entry.name in codecs},
-        sizes={name: info.stop - info.start for name, info in read.file.tensors.items()},
-        client_state={**finished.client_state, **codec_state},
-    )
-
-
-def in_the_ring(prepared: Prepared, terms: SecureTerms, finished: Finished) -> Finished:
-    """The same, as the numbers that secure aggregation masks and adds; nothing of it is masked yet.
-
-    Raises UpdateRefused for values that the ring cannot carry (not finite, out of the plan's range).
-    """
-    described = describe(terms.sections)
-    encoded = encode_in_ring(
-        terms.sections,
-        finished.specs,
-        finished.sections,
-        weight=finished.weight,
-        weight_cap=terms.weight_cap,
-        binding=Binding(plan=prepared.plan.id, base=prepared.task.model.sha256),
-        noise=terms.noise,
-        entropy=os.urandom,
-    )
-    return replace(
-        finished,
-        vector=encoded.vector,
-        codecs={each.name: f"{each.encoding}, {each.bits} bits" for each in described},
-        sizes={each.name: each.bytes for each in described},
-        clipped=encoded.clipped,
-    )
-
-
-def encode(
-    prepared: Prepared,
-    specs: tuple[SectionSpec, ...],
-    sections: Mapping[str, NDArray[Any]],
-    codecs: Mapping[str, str],
-    weight: int,
-    steps: int,
-    client_state: Tensors,
-    slices: Mapping[str, Slices],
-) -> Encoded:
-    """The bytes of the update, and what its codecs keep."""
-    task = prepared.task
-    return encode_update(
-        task=task.id,
-        plan=prepared.plan.id,
-        base=task.model.sha256,
-        weight=weight,
-        steps=steps,
-        specs=specs,
-        sections=sections,
-        codecs=codecs,
-        state=client_state,
-        round=task.round,
-        slices=slices,
-    )
+    return encoded(prepared, finished, client_state)
 
 
 async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layout, policy: DevicePolicy) -> Tensors:

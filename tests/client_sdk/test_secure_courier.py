@@ -12,10 +12,10 @@ from relay import Killed, Member, Relay, task, terms
 
 from coterie.client_sdk.device import secure
 from coterie.client_sdk.device.faults import POINTS, SECURE_POINTS, Faults
+from coterie.client_sdk.device.outcome import Finished
 from coterie.client_sdk.device.secure import Ended
 from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.device.trainers.base import Stopped
-from coterie.client_sdk.device.work import Finished
 from coterie.errors import InputError, PolicyRefused, RemoteError, SecureAggregationRefused, Unauthenticated
 from coterie.privacy.secagg import server
 from coterie.privacy.secagg.client import ClientState, step

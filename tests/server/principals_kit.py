@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +30,10 @@ class Holder:
 
 @dataclass(frozen=True)
 class Sender:
-    """Sends requests with one credential. headers: of a request, by its method, path and body."""
+    """Sends requests with one credential. headers: that prove it, for a method, path, body and other headers."""
 
     http: httpx.AsyncClient
-    headers: Callable[[str, str, bytes], dict[str, str]]
+    headers: Callable[[str, str, bytes, Mapping[str, str]], dict[str, str]]
 
     async def send(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -43,7 +43,7 @@ class Sender:
         if method in ("GET", "HEAD"):
             raw = b""
         kind = {} if isinstance(body, bytes) else {"Content-Type": "application/json"}
-        own = self.headers(method, path, raw)
+        own = self.headers(method, path, raw, headers or {})
         return await self.http.request(method, path, content=raw, headers={**kind, **(headers or {}), **own})
 
 
@@ -108,7 +108,7 @@ class Place:
     def _bearer(self, token: str | None) -> Sender:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
-        def bearer(method: str, path: str, body: bytes) -> dict[str, str]:
+        def bearer(method: str, path: str, body: bytes, others: Mapping[str, str]) -> dict[str, str]:
             return headers
 
         return Sender(self.operator.http, bearer)
@@ -124,7 +124,7 @@ class Place:
         nonces = self.operator.app.state.coordinator.nonces
         return Sender(
             self.operator.http,
-            lambda method, path, body: device.signed(method, path, body, nonces.issue(device.id)),
+            lambda method, path, body, others: device.signed(method, path, body, nonces.issue(device.id), others),
         )
 
     def assert_tells_nothing_of_people(self, route: tuple[str, str], answer: httpx.Response) -> None:
