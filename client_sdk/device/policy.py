@@ -257,6 +257,13 @@ class DevicePolicy:
     def _check_promise(self, task: Task) -> None:
         """Hold the experiment's differential privacy, or its absence, to this policy, and the task to its promise."""
         promise = task.privacy
+        if task.local is not None and (promise is None or task.kind != "train"):
+            # Whoever believed it would hide less than masks do, for noise that is on nothing or promised to nobody.
+            raise PolicyRefused(
+                "The task asks this device for noise that is no part of a promise, or where nothing is trained.",
+                hint="No coordinator of coterie sends such a task: find out who changed this one.",
+                code="privacy_unkept",
+            )
         if promise is None:
             if self.max_epsilon is None:
                 return

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
+from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.contribution import NOT_FINITE, Contribution, contribution, zeros
-from coterie.client_sdk.device.trainers.base import LocalWork, Stopped, Trainer
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Stopped, Trainer
 from coterie.errors import (
     CoterieError,
     DataError,
@@ -19,7 +20,9 @@ from coterie.protocol.device import WITH_ROWS, Task
 # What fails for these is the plan, for every device alike.
 _OF_PLANS: Final = (PlanRefused, PolicyRefused, GraphRefused)
 NOTHING_HELD_OUT: Final = "no_held_out_rows"
-"""The code of a refusal to evaluate that has to do with rows, where a policy is no reason."""
+NO_METRICS: Final = "no_metrics"
+_OF_ROWS: Final = (NOTHING_HELD_OUT, NO_METRICS)
+"""The codes of refusals to evaluate that have to do with rows, where no policy is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,7 @@ def hides(task: Task, error: Exception) -> bool:
     """
     if not under_masks(task) or isinstance(error, Stopped):
         return False
-    return not isinstance(error, _OF_PLANS) or error.reason == NOTHING_HELD_OUT
+    return not isinstance(error, _OF_PLANS) or error.reason in _OF_ROWS
 
 
 def speakable(task: Task, phase: str, error: CoterieError) -> bool:
@@ -70,22 +73,27 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: Cote
     in_training = task.privacy is not None and task.privacy.unit == "example"
     try:
         result = trainer.train(work)
+        made = contribution(specs, result.sections, before=before, after=result.client_state)
+        metrics = _means(result, work.plan)
     except (Stopped, *_OF_PLANS):
         raise
-    except Exception as error:  # a trainer of the owner's may raise anything
+    except Exception as error:  # a trainer of the owner's may raise anything, and give anything
         if in_training:
             raise
         return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread or named(error))
     if unread is not None and not in_training:
         return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread)
-    made = contribution(specs, result.sections, before=before, after=result.client_state)
+    return Quiet(put_in=made, metrics=metrics, unusable=unread if made.usable else _not_usable())
+
+
+def _means(result: LocalResult, plan: Plan) -> dict[str, float]:
+    """Means of a training, for the owner; none of numbers that are not finite."""
     try:
-        metrics = result.metrics(work.plan).means()
+        return dict(result.metrics(plan).means())
     except InputError as error:
         if error.reason not in NOT_FINITE:
             raise
-        metrics = {}
-    return Quiet(put_in=made, metrics=metrics, unusable=unread if made.usable else _not_usable())
+        return {}
 
 
 def named(error: Exception) -> CoterieError:

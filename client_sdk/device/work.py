@@ -23,15 +23,24 @@ from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.quiet import NOTHING_HELD_OUT, hides, named, promised, train_quietly, under_masks
+from coterie.client_sdk.device.quiet import (
+    NO_METRICS,
+    NOTHING_HELD_OUT,
+    hides,
+    named,
+    promised,
+    train_quietly,
+    under_masks,
+)
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
-from coterie.errors import CoterieError, DataError, PlanRefused, PolicyRefused, UpdateRefused
+from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import describe
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
+from coterie.protocol.metrics import MetricSums
 from coterie.protocol.refinement import departure
 from coterie.protocol.rows import check_left
 from coterie.protocol.tensors import TensorLimits, decode_tensors
@@ -171,14 +180,18 @@ def _worked(
     try:
         read = membership.read(plan.manifest.schema)
         check_left(read, plan.manifest.schema.label, "The rows of this device")
-    except DataError as error:
+    except Exception as error:  # a function of the owner's that makes rows may raise anything
         if not under_masks(task) and (task.kind != "train" or not promised(task)):
             raise
         # A device that was silent for want of such rows would tell that it has none, exactly and for nothing.
         # Steps that are noised take no row; any other training takes one of zeros and puts in nothing of what comes of
         # it, so that a plan which fails for everybody fails here too.
-        unread, read = error, blank_rows(plan.manifest.schema, 0 if plan.manifest.training.private else 1)
+        unread, read = named(error), blank_rows(plan.manifest.schema, 0 if plan.manifest.training.private else 1)
     training_rows, held_out = split(read, plan.manifest.training.holdout)
+    nothing_held_out = unread is None and not len(next(iter(held_out.values())))
+    if nothing_held_out and under_masks(task):
+        # So that a trainer which cannot evaluate says so with such rows and without.
+        held_out = blank_rows(plan.manifest.schema, 1)
     local = LocalTask(
         experiment=task.experiment,
         round=task.round,
@@ -214,13 +227,13 @@ def _worked(
         sections, steps, kept, slices = result.sections, result.steps, result.client_state, result.slices
         means = result.metrics(plan).means()
     else:
-        if unread is None and not len(next(iter(held_out.values()))):
+        sums = trainer.evaluate(given) if under_masks(task) or not nothing_held_out else MetricSums({})
+        if nothing_held_out:
             raise PolicyRefused(
                 "This device holds out no rows, so it has nothing to evaluate on.", code=NOTHING_HELD_OUT
             )
-        sums = trainer.evaluate(given)
         if not sums.examples:
-            raise PolicyRefused("This device's trainer reports no metrics.", code="no_metrics")
+            raise PolicyRefused("This device's trainer reports no metrics.", code=NO_METRICS)
         sections, steps = evaluation_sections(plan.manifest, sums), 0
         weight, means = min(int(sums.examples), local.weight_cap), sums.means()
     if unread is not None and under_masks(task):

@@ -16,6 +16,7 @@ from sdk_kit import Arrays, experiment, rows
 
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.control.client import ControlClient
+from coterie.protocol.claims import LocalTerms
 from coterie.protocol.header import UpdateHeader
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -201,6 +202,22 @@ def test_masks_alone_do_not_say_what_an_evaluation_could_not_measure(tmp_path: P
     assert codes == [["metric_invalid"], ["no_held_out_rows"], [], [], []]
     assert only.state == "committed"
     assert only.fairness["loss"].clients == 3
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_noise_that_nobody_promised_does_not_make_a_device_speak_for_itself(tmp_path: Path, kind: str) -> None:
+    """A device hides less where noise hides it; so noise is not believed that is no part of a promise."""
+    purpose = "evaluate" if kind == "evaluate" else "train"
+    policy = RoundPolicy(rounds=1, cohort=5, purpose=purpose, evaluate_every=1)
+    secure = SecureAggregation(norm=1.0, corrupt=0.2, dropout=0.2, mode="consistent")
+    local = LocalTerms(mechanism="gaussian", epsilon=1.0, delta=0.1, clip=1.0, top=1.0, outputs=None)
+    data = [held(True), *[held(False)] * 4]
+    changes: dict[str, Any] = {"initial": question(), "holdout": 0.3, "secure_aggregation": secure}
+    with lying_coordinator(tmp_path, task=lambda task: task.model_copy(update={"local": local})) as lying:
+        _, token = lying.submit(experiment("own", rounds=policy, **changes))
+        with devices(lying, token, tmp_path, count=5, policy=SUMS_ALONE, data=data, wanted=1) as running:
+            told = [device.events(patience(8)) for device in running]
+    assert [set(refusals(events)) for events in told] == [{"privacy_unkept"}] * 5
 
 
 def _header(update: bytes) -> UpdateHeader:

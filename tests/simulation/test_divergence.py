@@ -9,6 +9,7 @@ from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
+from coterie.compute.optim import sgd
 from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
@@ -101,7 +102,8 @@ HIDDEN = POLICY.model_copy(update={"rounds": 1, "weight_cap": 1, "min_updates": 
 @pytest.mark.parametrize("name", NOISE)
 def test_under_a_promise_of_privacy_it_counts_as_zeros_and_nobody_is_told(name: str, engine: str) -> None:
     privacy, secret = NOISE[name]
-    asked: dict[str, Any] = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN}
+    # So large a rate that no order of these rows leaves a change finite.
+    asked = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN, "optimizer": sgd(1e6)}
     found = simulate_full(experiment(**asked), WITH_ONE, engine=engine, workers=2)
     assert [(one.state, one.accepted, one.failed) for one in found.history] == [("committed", len(WITH_ONE), 0)]
     assert all(np.isfinite(tensor).all() for tensor in found.weights.values())
