@@ -102,8 +102,7 @@ HIDDEN = POLICY.model_copy(update={"rounds": 1, "weight_cap": 1, "min_updates": 
 @pytest.mark.parametrize("name", NOISE)
 def test_under_a_promise_of_privacy_it_counts_as_zeros_and_nobody_is_told(name: str, engine: str) -> None:
     privacy, secret = NOISE[name]
-    # So large a rate that no order of these rows leaves a change finite.
-    asked = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN, "optimizer": sgd(1e6)}
+    asked: dict[str, Any] = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN}
     found = simulate_full(experiment(**asked), WITH_ONE, engine=engine, workers=2)
     assert [(one.state, one.accepted, one.failed) for one in found.history] == [("committed", len(WITH_ONE), 0)]
     assert all(np.isfinite(tensor).all() for tensor in found.weights.values())
@@ -112,7 +111,8 @@ def test_under_a_promise_of_privacy_it_counts_as_zeros_and_nobody_is_told(name: 
 @pytest.mark.parametrize("name", NOISE)
 def test_under_a_promise_of_privacy_a_round_in_which_all_diverge_is_noise_and_is_paid_for(name: str) -> None:
     privacy, secret = NOISE[name]
-    asked: dict[str, Any] = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN}
+    # So large a rate that no order of these rows leaves a change finite.
+    asked = {"privacy": privacy, "secure_aggregation": secret, "rounds": HIDDEN, "optimizer": sgd(1e6)}
     found = simulate_full(experiment(**asked), [FAR] * len(WITH_ONE))
     (record,) = found.history
     assert (record.state, record.accepted, record.failed) == ("committed", len(WITH_ONE), 0)
