@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -202,3 +202,14 @@ def _invalid(message: str) -> errors.InputError:
 
 def _mismatch(message: str) -> errors.InputError:
     return errors.InputError(message, hint="Use the tensors that this plan's layout names.", code="layout_mismatch")
+
+
+def join_slices(slices: Iterable[Slice]) -> tuple[Slice, ...]:
+    """Rising slices, with those joined that touch."""
+    found: list[Slice] = []
+    for start, stop in slices:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], stop)
+        else:
+            found.append((start, stop))
+    return tuple(found)

@@ -2,13 +2,14 @@
 slices that others cover. Most updates cover everything, and need no vector of weights.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from coterie.aggregation.fold.part import Part, Slices
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.layout import join_slices
 from coterie.protocol.sections import SectionSpec
 
 
@@ -33,7 +34,7 @@ class Coverage:
         covered: list[tuple[int, int]] = []
         for at, spec in _placed(specs):
             covered += [(at + a, at + b) for a, b in part.slices.get(spec.name, ((0, spec.length),))]
-        self._count(joined(covered), weight)
+        self._count(join_slices(covered), weight)
 
     def join(self, other: "Coverage") -> None:
         """Count what another has counted."""
@@ -74,17 +75,6 @@ class Coverage:
     def _count(self, slices: Slices, weight: float) -> None:
         if weight and slices:
             self.parts[slices] = self.parts.get(slices, 0.0) + weight
-
-
-def joined(slices: Iterable[tuple[int, int]]) -> Slices:
-    """Rising slices, with those joined that touch."""
-    found: list[tuple[int, int]] = []
-    for start, stop in slices:
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], stop)
-        else:
-            found.append((start, stop))
-    return tuple(found)
 
 
 def _placed(specs: Sequence[SectionSpec]) -> list[tuple[int, SectionSpec]]:

@@ -116,7 +116,9 @@ class Tally:
         return self.effective / self.weight if self.weight else 1.0
 
     def _new(self, tasks: Sequence[str]) -> None:
-        for place, task in enumerate(tasks):
-            if task in self.tasks or task in tasks[:place]:
+        known = set(self.tasks)
+        for task in tasks:
+            if task in known:
                 raise errors.UpdateRefused(f"Task {task} has more than one update.", code="duplicate_task")
-        self.tasks |= set(tasks)
+            known.add(task)
+        self.tasks = known

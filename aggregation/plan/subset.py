@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment
-from coterie.protocol.layout import Layout
+from coterie.protocol.layout import Layout, join_slices
 from coterie.protocol.sections import SectionSpec
 
 
@@ -52,7 +52,7 @@ def narrowed(
 
 def _narrowed(experiment: Experiment, spec: SectionSpec, layout: Layout, model: Collection[str]) -> SectionSpec:
     names = [name for name in names_of(spec, layout) if name not in model or _fits(experiment, name)]
-    cut = SectionSpec.over(spec.name, layout, joined([layout.slices[name] for name in names]))
+    cut = SectionSpec.over(spec.name, layout, join_slices([layout.slices[name] for name in names]))
     return replace(cut, reduction=spec.reduction, denominator=spec.denominator, value_range=spec.value_range)
 
 
@@ -63,17 +63,6 @@ def names_of(spec: SectionSpec, layout: Layout) -> tuple[str, ...]:
         for name, (low, high) in layout.slices.items()
         if any(start <= low and high <= stop for start, stop in spec.slices)
     )
-
-
-def joined(slices: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Rising slices, those that touch made one."""
-    found: list[tuple[int, int]] = []
-    for start, stop in slices:
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], stop)
-        else:
-            found.append((start, stop))
-    return tuple(found)
 
 
 def _fits(experiment: Experiment, name: str) -> bool:

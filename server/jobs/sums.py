@@ -8,7 +8,7 @@ of this machine: where it is gone when it is needed, it is opened again.
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,6 @@ async def _keep_unmasked(context: JobContext, session: AsyncSession, job: Job, r
         await _fail(context, session, job, Failed(result["cause"], result["detail"]))
 
 
-async def _refuse_unmasking(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
-    await _fail(context, session, job, Failed("unmask_failed", error.message))
-
-
 async def _fail(context: JobContext, session: AsyncSession, job: Job, failed: Failed) -> None:
     """End the attempt that a job is about, or all that the round waits for, without a sum."""
     rows = await attempts.of_round(session, job.key.experiment, job.key.round)
@@ -119,6 +115,15 @@ async def _fail(context: JobContext, session: AsyncSession, job: Job, failed: Fa
         if row.phase == attempts.UNMASKING and job.key.subject in ("", row.id):
             if await end_without_sum(context.rounds, session, _standing(row), failed):
                 context.metrics.attempts.labels("failed").inc()
+
+
+def _failing(cause: str) -> Callable[[JobContext, AsyncSession, Job, JobFailed], Awaitable[None]]:
+    """What a refusal of the worker makes true: attempts that end by this cause."""
+
+    async def refuse(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
+        await _fail(context, session, job, Failed(cause, error.message))
+
+    return refuse
 
 
 async def _opened_sums(context: JobContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum] | None:
@@ -191,10 +196,6 @@ async def _keep_version(context: JobContext, session: AsyncSession, job: Job, re
         await keep_version(context, session, opened, result, rejected=dropped)
 
 
-async def _refuse_version(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
-    await _fail(context, session, job, Failed("aggregate_failed", error.message))
-
-
 async def _evaluation_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
     found, row = await _round(context, job, Work.SUM_EVALUATIONS)
     sums = await _sums_here(context, job, "evaluate")
@@ -219,10 +220,6 @@ async def _keep_evaluation(context: JobContext, session: AsyncSession, job: Job,
     for one in sums:
         await tasks.settle_attempt(session, one.attempt.id, tasks.COUNTED)
     await context.rounds.apply(session, opened, EvaluationSummed(result["metrics"]))
-
-
-async def _refuse_evaluation(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
-    await _fail(context, session, job, Failed("evaluation_failed", error.message))
 
 
 async def _end_with_sums(
@@ -290,7 +287,7 @@ UNMASKING = JobKind(
     arguments=_unmask_arguments,
     keep=_keep_unmasked,
     transaction="job",
-    refuse=_refuse_unmasking,
+    refuse=_failing("unmask_failed"),
     refused="attempt",
     remember=_opened,
     tidy=forget_over,
@@ -300,7 +297,7 @@ SECURE_VERSION = JobKind(
     arguments=_version_arguments,
     keep=_keep_version,
     transaction="aggregated",
-    refuse=_refuse_version,
+    refuse=_failing("aggregate_failed"),
     refused="attempt",
     files=version_files,
     remember=remember_version,
@@ -311,7 +308,7 @@ SECURE_MEASUREMENT = JobKind(
     arguments=_evaluation_arguments,
     keep=_keep_evaluation,
     transaction="evaluated",
-    refuse=_refuse_evaluation,
+    refuse=_failing("evaluation_failed"),
     refused="attempt",
     tidy=forget_over,
 )
