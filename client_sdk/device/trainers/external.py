@@ -12,12 +12,11 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.fold.coverage import joined
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Rows
 from coterie.errors import DataError, PlanRefused
 from coterie.protocol.finite import all_finite
-from coterie.protocol.layout import Slice
+from coterie.protocol.layout import Slice, join_slices
 from coterie.protocol.metrics import EXAMPLES, MetricSums
 
 
@@ -93,7 +92,7 @@ class ExternalTrainer:
                 _require_finite(name, new)
                 finite = False
             trained += runs
-        covered = joined(trained)
+        covered = join_slices(trained)
         part = covered != ((0, delta.size),)
         if part:
             delta = np.concatenate([delta[low:high] for low, high in covered])
