@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
+from coterie.aggregation.plan.stage import TaskName
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork, Trainer
 from coterie.privacy.audit.canaries import Canaries
 from coterie.protocol.metrics import MetricSums
@@ -32,6 +34,10 @@ class CanaryTrainer:
     chosen: dict[int, set[int]] = field(default_factory=dict[int, set[int]], compare=False)
     _rounds: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]], compare=False, repr=False)
     _like: list[LocalResult] = field(default_factory=list[LocalResult], compare=False, repr=False)
+
+    def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
+        """As the inner trainer does."""
+        self.inner.check(plan, task, threads)
 
     def train(self, work: LocalWork) -> LocalResult:
         """The inner trainer's result; a canary's, where the task is one's."""

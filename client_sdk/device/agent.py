@@ -225,6 +225,7 @@ class Agent:
             prepared = await prepare(task, membership, self.settings.policy, self._blobs, runner.ledger, key=key)
             client_state = runner.client_state(task)
             trainer = runner.chosen_trainer()
+            await asyncio.to_thread(trainer.check, prepared.plan, task.kind, self.settings.policy.threads)
             try:
                 finished = await asyncio.to_thread(
                     work, prepared, membership, self.settings.policy, trainer, client_state

@@ -46,6 +46,8 @@ def check_promise(task: Task, promise: PrivacyTerms, *, endorsed: int | None = N
         raise _unkept(f"has the delta {promise.delta:g}, and no account of noise is made at that")
     if promise.trusts == "device" and promise.unit == "user":
         _check_own(_local_terms(task), promise)
+    elif task.local is not None:
+        raise _unkept("does not rest on noise of this device's own, and the task asks for some")
     if promise.trusts == "cohort":
         _check_shared(_secure_terms(task), promise, endorsed)
 

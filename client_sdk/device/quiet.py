@@ -1,7 +1,6 @@
 """Work whose outcome only sums or noise may show: what a device puts in, and what it keeps to itself."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.contribution import NOT_FINITE, Contribution, contribution, zeros
@@ -9,20 +8,10 @@ from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Stop
 from coterie.errors import (
     CoterieError,
     DataError,
-    GraphRefused,
     InputError,
-    PlanRefused,
-    PolicyRefused,
     UpdateRefused,
 )
 from coterie.protocol.device import WITH_ROWS, Task
-
-# What fails for these is the plan, for every device alike.
-_OF_PLANS: Final = (PlanRefused, PolicyRefused, GraphRefused)
-NOTHING_HELD_OUT: Final = "no_held_out_rows"
-NO_METRICS: Final = "no_metrics"
-_OF_ROWS: Final = (NOTHING_HELD_OUT, NO_METRICS)
-"""The codes of refusals to evaluate that have to do with rows, where no policy is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +36,11 @@ def under_masks(task: Task) -> bool:
 
 
 def hides(task: Task, error: Exception) -> bool:
-    """Whether zeros of weight 0 go under the masks where this error ended the work: a device that said so, or fell
-    silent, would answer for itself what only the sum may tell.
+    """Whether zeros of weight 0 go under the masks where this error ended the work on rows: a device that said so, or
+    fell silent, would answer for itself what only the sum may tell. What a plan or a trainer cannot do whatever the
+    rows, `Trainer.check` has said before.
     """
-    if not under_masks(task) or isinstance(error, Stopped):
-        return False
-    return not isinstance(error, _OF_PLANS) or error.reason in _OF_ROWS
+    return under_masks(task) and not isinstance(error, Stopped)
 
 
 def speakable(task: Task, phase: str, error: CoterieError) -> bool:
@@ -66,8 +54,8 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: Cote
     """Train for a task under a promise. Numbers that cannot be used are zeros from here on; so is a training in which
     the trainer fails, where noise will hide the one as the other. unread: why the rows are blank ones, if they are.
 
-    Example-level noise is in the training itself, which therefore cannot be replaced when it fails. Raises what the
-    trainer raises of a plan, and Stopped.
+    Example-level noise is in the training itself, which therefore cannot be replaced when it fails: then what the
+    trainer raises is raised. Otherwise only Stopped.
     """
     specs, before = work.plan.manifest.sections, work.client_state
     in_training = task.privacy is not None and task.privacy.unit == "example"
@@ -75,7 +63,7 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: Cote
         result = trainer.train(work)
         made = contribution(specs, result.sections, before=before, after=result.client_state)
         metrics = _means(result, work.plan)
-    except (Stopped, *_OF_PLANS):
+    except Stopped:
         raise
     except Exception as error:  # a trainer of the owner's may raise anything, and give anything
         if in_training:

@@ -146,6 +146,9 @@ class Runner:
         self.faults.reach("remembered")
         policy = self.settings.policy
         prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=at)
+        trainer = self.chosen_trainer()
+        at("checking")
+        await asyncio.to_thread(trainer.check, prepared.plan, task.kind, policy.threads)
         self._introduce(task, prepared.plan.manifest)
         self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
         self.faults.reach("downloaded")
@@ -160,7 +163,6 @@ class Runner:
         heart = asyncio.create_task(self._beat(task, phase[0], closed))
         try:
             client_state = self.client_state(task)
-            trainer = self.chosen_trainer()
             finished = await asyncio.to_thread(
                 work, prepared, self.membership, self.settings.policy, trainer, client_state, on_step=on_step
             )

@@ -23,15 +23,7 @@ from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.quiet import (
-    NO_METRICS,
-    NOTHING_HELD_OUT,
-    hides,
-    named,
-    promised,
-    train_quietly,
-    under_masks,
-)
+from coterie.client_sdk.device.quiet import hides, named, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
@@ -40,7 +32,6 @@ from coterie.privacy.secagg.encoding import describe
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
-from coterie.protocol.metrics import MetricSums
 from coterie.protocol.refinement import departure
 from coterie.protocol.rows import check_left
 from coterie.protocol.tensors import TensorLimits, decode_tensors
@@ -184,14 +175,10 @@ def _worked(
         if not under_masks(task) and (task.kind != "train" or not promised(task)):
             raise
         # A device that was silent for want of such rows would tell that it has none, exactly and for nothing.
-        # Steps that are noised take no row; any other training takes one of zeros and puts in nothing of what comes of
-        # it, so that a plan which fails for everybody fails here too.
-        unread, read = named(error), blank_rows(plan.manifest.schema, 0 if plan.manifest.training.private else 1)
+        # Steps that are noised take no row; any other work takes one of zeros and puts in nothing of what comes of it.
+        bare = plan.manifest.training.private is not None and task.kind == "train"
+        unread, read = named(error), blank_rows(plan.manifest.schema, 0 if bare else 1)
     training_rows, held_out = split(read, plan.manifest.training.holdout)
-    nothing_held_out = unread is None and not len(next(iter(held_out.values())))
-    if nothing_held_out and under_masks(task):
-        # So that a trainer which cannot evaluate says so with such rows and without.
-        held_out = blank_rows(plan.manifest.schema, 1)
     local = LocalTask(
         experiment=task.experiment,
         round=task.round,
@@ -227,13 +214,13 @@ def _worked(
         sections, steps, kept, slices = result.sections, result.steps, result.client_state, result.slices
         means = result.metrics(plan).means()
     else:
-        sums = trainer.evaluate(given) if under_masks(task) or not nothing_held_out else MetricSums({})
-        if nothing_held_out:
+        if unread is None and not len(next(iter(held_out.values()))):
             raise PolicyRefused(
-                "This device holds out no rows, so it has nothing to evaluate on.", code=NOTHING_HELD_OUT
+                "This device holds out no rows, so it has nothing to evaluate on.", code="no_held_out_rows"
             )
+        sums = trainer.evaluate(given)
         if not sums.examples:
-            raise PolicyRefused("This device's trainer reports no metrics.", code=NO_METRICS)
+            raise PolicyRefused("This device's trainer reports no metrics.", code="no_metrics")
         sections, steps = evaluation_sections(plan.manifest, sums), 0
         weight, means = min(int(sums.examples), local.weight_cap), sums.means()
     if unread is not None and under_masks(task):

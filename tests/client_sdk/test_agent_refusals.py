@@ -12,7 +12,9 @@ import pytest
 from sdk_kit import SCHEMA, Events, Lab, Recorder, experiment, hear, kinds, rows, run
 
 from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.plan.stage import TaskName
 from coterie.aggregation.report.hints import hints
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
@@ -190,6 +192,9 @@ def test_weight_and_steps_are_capped_by_the_device(tmp_path: Path) -> None:
 
 class Boastful:
     """A trainer of the owner's that knows of no caps: it claims a million rows."""
+
+    def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
+        pass
 
     def train(self, work: LocalWork) -> LocalResult:
         made = ExternalTrainer(lambda params, task: (params, 1, 1, {"loss": 0.5})).train(work)

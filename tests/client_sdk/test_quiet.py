@@ -15,7 +15,7 @@ from coterie.client_sdk.device.divergence import as_divergence, blameless
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, Fit, FitResult, FitTask, Params
-from coterie.errors import CoterieError, DataError, InputError, PlanRefused
+from coterie.errors import CoterieError, DataError, GraphRefused, InputError, PlanRefused
 from coterie.protocol import ids
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
@@ -49,6 +49,10 @@ def failing(params: Params, task: FitTask) -> FitResult:
     raise ValueError("Input X contains infinity.")
 
 
+def refusing(params: Params, task: FitTask) -> FitResult:
+    raise GraphRefused("A calibration row cannot be run.", code="graph_refused")
+
+
 def fine(params: Params, task: FitTask) -> FitResult:
     return grown(params, 1.0)
 
@@ -61,6 +65,7 @@ def fine(params: Params, task: FitTask) -> FitResult:
         (too_far, "out_of_range"),
         (no_loss, "metric_invalid"),
         (failing, "trainer_failed"),
+        (refusing, "graph_refused"),
         (fine, None),
     ],
 )

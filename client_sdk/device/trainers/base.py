@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.fold.part import Slices
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import METRICS
+from coterie.aggregation.plan.stage import TaskName
 from coterie.errors import CoterieError
 from coterie.privacy.secagg.entropy import Entropy
 from coterie.protocol.metrics import MetricSums
@@ -102,6 +103,14 @@ class LocalResult:
 
 class Trainer(Protocol):
     """Trains and evaluates on rows that never leave the device."""
+
+    def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
+        """Return only if this trainer can do such a task of the plan, whatever its rows. Devices ask before they look
+        at one: what fails later may have to do with rows, and nobody else hears of it then.
+
+        Raises PlanRefused, GraphRefused.
+        """
+        ...
 
     def train(self, work: LocalWork) -> LocalResult:
         """Weights and rows to an update."""

@@ -12,7 +12,9 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
+from coterie.aggregation.plan.stage import TaskName
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Rows
 from coterie.errors import DataError, PlanRefused
 from coterie.protocol.finite import all_finite
@@ -68,15 +70,23 @@ class ExternalTrainer:
         self._fit = fit
         self._evaluate = evaluate
 
-    def train(self, work: LocalWork) -> LocalResult:
-        """Call ``fit`` and take the difference. The weight is at most the task's cap."""
-        manifest = work.plan.manifest
-        if manifest.trainer != "external":
+    def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
+        """Refuse plans that bring their own step (``plan_trainer``), and evaluations that nobody gave a function for
+        (``cannot_evaluate``).
+        """
+        if task == "train" and plan.manifest.trainer != "external":
             raise PlanRefused(
-                f"Plan {manifest.name!r} brings its own training step; a trainer of one's own cannot replace it.",
+                f"Plan {plan.manifest.name!r} brings its own training step; a trainer of one's own cannot replace it.",
                 hint="Join without a trainer, or ask the researcher for an external plan.",
                 code="plan_trainer",
             )
+        if task == "evaluate" and self._evaluate is None:
+            raise _cannot_evaluate()
+
+    def train(self, work: LocalWork) -> LocalResult:
+        """Call ``fit`` and take the difference. The weight is at most the task's cap. Raises as `check` does."""
+        self.check(work.plan, "train")
+        manifest = work.plan.manifest
         params, weight, steps, metrics = self._fit(_copies(work), _fit_task(work))
         _check_names(params, manifest.layout.names, whole=work.whole)
         delta, finite, trained = np.empty(manifest.layout.size, np.float32), True, list[Slice]()
@@ -108,13 +118,17 @@ class ExternalTrainer:
         )
 
     def evaluate(self, work: LocalWork) -> MetricSums:
-        """Call ``evaluate``. Raises PlanRefused (``cannot_evaluate``) when there is none."""
+        """Call ``evaluate``. Raises as `check` does."""
         if self._evaluate is None:
-            raise PlanRefused(
-                "This trainer has no evaluate function.", hint="Give ExternalTrainer one.", code="cannot_evaluate"
-            )
+            raise _cannot_evaluate()
         examples, metrics = self._evaluate(_copies(work), _fit_task(work))
         return _sums(work.plan.manifest.metrics, _whole("examples", examples), metrics)
+
+
+def _cannot_evaluate() -> PlanRefused:
+    return PlanRefused(
+        "This trainer has no evaluate function.", hint="Give ExternalTrainer one.", code="cannot_evaluate"
+    )
 
 
 def _copies(work: LocalWork) -> Params:

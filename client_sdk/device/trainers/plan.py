@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.evaluate import metric_sums
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.plan.stage import Stage
+from coterie.aggregation.plan.stage import Stage, TaskName
 from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
@@ -96,6 +96,14 @@ class PlanTrainer:
         self._lock = Lock()
         self._executables: dict[Key, Executable] = {}
         self._loops: dict[Key, list[SteadyLoop | HybridLoop]] = {}
+
+    def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
+        """Load every graph of the task on the CPU, to which falls back what a provider does not take.
+
+        Raises PlanRefused (``plan_stage_absent``) for an external plan, GraphRefused.
+        """
+        for stage in plan.manifest.stages_of(task) or (plan.manifest.stage(task),):
+            self._executable(plan, stage, threads)
 
     def train(self, work: LocalWork) -> LocalResult:
         """The stages of a training. The weight is the number of rows, at most the task's cap.
