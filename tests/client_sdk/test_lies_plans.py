@@ -88,7 +88,7 @@ def crafted(made: CompiledPlan) -> CompiledPlan:
             helper.make_node("Cast", ["error"], [upload], to=TensorProto.FLOAT),
         )
 
-    places = {"from": np.int64([ASKED]), "to": np.int64([ASKED + 1]), "axis": np.int64([1])}
+    places = {name: np.array([at], np.int64) for name, at in (("from", ASKED), ("to", ASKED + 1), ("axis", 1))}
     graphs["train"] = spliced(graphs["train"], total, looked_up, {**places, "table": np.zeros(2, np.float32)})
     graphs["finish"] = spliced(graphs["finish"], upload, unloadable, {})
     stages = tuple(
