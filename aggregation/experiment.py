@@ -95,7 +95,7 @@ class Experiment:
     ``f1``, ``c_index`` (see `coterie.aggregation.whole_metrics`). evaluation_batch: rows per step of an evaluation;
     None for the training's. infer_batch: rows per call of the exported ``infer.onnx``.
     secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
-    more. What it excludes is refused by name (`coterie.aggregation.private.combinations`). privacy: what differential
+    more. What it excludes is refused by name (`coterie.aggregation.combinations`). privacy: what differential
     privacy the experiment must have; None for none.
     Raises errors.ExperimentError naming the field that is not possible.
     """

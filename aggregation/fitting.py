@@ -6,8 +6,8 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.accumulator import tree_reducer
+from coterie.aggregation.combinations import privacy_clashes, secure_clashes
 from coterie.aggregation.horizontal.algorithm import Rules
-from coterie.aggregation.private.combinations import privacy_clashes, secure_clashes
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.terms import Terms

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
-from coterie.aggregation.report.files import write_run
+from coterie.aggregation.run_files import write_run
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import fedavg_cnn

@@ -24,8 +24,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from coterie.aggregation.compiling.compile import compile_plan  # noqa: E402
 from coterie.aggregation.experiment import Experiment  # noqa: E402
-from coterie.aggregation.plan.compile import compile_plan  # noqa: E402
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork  # noqa: E402
 from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds  # noqa: E402
 from coterie.compute.extension.providers import load_providers  # noqa: E402

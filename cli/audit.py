@@ -31,8 +31,8 @@ Workers = Annotated[int, typer.Option(min=1, help="Clients that work at once.")]
 @app.command("statement")
 def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -> None:
     """Say what the experiment's differential privacy promises, to whom, and what it assumes."""
-    from coterie.aggregation.plan.compile import compile_plan
-    from coterie.aggregation.private.claims import claim_of
+    from coterie.aggregation.compiling.compile import compile_plan
+    from coterie.aggregation.promises.claims import claim_of
     from coterie.cli.loading import load_experiment, override
 
     output = Output(json)

@@ -86,7 +86,7 @@ def _run(
     import numpy as np
 
     from coterie.aggregation.history import History
-    from coterie.aggregation.report.files import write_run
+    from coterie.aggregation.run_files import write_run
     from coterie.cli import demo_digits
     from coterie.cli.demo_clients import Order
     from coterie.client_sdk.control.control import Control

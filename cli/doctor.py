@@ -124,7 +124,7 @@ def _providers(output: Output, experiment: str | None, store: Path | None) -> li
 
     compiled = None
     if experiment is not None:
-        from coterie.aggregation.plan.compile import compile_plan
+        from coterie.aggregation.compiling.compile import compile_plan
         from coterie.cli.loading import load_experiment
 
         compiled = compile_plan(load_experiment(experiment)[0])

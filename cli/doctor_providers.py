@@ -24,7 +24,7 @@ from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from coterie.aggregation.plan.compile import CompiledPlan
+    from coterie.aggregation.compiling.compile import CompiledPlan
 
 SAMPLE = "step of a convolution network"
 

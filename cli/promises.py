@@ -20,8 +20,8 @@ def promise(output: Output, experiment: "Experiment") -> None:
     the command's last event (`promised`)."""
     if output.json:
         return
-    from coterie.aggregation.private.drowned import drowned
-    from coterie.aggregation.private.promises import PROMISES, mode_of, too_small
+    from coterie.aggregation.promises.drowned import drowned
+    from coterie.aggregation.promises.promises import PROMISES, mode_of, too_small
 
     mode = mode_of(experiment)
     found = PROMISES[mode]
@@ -36,6 +36,6 @@ def promise(output: Output, experiment: "Experiment") -> None:
 
 def promised(experiment: "Experiment") -> dict[str, Any]:
     """The same for programs, whole."""
-    from coterie.aggregation.private.promises import lines, mode_of
+    from coterie.aggregation.promises.promises import lines, mode_of
 
     return {"aggregation": mode_of(experiment), "promises": lines(experiment)}

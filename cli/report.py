@@ -54,9 +54,9 @@ def report(
     """Draw a run: loss, accuracy, worst decile of clients, bytes, seconds, failures and privacy per round; or compare
     several.
     """
-    from coterie.aggregation.report.files import write_run
     from coterie.aggregation.report.panels import panels
     from coterie.aggregation.report.svg import svg
+    from coterie.aggregation.run_files import write_run
     from coterie.protocol.files import make_folder, write_durably
 
     output = Output(json)
@@ -154,7 +154,7 @@ def _nothing(what: str, hint: str) -> InputError:
 
 def _stored(run: str) -> "tuple[str, History, Path] | None":
     """The run that lies in this folder, this file, or under this name among the simulations made here."""
-    from coterie.aggregation.report.files import ROUNDS, read_run
+    from coterie.aggregation.run_files import ROUNDS, read_run
 
     places = (Path(run), SIMULATIONS / run, SIMULATIONS / folder_name(run))
     for path in places:

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import ServerPart
-from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.promises.claims import claim_of
 from coterie.errors import InternalError
 from coterie.privacy.audit.gaussian import Terms, enough_canaries
 from coterie.privacy.audit.one_run import canaries_for

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
 from coterie.client_sdk.device.data import DataSource, load_data
@@ -23,7 +23,7 @@ from coterie.privacy.audit.gaussian import POWER, Marks, judge_marks
 from coterie.privacy.audit.one_run import CONFIDENCE, Audit, audit_scores
 from coterie.privacy.audit.verdict import Verdict, verdict_of
 from coterie.privacy.audit.whitening import even_scales, matched
-from coterie.privacy.secagg.entropy import Entropy
+from coterie.privacy.entropy import Entropy
 from coterie.protocol.privacy import UserLevel
 from coterie.simulation.audited import Asked, Audited, audited, no_canaries
 from coterie.simulation.canary_trainer import CanaryTrainer

@@ -14,15 +14,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.deploy import inference_file
 from coterie.aggregation.evaluate import predictions
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.progress import Progress
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.report.files import write_run
+from coterie.aggregation.run_files import write_run
 from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ConfigurationError, ExperimentError

@@ -27,8 +27,8 @@ from coterie.client_sdk.device.trainers.base import (
 )
 from coterie.errors import CoterieError, InputError, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
-from coterie.privacy.secagg.entropy import Entropy
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.claims import LocalTerms
 from coterie.protocol.codecs.table import choose

@@ -1,1 +1,1 @@
-"""The plan: what a client runs, as an immutable signed bundle. Nothing here but ``compile`` imports the compiler."""
+"""The plan: what a client runs, as an immutable signed bundle. What makes one of an experiment is in ``compiling``."""

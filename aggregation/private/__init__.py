@@ -1,1 +1,1 @@
-"""Private aggregation as an experiment asks for it: what is possible together, and what each mode promises."""
+"""Private aggregation: the noise and the secret sums of a round, and what they cost."""

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.control.client import ControlClient
 from coterie.errors import ExperimentError, InternalError
 from coterie.protocol.control import ExperimentCreate, ExperimentView, ServerRule

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.secagg.entropy import Entropy, draw
+from coterie.privacy.entropy import Entropy, draw
 
 Vector = npt.NDArray[np.float64]
 FEWEST = 20

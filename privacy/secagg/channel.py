@@ -10,8 +10,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from coterie import errors
+from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg.context import Context
-from coterie.privacy.secagg.entropy import Entropy, draw
 
 NONCE_BYTES = 12
 OVERHEAD = NONCE_BYTES + 16

@@ -24,11 +24,11 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 
 from coterie import errors
+from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg import client_rules as rules
 from coterie.privacy.secagg.client_rules import Host, Vector
 from coterie.privacy.secagg.client_state import Answered, ClientState, Phase, Secrets
 from coterie.privacy.secagg.endorsed import NOTHING, Asked
-from coterie.privacy.secagg.entropy import Entropy, draw
 from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 from coterie.privacy.secagg.ring import RingVector

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coterie import errors
+from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg import channel, ring, shamir
 from coterie.privacy.secagg.client_state import ClientState, Held, Phase, Secrets
 from coterie.privacy.secagg.derivations import channel_keys, commitment, own_mask, pair_masks
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.endorsed import check, subjects
-from coterie.privacy.secagg.entropy import Entropy
 from coterie.privacy.secagg.graph import neighbours
 from coterie.privacy.secagg.keys import check_public
 from coterie.privacy.secagg.masking import masked

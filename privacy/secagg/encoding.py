@@ -35,7 +35,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.privacy.dp import distributed, spread
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.secagg.entropy import Entropy, draw
+from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg.ring import RingVector, Segment, VectorSpec
 from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import Keys, check_vector, seed

@@ -12,8 +12,8 @@ from os import urandom
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from coterie import errors
+from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg.context import Context
-from coterie.privacy.secagg.entropy import Entropy, draw
 
 KEY_BYTES = 32
 _FIELD = (1 << 255) - 19

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.privacy.secagg.entropy import Entropy, draw
+from coterie.privacy.entropy import Entropy, draw
 
 PRIME = 2**31 + 11
 SECRET_BYTES = 32

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.plan.graphs import GraphBuilder
+from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.plan.stage import Stage
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.client_sdk.device.trainers.plan import Begun, PlanTrainer, step_feeds, stepped

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.compiling.compile import CompiledPlan
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.plan.compile import CompiledPlan
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.tensors import encode_tensors, read_file
 from coterie.protocol.update import encode_update

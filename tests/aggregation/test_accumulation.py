@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import Algorithm, FedAvg, FedProx
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.optim import Optimizer, adam, sgd
 from coterie.compute.training.accumulation import accumulate
 

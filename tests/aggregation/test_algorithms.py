@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import FedAvg, FedProx
 from coterie.aggregation.horizontal.algorithm import (
     Algorithm,
@@ -19,7 +20,6 @@ from coterie.aggregation.horizontal.algorithm import (
 )
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.check import check_plan
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.optim import sgd
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec

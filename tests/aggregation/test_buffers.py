@@ -14,11 +14,11 @@ from plan_kit import stage_of
 
 from coterie import errors
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedAvg, FedProx
 from coterie.aggregation.plan.check import check_plan
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.compute import nn
 from coterie.compute import numpy as xp

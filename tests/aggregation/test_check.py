@@ -15,10 +15,10 @@ from onnx import helper
 from plan_kit import KEY, WRONG, Change, Parts, drop_output, moved
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import IFCA, FedProx
 from coterie.aggregation.plan.bundle import Plan, load
 from coterie.aggregation.plan.check import PlanLimits, check_manifest, check_plan
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.compute.nn import Dropout, Linear, ReLU, Sequential
 from coterie.compute.onnx.checker import GraphLimits

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import FedProx
 from coterie.aggregation.plan.check import check_plan
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -251,7 +251,7 @@ def test_a_server_or_device_never_loads_the_compiler() -> None:
 SCRIPT = """
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedProx
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp

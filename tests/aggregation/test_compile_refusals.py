@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import FedProx
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.compute.nn import Conv2d, Flatten, Linear, ReLU, Sequential
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import Optimizer, lbfgs, shampoo

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.evaluate import check_metrics, evaluate
 from coterie.aggregation.history import History
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.round import Cause, Phase, Round, RoundConfig
 from coterie.compute.runtime.executable import Executable

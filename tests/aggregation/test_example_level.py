@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedProx, FedSGD, Moon, Scaffold
 from coterie.aggregation.plan.check import check_manifest
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.plan.private_steps import SLACK
-from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.promises.claims import claim_of
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pytest
 
 from coterie.aggregation import secure
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fold import ring
 from coterie.aggregation.fold.fold import at_once
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import METRICS
 from coterie.aggregation.private.central import CentralNoise, State, noised_groups
-from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.promises.claims import claim_of
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd

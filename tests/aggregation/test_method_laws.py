@@ -13,6 +13,7 @@ from methods_kit import Batch, Federation
 
 from coterie import errors
 from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import (
     ALGORITHMS,
@@ -33,7 +34,6 @@ from coterie.aggregation.horizontal import (
 )
 from coterie.aggregation.methods import algorithm, check_method
 from coterie.aggregation.plan.check import check_plan
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer, server_adam, server_sgd
 from coterie.compute import nn
 from coterie.compute.optim import adam, sgd

@@ -18,6 +18,7 @@ from methods_kit import (
     softmax_regression,
 )
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import (
     IFCA,
     Algorithm,
@@ -31,7 +32,6 @@ from coterie.aggregation.horizontal import (
     QFedAvg,
     Scaffold,
 )
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import (
     ServerOptimizer,
     server_adagrad,

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import Algorithm, FedAvg, FedProx
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.compute.nn import (
     GELU,
     GRU,

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from coterie import errors
 from coterie.aggregation.analytics.rule import HIGH, LOW, TOLD, method
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import Aggregates
 from coterie.aggregation.methods import algorithm
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.preparation import Category, Draft, Number, Prepared, Survey
 from coterie.aggregation.preparation.bins import LARGEST, REACH, SMALLEST, Range, logarithm, unlogarithm
 from coterie.aggregation.preparation.counting import in_bins, of_texts

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from coterie.aggregation.combinations import EXAMPLE, LOCAL, SECURE, USER
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import IFCA, FedExP, FedNova, QFedAvg, Scaffold
-from coterie.aggregation.private.combinations import EXAMPLE, LOCAL, SECURE, USER
-from coterie.aggregation.private.promises import PROMISES, lines, mode_of
 from coterie.aggregation.private.secure_aggregation import FROM_COHORT
+from coterie.aggregation.promises.promises import PROMISES, lines, mode_of
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from coterie import errors
 from coterie.aggregation.history import History
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.report.files import read_run, write_run
 from coterie.aggregation.report.hints import GIVE_ROWS, RAISE_NORM, hints
 from coterie.aggregation.report.notebook import FIRST, LAST
 from coterie.aggregation.report.panels import panels
 from coterie.aggregation.report.svg import svg, ticks
+from coterie.aggregation.run_files import read_run, write_run
 from coterie.protocol.spread import Spread
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute import nn
 from coterie.protocol.schema import DataSchema, Feature, Label
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.private.claims import claim_of
-from coterie.aggregation.private.promises import mode_of
 from coterie.aggregation.private.secure_aggregation import mode_for, settled
+from coterie.aggregation.promises.claims import claim_of
+from coterie.aggregation.promises.promises import mode_of
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fitting import RULES
 from coterie.aggregation.horizontal import FedAvg, FedBuff, Scaffold
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.requested import check_requested, settled_request
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_adam, server_sgd
 from coterie.compute import nn

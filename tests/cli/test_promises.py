@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.private.promises import PROMISES, AggregationMode
+from coterie.aggregation.promises.promises import PROMISES, AggregationMode
 from coterie.cli.output import Output
 from coterie.cli.promises import promise, promised
 from coterie.compute.nn.losses import softmax_cross_entropy

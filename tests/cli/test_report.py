@@ -8,7 +8,7 @@ import pytest
 
 from coterie.aggregation.history import History
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.report.files import read_run, write_run
+from coterie.aggregation.run_files import read_run, write_run
 from coterie.cli import report as command
 from coterie.cli.places import folder_name
 from coterie.errors import InputError

@@ -10,8 +10,8 @@ import pytest
 from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, Recorder, counting, experiment, hear, kinds, rows, run
 from sqlalchemy import update as change
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.saved import CHECK_IN, SUMMARY, UPLOAD

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from sdk_kit import SCHEMA, Events, Lab, Recorder, experiment, hear, kinds, rows, run
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.stage import TaskName
 from coterie.aggregation.report.hints import hints
 from coterie.client_sdk.device.agent import Agent

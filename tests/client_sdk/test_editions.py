@@ -15,9 +15,9 @@ import pytest
 from packaging.requirements import Requirement
 from sdk_kit import counting, experiment, rows, save_rows
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.fedprox import FedProx
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute import nn, optim

@@ -12,7 +12,7 @@ import pytest
 from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import clean_environment, experiment
 
-from coterie.aggregation.plan.training import training_of
+from coterie.aggregation.compiling.training import training_of
 from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.spending import PrivacyLedger
 from coterie.privacy.dp.accounting import spent

@@ -20,7 +20,7 @@ from sdk_kit import counting, experiment
 from coterie import errors
 from coterie.aggregation.horizontal import FedBuff, FedDyn, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
-from coterie.aggregation.private.promises import lines
+from coterie.aggregation.promises.promises import lines
 from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.lineage import Place
 from coterie.client_sdk.device.store import Store

@@ -14,7 +14,7 @@ import pytest
 from liar import DeviceProcess, Lying, devices, lying_coordinator, refusals
 from sdk_kit import Arrays, experiment, rows
 
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.client_sdk.control.client import ControlClient
 from coterie.protocol.claims import LocalTerms
 from coterie.protocol.header import UpdateHeader

@@ -12,8 +12,8 @@ import pytest
 from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import SCHEMA, experiment, kinds, rows
 
+from coterie.aggregation.compiling import graphs
 from coterie.aggregation.experiment import Experiment, ExternalModel
-from coterie.aggregation.plan import graphs
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.spending import PrivacyLedger
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel

@@ -12,7 +12,7 @@ from sdk_kit import SCHEMA, Arrays, Lab, rows, run
 
 from coterie.aggregation.analytics import Query, ask, histogram, quantiles
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.promises.claims import claim_of
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.errors import RemoteError
 from coterie.protocol.control import PolicyChange

@@ -15,8 +15,8 @@ import onnx
 import pytest
 from sdk_kit import Lab, experiment, hear, rows, run
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.horizontal import IFCA
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.providers import DeviceProviders, ProviderNews, Seat
 from coterie.client_sdk.device.store import Store

@@ -11,7 +11,7 @@ from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import Arrays, experiment, rows
 
 from coterie.aggregation.history import History
-from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.promises.claims import claim_of
 from coterie.protocol.device import Task
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from sdk_kit import SCHEMA, counting, experiment, rows
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.evaluate import evaluate
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import IFCA
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.device.flower import flower_trainer
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork, Stopped, TrainOptions
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params

@@ -14,9 +14,9 @@ import onnx
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import ALGORITHMS, Algorithm, FedAvg
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.plan.stage import StageInput
 from coterie.compute import nn
 from coterie.compute.nn.losses import softmax_cross_entropy

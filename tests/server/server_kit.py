@@ -20,9 +20,9 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.evaluate import evaluation_sections
 from coterie.aggregation.experiment import Experiment, ExternalModel
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy

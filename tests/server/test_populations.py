@@ -6,9 +6,9 @@ from typing import Any
 
 from server_kit import RESEARCHER, SCHEMA, Opener, Operator, Recipe, policy
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import Scaffold
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.requested import check_requested
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp

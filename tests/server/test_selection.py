@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from server_kit import SCHEMA, Device, Opener, Recipe, fleet, policy, update
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.eligibility import candidate, eligible
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import Algorithm, FedAsync, FedBuff, Scaffold
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from server_kit import RESEARCHER, SCHEMA, Opener, Operator, Recipe, policy, tiny
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.fedprox import FedProx
 from coterie.aggregation.plan.check import check_plan
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.strategies import strategies

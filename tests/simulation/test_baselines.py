@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, experiment, rows, same
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import IFCA, FedProx, Scaffold
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy

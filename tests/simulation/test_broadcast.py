@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, experiment
 
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.aggregation.version import next_version

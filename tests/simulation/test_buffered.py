@@ -10,7 +10,7 @@ from simulation_kit import CLIENTS, experiment, same
 
 from coterie.aggregation.horizontal import FedAsync, FedAvg, FedBuff
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.report.files import read_run
+from coterie.aggregation.run_files import read_run
 from coterie.errors import ExperimentError
 from coterie.protocol.privacy import LocalLevel
 from coterie.protocol.rounds import RoundPolicy

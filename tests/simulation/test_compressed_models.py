@@ -7,8 +7,8 @@ import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from simulation_kit import CLIENTS, experiment, rows
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import FedAvg, FedProx, Scaffold
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_adam, server_sgd
 from coterie.compute import TensorSpec, nn
 from coterie.compute.array import Array

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.optim import sgd
 from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel

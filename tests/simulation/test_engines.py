@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, SCHEMA, Spoils, experiment, rows, same
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import FedProx, Scaffold
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from coterie.compute.optim import adam

@@ -8,7 +8,7 @@ import pytest
 from simulation_kit import CLIENTS, experiment, rows
 
 from coterie import errors
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.compute import nn, onnx
 from coterie.compute.nn.losses import mean_squared_error, softmax_cross_entropy
 from coterie.compute.onnx import ImportedModel

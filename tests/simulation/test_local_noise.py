@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from simulation_kit import experiment, rows, same
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import FedNova
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.aggregation.private.local_noise import level_of, local_terms, privatised
 from coterie.errors import PlanRefused

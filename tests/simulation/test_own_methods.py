@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from simulation_kit import CLIENTS, example, experiment, rows
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal.algorithm import Algorithm, ClientPart
 from coterie.aggregation.methods import algorithm, register
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.privacy import ExampleLevel

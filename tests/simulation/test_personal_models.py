@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from simulation_kit import example, experiment, rows
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal import FedAvg
 from coterie.aggregation.horizontal.algorithm import Algorithm
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import Simulation, simulate_full

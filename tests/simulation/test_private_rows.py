@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulation_kit import experiment, rows, same
 
-from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.promises.claims import claim_of
 from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation.simulation import Simulation, simulate_full

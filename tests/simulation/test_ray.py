@@ -12,8 +12,8 @@ import pytest
 from ray_kit import NEEDS_RAY
 from simulation_kit import CLIENTS, experiment, rows, same
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import Scaffold
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.errors import DataError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import encode_tensors

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from simulation_kit import CLIENTS, experiment
 
-from coterie.aggregation.report.files import read_run
+from coterie.aggregation.run_files import read_run
 from coterie.simulation import simulate
 
 

@@ -11,7 +11,7 @@ import pytest
 from simulation_kit import CLIENTS, Spoils, experiment, rows, same
 
 from coterie.aggregation.history import History
-from coterie.aggregation.private.claims import claim_of
+from coterie.aggregation.promises.claims import claim_of
 from coterie.aggregation.record import RoundRecord
 from coterie.protocol.privacy import AdaptiveClip, UserLevel
 from coterie.protocol.rounds import RoundPolicy

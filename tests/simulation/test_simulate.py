@@ -14,11 +14,11 @@ import pytest
 from simulation_kit import CLIENTS, SCHEMA, Arrays, Spoils, experiment, rows, same
 
 from coterie.aggregation.aggregate import aggregate_updates
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.client_sdk.device.trainers.plan import PlanTrainer

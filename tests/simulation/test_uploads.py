@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, experiment
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import IFCA, FedProx, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError

@@ -7,8 +7,8 @@ import pytest
 from simulation_kit import CLIENTS, experiment, rows
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import IFCA
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.whole_metrics import auc, c_index, f1
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array

@@ -10,7 +10,7 @@ import pytest
 from simulation_kit import CLIENTS, experiment
 from test_engines import add_one, external
 
-from coterie.aggregation.plan.compile import compile_plan
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.errors import RemoteError, StorageError
 from coterie.simulation import simulate

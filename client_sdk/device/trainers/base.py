@@ -13,7 +13,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import METRICS
 from coterie.aggregation.plan.stage import TaskName
 from coterie.errors import CoterieError
-from coterie.privacy.secagg.entropy import Entropy
+from coterie.privacy.entropy import Entropy
 from coterie.protocol.metrics import MetricSums
 
 Tensors = Mapping[str, NDArray[np.float32]]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from coterie import errors
-from coterie.privacy.secagg.entropy import Entropy, draw
+from coterie.privacy.entropy import Entropy, draw
 
 KEY_BYTES = 32
 _BLOCK = 16

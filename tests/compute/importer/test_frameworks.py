@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.compute import nn, optim
 from coterie.compute.nn import losses
 from coterie.compute.onnx import load

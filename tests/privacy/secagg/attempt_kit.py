@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CoterieError
+from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg import client, server, unmask
 from coterie.privacy.secagg.client_state import ClientState
 from coterie.privacy.secagg.encoding import vector_spec
-from coterie.privacy.secagg.entropy import Entropy
 from coterie.privacy.secagg.ring import RingVector, reduced, unpack
 from coterie.privacy.secagg.server_state import ServerState
 from coterie.protocol.canonical import canonical_json

@@ -7,9 +7,9 @@ import attempt_kit as kit
 import numpy as np
 import pytest
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fold.ring import Opening, Summed, ring_fold
-from coterie.aggregation.plan.compile import compile_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.secure import SecureResult, secure_aggregate, secure_evaluation, secure_terms
 from coterie.aggregation.server_optimizers import server_sgd

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from coterie.aggregation.private.drowned import drowned
 from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
+from coterie.aggregation.promises.drowned import drowned
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ PROMISES: Mapping[AggregationMode, Promise] = MappingProxyType(
     {
         "open": Promise(
             promises=(
-                "Updates travel signed. Where the address begins with https, only the coordinator reads "
-                "them.",
+                "Updates travel signed. Where the address begins with https, only the coordinator reads them.",
                 "Robust reducers and norm bounds hold against clients that lie, as far as their f says.",
             ),
             does_not=("The coordinator sees every client's update, and so what can be read out of it.",),

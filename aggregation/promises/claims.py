@@ -2,8 +2,8 @@
 costs.
 """
 
+from coterie.aggregation.compiling.training import training_of
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.plan.training import training_of
 from coterie.aggregation.private.costs import really_measured
 from coterie.privacy.dp.rounds import Draws
 from coterie.privacy.dp.statement import Statement, statement

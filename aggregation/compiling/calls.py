@@ -8,8 +8,8 @@ from math import floor
 from typing import Any
 
 from coterie import errors
+from coterie.aggregation.compiling import researcher
 from coterie.aggregation.experiment import Experiment, PerExample
-from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array

@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.compiling import researcher
+from coterie.aggregation.compiling.describe import described
+from coterie.aggregation.compiling.graphs import GraphBuilder
+from coterie.aggregation.compiling.training import training_of
 from coterie.aggregation.experiment import Experiment, ExternalModel, initial_tensors
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal.algorithm import zeros
-from coterie.aggregation.plan import researcher
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_manifest
-from coterie.aggregation.plan.describe import described
-from coterie.aggregation.plan.graphs import GraphBuilder
 from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named
 from coterie.aggregation.plan.shapes import SHAPES
-from coterie.aggregation.plan.training import training_of
 from coterie.aggregation.whole_metrics import check_prediction
 from coterie.compute.ir import Graph
 from coterie.compute.nn.foreign import require_logits

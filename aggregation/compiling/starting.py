@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from coterie.aggregation.compiling.calls import Arrays, Outputs, Requested
 from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Deployment, Evaluation, Shapes
-from coterie.aggregation.plan.calls import Arrays, Outputs, Requested
 from coterie.compute.ir import Graph
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from coterie.aggregation.compiling.calls import Arrays
 from coterie.aggregation.horizontal.algorithm import Objective
-from coterie.aggregation.plan.calls import Arrays
 from coterie.compute.array import Array
 
 

@@ -6,17 +6,12 @@ from functools import partial
 from typing import get_args
 
 from coterie import errors
-from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Finish, Objective, Probe, Shapes, Step
-from coterie.aggregation.plan import researcher
-from coterie.aggregation.plan.calls import Arrays, ModelCalls, Outputs, Requested
-from coterie.aggregation.plan.context import Context
-from coterie.aggregation.plan.describe import ACTIVE, NEXT, NOISE
-from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT, Training
-from coterie.aggregation.plan.one_row import OneRow
-from coterie.aggregation.plan.private_steps import PrivateSteps
-from coterie.aggregation.plan.stage import PREDICTION
-from coterie.aggregation.plan.starting import (
+from coterie.aggregation.compiling import researcher
+from coterie.aggregation.compiling.calls import Arrays, ModelCalls, Outputs, Requested
+from coterie.aggregation.compiling.context import Context
+from coterie.aggregation.compiling.describe import ACTIVE, NEXT, NOISE
+from coterie.aggregation.compiling.one_row import OneRow
+from coterie.aggregation.compiling.starting import (
     begin_context,
     constant_shapes,
     deployment_context,
@@ -25,9 +20,14 @@ from coterie.aggregation.plan.starting import (
     probed_names,
     traced_state,
 )
-from coterie.aggregation.plan.subset import chosen, names_of, narrowed
-from coterie.aggregation.plan.training import training_of
-from coterie.aggregation.plan.unread import traced
+from coterie.aggregation.compiling.subset import chosen, names_of, narrowed
+from coterie.aggregation.compiling.training import training_of
+from coterie.aggregation.compiling.unread import traced
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.horizontal.algorithm import Begin, ClientPart, Finish, Objective, Probe, Shapes, Step
+from coterie.aggregation.plan.manifest import DELTA, METRICS, SAMPLE_WEIGHT, Training
+from coterie.aggregation.plan.private_steps import PrivateSteps
+from coterie.aggregation.plan.stage import PREDICTION
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad

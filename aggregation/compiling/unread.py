@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from coterie.aggregation.plan.describe import role_of
+from coterie.aggregation.compiling.describe import role_of
 from coterie.compute.array import Array
 from coterie.compute.ir import Graph
 from coterie.compute.passes import optimise

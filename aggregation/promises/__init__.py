@@ -1,0 +1,1 @@
+"""What an experiment's privacy promises and claims, in sentences for whoever asks for it."""
