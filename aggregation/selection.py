@@ -116,6 +116,7 @@ def _oort(exploration: float, decay: float, floor: float, seconds: float, penalt
     percentile of those tried, so that nobody gains by reporting more than the others (section 4.4), and scaled to at
     most 1 before the paper's bonus for long absence, √(0.1 ln round / last round), is added.
     """
+
     def worth_of(candidate: Candidate, gain: float, round: int) -> float:
         last = max(candidate.last_round or 1, 1)
         value = gain + math.sqrt(0.1 * math.log(max(round, 1)) / last)

@@ -45,4 +45,3 @@ def explain(schemas: Mapping[str, dict[str, Any]]) -> None:
             words = OF_MESSAGES.get(name, {}).get(field) or told.get(field) or EVERYWHERE.get(field)
             if words is not None:
                 value["description"] = words
-

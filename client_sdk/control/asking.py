@@ -9,9 +9,7 @@ from coterie.client_sdk.control.control import Run
 Answer = TypeVar("Answer")
 
 
-def answered(
-    query: Query[Answer], run: Run, *, clients: int | None = None, timeout_s: float | None = None
-) -> Answer:
+def answered(query: Query[Answer], run: Run, *, clients: int | None = None, timeout_s: float | None = None) -> Answer:
     """What the devices answered, once the run of ``ask(query, ...)`` has finished.
 
         run = control.submit(ask(query, schema, clients=100), key=key, population="clinics")

@@ -48,9 +48,7 @@ def flower_app_trainer(
 class _Bridge:
     """One app, and the context that it is called with from task to task."""
 
-    def __init__(
-        self, app: ClientApp, node_config: dict[str, Any], run_config: dict[str, Any], examples: str
-    ) -> None:
+    def __init__(self, app: ClientApp, node_config: dict[str, Any], run_config: dict[str, Any], examples: str) -> None:
         self._app = app
         self._node_config = node_config
         self._run_config = run_config

@@ -119,9 +119,7 @@ def _names(values: Iterable[Any]) -> list[str]:
 def _only_shapes(graph: GraphProto) -> frozenset[str]:
     """Constants that nothing reads but Reshape, as the shape to make."""
     shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
-    others = {
-        name for node in graph.node for at, name in enumerate(node.input) if (node.op_type, at) != ("Reshape", 1)
-    }
+    others = {name for node in graph.node for at, name in enumerate(node.input) if (node.op_type, at) != ("Reshape", 1)}
     return frozenset(shapes - others)
 
 

@@ -139,9 +139,7 @@ def begin(
     mask_key, channel_key = KeyPair.generate(entropy), KeyPair.generate(entropy)
     public = {"mask_key": mask_key.public.hex(), "channel_key": channel_key.public.hex()}
     message = keys_message(terms, plan=plan, model=model, device=device, **public)
-    advertised = AdvertiseKeys(
-        **public, signature=identity.sign(Domain.SECURE_KEYS, message), endorsement=endorsement
-    )
+    advertised = AdvertiseKeys(**public, signature=identity.sign(Domain.SECURE_KEYS, message), endorsement=endorsement)
     state = ClientState(
         phase=Phase.ROSTER,
         terms=terms,

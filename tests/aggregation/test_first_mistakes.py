@@ -103,6 +103,8 @@ def test_least_recent_gives_everybody_a_turn_who_rests_in_between(clients: int, 
             last[chosen] = round
             times[chosen] += 1
     assert len(times) == clients and max(times.values()) - min(times.values()) <= 1
+
+
 def test_a_file_as_evaluation_rows_is_told_how_to_read_it(make_experiment: Any) -> None:
     with pytest.raises(errors.ExperimentError, match=r"load_data\(file, schema\) reads a file, not 'rows.csv'"):
         make_experiment(evaluation="rows.csv")

@@ -130,9 +130,7 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
         "reducer": draw(mostly("mean", "median", "krum(1)", "fltrust", "unheard")),
         "codecs": draw(mostly(("float32",), ("int8",), ("int8+rice",), ("paper",))),
         "server_optimizer": draw(st.sampled_from(SERVERS)),
-        "secure_aggregation": draw(
-            st.sampled_from([False, False, SecureAggregation(), SecureAggregation(groups=2)])
-        ),
+        "secure_aggregation": draw(st.sampled_from([False, False, SecureAggregation(), SecureAggregation(groups=2)])),
         "privacy": draw(
             st.sampled_from(
                 [

@@ -133,9 +133,7 @@ def test_devices_that_train_parts_are_averaged_over_those_that_trained_each_numb
         model = ExternalModel({"w": (4, 3), "untrained": (2,)})
         start = {"w": np.zeros((4, 3), np.float32), "untrained": np.ones(2, np.float32)}
         view = await place.submit(
-            Experiment(
-                name="parts", model=model, initial=start, schema=SCHEMA, rounds=policy, secure_aggregation=False
-            )
+            Experiment(name="parts", model=model, initial=start, schema=SCHEMA, rounds=policy, secure_aggregation=False)
         )
         agents = [
             await place.agent("parts", "upper", trainer=rows(0, 2, 4.0, 1)),

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 from sdk_kit import experiment
 from test_lies_nonfinite import ASKED, POLICY, SUMS_ALONE, held
 
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.compile import CompiledPlan, compile_plan
 from coterie.client_sdk.control import submission
 from coterie.client_sdk.device.spending import PrivacyLedger
 from coterie.protocol.canonical import sha256_hex

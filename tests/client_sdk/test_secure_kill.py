@@ -92,9 +92,7 @@ def test_devices_and_their_coordinator_killed_in_one_attempt_are_all_in_its_sum(
     lives.start()
     count = len(TOGETHER)
     long, lease = patience(150.0), patience(100.0)
-    policy = RoundPolicy(
-        rounds=1, cohort=count, min_updates=count, deadline_s=long, lease_s=lease, evaluate_every=0
-    )
+    policy = RoundPolicy(rounds=1, cohort=count, min_updates=count, deadline_s=long, lease_s=lease, evaluate_every=0)
     wanted = experiment("killed-together", rounds=policy, algorithm=counting(), secure_aggregation=SecureAggregation())
     try:
         first = begun.get(timeout=patience(60))

@@ -175,9 +175,7 @@ def test_a_metric_of_all_evaluation_rows_picks_the_best_version(coordinator: Ope
         (device,) = await fleet(operator, await operator.population(), 1)
         rows = {"x": np.array([[1, 0], [-1, 0], [2, 0]], np.float32), "y": np.array([1, 0, 1], np.int32)}
         recipe = replace(measured(), evaluation=encode_tensors(rows))
-        request = await operator.request(
-            recipe=recipe, rounds=2, cohort=1, best={"metric": "auc", "mode": "max"}
-        )
+        request = await operator.request(recipe=recipe, rounds=2, cohort=1, best={"metric": "auc", "mode": "max"})
         asked = request.model_copy(update={"evaluation_metrics": ("auc",)}).model_dump(mode="json")
         for change in ({"evaluation_metrics": ["magic"]}, {"evaluation_metrics": ["auc", "auc"]}):
             assert await refusal(operator, {**asked, **change}) == "unknown_metric"
