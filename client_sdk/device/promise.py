@@ -22,6 +22,7 @@ from coterie.protocol.secure_sections import COUNTS
 # A calibrated price comes out a little below what was asked for.
 _ROUNDING = 1 + 1e-6
 HINT = "Ask the experiment's researcher, or the coordinator's operator, what the noise is meant to be."
+_NO_PROMISE = "is missing, and the plan's steps noise single rows"
 _NOISED_VECTOR = ((COUNTS, "exact"), (DELTA, "noised"))
 """All that leaves a device whose noise hides in a cohort's: names and encodings of the masked vector's sections."""
 
@@ -68,6 +69,18 @@ def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[Ev
             return (_of_a_sum(_secure_terms(task)),)
         case "coordinator":
             return (Approximate(promise.epsilon, promise.delta),)
+
+
+def check_steps(task: Task, manifest: Manifest) -> None:
+    """Steps that noise single rows are taken only under a promise about single rows, which is what they cost. What they
+    leave on this device, its state for the method, is free of other noise: a training at another price would gather
+    there what a later upload tells.
+
+    Raises errors.PolicyRefused (``privacy_unkept``).
+    """
+    promise = task.privacy
+    if task.kind == "train" and manifest.training.private and (promise is None or promise.unit != "example"):
+        raise _unkept("is not about single rows, and the plan's steps noise those" if promise else _NO_PROMISE)
 
 
 def _check_own(local: LocalTerms, promise: PrivacyTerms) -> None:

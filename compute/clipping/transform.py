@@ -18,6 +18,7 @@ from coterie.compute import tree
 from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.batching import Lane, replay_batched
+from coterie.compute.clipping.bounded import bounded_indices
 from coterie.compute.clipping.factors import needed, read
 from coterie.compute.clipping.layout import settle
 from coterie.compute.clipping.norms import clippable
@@ -87,8 +88,9 @@ def clipped_grad(
     All of this holds for finite numbers. With nonfinite="spread", an example with an infinite or undefined gradient
     makes the sum NaN, and one whose squared norm overflows (norms beyond 1e19 in float32) adds nothing, or NaN. With
     "zero" every such example counts as a gradient of zeros, before clipping, and the bounds hold for any numbers in the
-    batch: what differential privacy needs, since one row must not decide what becomes of the others. It costs a pass
-    over what flowed forward and back. Parameters are taken to be finite in either case.
+    batch: what differential privacy needs, since one row must not decide what becomes of the others. For the same
+    reason an index that is data and leaves its axis, which is refused otherwise, is then taken for the nearest inside.
+    It costs a pass over what flowed forward and back. Parameters are taken to be finite in either case.
 
     Raises InputError for a clip that is not above 0, for names that do not match and for a batch that microbatches do
     not divide; ShapeError for arrays of different numbers of examples and for a result of fn that is not [B];
@@ -172,6 +174,7 @@ def _clip(
 ) -> list[Array]:
     """Losses, gradients, then for each limit norms and the number of units beyond it."""
     graph = remove_dead_code(inline_calls(unit.graph))
+    graph = graph if nonfinite == "spread" else bounded_indices(graph)
     losses, *gradients = graph.outputs.values()
     forms = read(graph, gradients)
     wanted = [losses, *(value for form in forms for value in needed(form))]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.compute import nn, optim
+from coterie.compute import nn, ops, optim, scan
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.clipping.transform import clipped_grad, noised_mean
@@ -160,6 +160,39 @@ def test_an_example_without_a_finite_gradient_counts_as_zeros_and_spoils_no_othe
         assert np.isfinite(one).all()
         np.testing.assert_allclose(found[key].numpy(), wanted[key].numpy() + one, rtol=1e-4, atol=1e-5)
     assert np.sqrt(sum(float(np.sum(one.numpy() ** 2)) for one in alone.values())) <= 0.5 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("bad", [-(2**31), -1, 9, 77, 2**31 - 1])
+def test_an_id_outside_its_table_moves_no_more_than_its_own_example(bad: int) -> None:
+    """The table is read, looked along and added to, once inside a loop over positions."""
+
+    def fn(params: Mapping[str, Array], x: Array) -> Array:
+        read = xp.sum(ops.embedding(params["table"], x) ** 2, axis=(1, 2))
+        along = xp.take_along_axis(xp.broadcast_to(params["bias"], (x.shape[0], 9)), x, axis=1)
+        put = ops.scatter_add(xp.zeros((9,)), x[0], params["bias"][:3])
+        _, found = scan(lambda held, column: (held, ops.embedding(params["table"], column)), xp.zeros(()), x.T)
+        return read + xp.sum(along, axis=1) ** 2 + xp.sum(put**2) + xp.sum(found**2)
+
+    params = {"table": Array(floats(9, 4)), "bias": Array(floats(9))}
+    x = ids(9, 4, 3)
+    x[1, 2] = bad
+    specs = {f"p/{name}": TensorSpec(value.shape) for name, value in params.items()} | {
+        "x": TensorSpec((4, 3), "int32")
+    }
+    specs["weight"] = TensorSpec((4,))
+
+    def step(inputs: GraphInputs) -> dict[str, Array]:
+        given = {name: inputs[f"p/{name}"] for name in params}
+        return clipped_grad(fn, 0.5, nonfinite="zero")(given, inputs["x"], sample_weight=inputs["weight"]).gradient
+
+    ran = Executable(to_onnx(optimise(trace_named(step, specs)), name="step"))
+    given = {f"p/{name}": value.numpy() for name, value in params.items()} | {"x": x}
+    weights = np.ones(4, np.float32)
+    everyone = ran.run(given | {"weight": weights})
+    others = ran.run(given | {"weight": weights * np.array([1, 0, 1, 1], np.float32)})
+    moved = np.sqrt(sum(float(np.sum((everyone[name] - others[name]) ** 2)) for name in params))
+    assert moved <= 0.5 * (1 + 1e-5)
+    assert all(np.any(others[name]) for name in params)
 
 
 def rows_of(rows: list[Any], place: int) -> list[Any]:

@@ -1,0 +1,96 @@
+"""A coordinator that asks by an honest plan whose steps noise single rows: by a row that ends the training, and by
+trainings whose price the task says otherwise.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from liar import devices, lying_coordinator, refusals
+from sdk_kit import experiment, kinds
+
+from coterie.aggregation.horizontal import FedDyn
+from coterie.client_sdk.device.spending import PrivacyLedger
+from coterie.compute import nn
+from coterie.protocol.device import Task
+from coterie.protocol.privacy import ExampleLevel
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+WORDS = DataSchema((Feature(name="x", dtype="int32", shape=(4,)),), Label(name="y", low=0, high=2))
+LEVEL = ExampleLevel(clip=1.0, delta=1e-6, noise_multiplier=50.0, rows=40)
+TRUSTS_THE_DEVICE = 'max_epsilon = 0.9\ntrusts = ["device"]\n'
+
+
+def worded(*, unknown: bool) -> dict[str, Any]:
+    """Forty rows of ids, one of which may lie outside the model's table of ten."""
+    drawn = np.random.default_rng(1)
+    x = drawn.integers(0, 10, (40, 4)).astype(np.int32)
+    if unknown:
+        x[7, 2] = 77
+    return {"x": x, "y": drawn.integers(0, 3, 40).astype(np.int32)}
+
+
+def test_a_device_with_an_id_outside_the_table_does_what_one_without_does(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Embedding(10, 3), nn.Flatten(), nn.Linear(12, 3))
+    policy = RoundPolicy(rounds=1, cohort=2, weight_cap=1, evaluate_every=0)
+    wanted = experiment(
+        "own", schema=WORDS, model=model, rounds=policy, privacy=LEVEL, secure_aggregation=False, max_steps=12
+    )
+    with lying_coordinator(tmp_path) as lying:
+        _, token = lying.submit(wanted)
+        data = [worded(unknown=True), worded(unknown=False)]
+        with devices(lying, token, tmp_path, count=2, policy=TRUSTS_THE_DEVICE, data=data) as running:
+            told = [device.events() for device in running]
+    assert [refusals(events) for events in told] == [[], []]
+    assert ["uploaded" in kinds(events) for events in told] == [True, True]
+    spent = [PrivacyLedger(tmp_path / f"device-{n}" / "state" / "ledger.db").total(1e-5) for n in (0, 1)]
+    assert spent[0] == spent[1]
+    assert spent[0].releases == 1
+
+
+NOISED_UPLOAD = {
+    "mechanism": "gaussian",
+    "epsilon": 0.001,
+    "delta": 1e-9,
+    "clip": 1e-9,
+    "top": 0.01,
+    "outputs": None,
+}
+OTHERWISE: dict[str, dict[str, Any]] = {
+    "noise of the upload": {
+        "privacy": {"unit": "user", "epsilon": 0.5, "delta": 1e-5, "mechanism": "gaussian", "trusts": "device"},
+        "local": NOISED_UPLOAD,
+    },
+    "the coordinator's word": {
+        "privacy": {"unit": "user", "epsilon": 0.5, "delta": 1e-5, "mechanism": "gaussian", "trusts": "coordinator"}
+    },
+}
+
+
+@pytest.mark.parametrize("case", OTHERWISE)
+def test_steps_that_noise_rows_are_taken_under_no_other_promise(tmp_path: Path, case: str) -> None:
+    """FedDyn keeps what it trained on the device and subtracts it from a later update, after that update's noise."""
+    policy = RoundPolicy(rounds=3, cohort=1, weight_cap=1, evaluate_every=0)
+    wanted = experiment(
+        "own",
+        rounds=policy,
+        privacy=LEVEL,
+        algorithm=FedDyn(clients=1, alpha=1.0),
+        secure_aggregation=False,
+        max_steps=5,
+        holdout=0.0,
+    )
+
+    def lie(task: Task) -> Task:
+        return Task.model_validate(task.model_dump(mode="json", exclude_unset=True) | OTHERWISE[case])
+
+    with lying_coordinator(tmp_path, task=lie) as lying:
+        _, token = lying.submit(wanted)
+        text = 'max_epsilon = 0.9\ntrusts = ["device", "coordinator"]\n'
+        with devices(lying, token, tmp_path, policy=text) as (device,):
+            told = device.events()
+        assert not [body for body in lying.bodies("/update") if body]
+    assert refusals(told) == ["privacy_unkept"]
+    assert not list((tmp_path / "device-0" / "state").glob("states/*.state"))
