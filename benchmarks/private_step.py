@@ -4,11 +4,10 @@
     [--opacus-python PYTHON] [--oracle]
 
 Sides, all with the same model and optimizer, on a new batch every step: ``own``, the plain step; ``clip``, the sum of
-clipped per-example gradients with no noise; ``private``, that with noise which the host draws for every step from AES
-in counter mode, keyed anew by the operating system, and turns into normal numbers; with --oracle ``vmap``, the
-definition of clipping, a gradient for every example. With --opacus-python, a Python that has Opacus (see
-step_opacus.py), its steps run in a process of their own. glibc is told there to keep freed memory, without which Opacus
-is slower.
+clipped per-example gradients with no noise; ``private``, that with the discrete Gaussian noise which devices draw for
+every step; with --oracle ``vmap``, the definition of clipping, a gradient for every example. With --opacus-python, a
+Python that has Opacus (see step_opacus.py), its steps run in a process of their own. glibc is told there to keep freed
+memory, without which Opacus is slower.
 
 Each case prints one JSON line with the minimum over rounds of interleaved blocks, in microseconds a step, the ratios of
 ``clip`` to ``own`` and to Opacus with their budgets, and how long it takes from tracing ``clip`` to a session that is
@@ -24,11 +23,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import cycle
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from step_data import BY_NAME, Workload, batches
 from step_ours import batch_specs, losses, model, optimizer, prepare
 from step_peer import CLOCKS, Peer, block
@@ -45,12 +44,14 @@ from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
+from coterie.privacy.dp.noise import discrete_gaussian
+from coterie.privacy.dp.noise.source import Source
 
 # The wanted ratios to the own step; 0.25 of Opacus where there is one. Others are measured for information.
 BUDGETS = {"mlp512_b32_sgd": 1.15, "fedavg_cnn_b32_sgd": 1.6}
 CASES = (*BUDGETS, *(name for name in BY_NAME if name not in BUDGETS))
 OPACUS_BUDGET = 0.25
-CLIP, NOISE_MULTIPLIER = 1.0, 1.0
+CLIP, NOISE_MULTIPLIER, GRID = 1.0, 1.0, 2.0**-22
 KEEP = {"MALLOC_MMAP_THRESHOLD_": "2000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "268435456"}
 
 
@@ -103,8 +104,7 @@ def step_graph(workload: Workload, state: Mapping[str, NDArray], side: Side) -> 
             clipped = clipped_grad(fn, clip)(params, x, y, sample_weight=weight)
             total, found = clipped.gradient, clipped.losses * weight
         if side.noise:
-            scale = inputs["hyper/noise_multiplier"] * clip
-            mean = noised_mean(total, group("random/"), scale=scale, count=workload.batch)
+            mean = noised_mean(total, group("random/"), grid=GRID, count=workload.batch)
         else:
             mean = {name: gradient * (1.0 / workload.batch) for name, gradient in total.items()}
         moved, after = rule.update(mean, group("optimizer/"), params, group("hyper/"), inputs["hyper/active"])
@@ -114,15 +114,14 @@ def step_graph(workload: Workload, state: Mapping[str, NDArray], side: Side) -> 
 
     specs = {name: TensorSpec(array.shape) for name, array in state.items()}
     if side.noise:
-        specs |= {name: TensorSpec(shape) for name, shape in noise_shapes(state).items()}
-    specs |= {f"hyper/{name}": TensorSpec((1,)) for name in hyper(workload, side)}
+        specs |= {name: TensorSpec(shape, "int32") for name, shape in noise_shapes(state).items()}
+    specs |= {f"hyper/{name}": TensorSpec((1,)) for name in hyper(workload)}
     return optimise(trace_named(step, specs | batch_specs(workload)))
 
 
-def hyper(workload: Workload, side: Side) -> dict[str, float]:
+def hyper(workload: Workload) -> dict[str, float]:
     """Runtime scalars and their values."""
-    values = {**optimizer(workload).hyper, "active": 1.0, "clip": CLIP}
-    return values | {"noise_multiplier": NOISE_MULTIPLIER} if side.noise else values
+    return {**optimizer(workload).hyper, "active": 1.0, "clip": CLIP}
 
 
 def noise_shapes(state: Mapping[str, NDArray]) -> dict[str, tuple[int, ...]]:
@@ -130,41 +129,6 @@ def noise_shapes(state: Mapping[str, NDArray]) -> dict[str, tuple[int, ...]]:
     return {
         name.replace("shared/", "random/"): array.shape for name, array in state.items() if name.startswith("shared/")
     }
-
-
-class Normals:
-    """Standard normal numbers, float32, made of a keystream of AES-128 in counter mode (Box and Muller 1958, on words
-    of 32 bits). In pieces that stay in the cache, into memory that is kept.
-    """
-
-    PIECE = 1 << 14
-
-    def __init__(self, count: int) -> None:
-        self._out = np.empty(count + count % 2, np.float32)
-        self._zeros = bytes(8 * self.PIECE)
-        self._words = bytearray(8 * self.PIECE + 16)
-        self._radius, self._angle = np.empty(self.PIECE, np.float32), np.empty(self.PIECE, np.float32)
-
-    def draw(self) -> NDArray:
-        """Fresh numbers, under a fresh key; the next draw overwrites them."""
-        stream = Cipher(algorithms.AES(os.urandom(16)), modes.CTR(bytes(16))).encryptor()
-        half = len(self._out) // 2
-        first, second = self._out[:half], self._out[half:]
-        for start in range(0, half, self.PIECE):
-            part = slice(start, min(start + self.PIECE, half))
-            size = part.stop - start
-            stream.update_into(memoryview(self._zeros)[: 8 * size], self._words)
-            words = np.frombuffer(self._words, np.uint32, 2 * size).reshape(2, size)
-            radius, angle = self._radius[:size], self._angle[:size]
-            np.multiply(words[0], np.float32(2.0**-32), out=radius, dtype=np.float32, casting="unsafe")
-            np.add(radius, np.float32(2.0**-33), out=radius)  # the logarithm of 0 is not finite
-            np.log(radius, out=radius)
-            np.multiply(radius, np.float32(-2.0), out=radius)
-            np.sqrt(np.maximum(radius, 0.0, out=radius), out=radius)
-            np.multiply(words[1], np.float32(2.0 * math.pi * 2.0**-32), out=angle, dtype=np.float32, casting="unsafe")
-            np.multiply(np.cos(angle, out=first[part]), radius, out=first[part])
-            np.multiply(np.sin(angle, out=second[part]), radius, out=second[part])
-        return self._out
 
 
 @dataclass(frozen=True)
@@ -188,7 +152,7 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
     compiled = time.perf_counter() - start
     carry = {f"next/{name}": name for name in state}
     loop = StepLoop(executable, carry=carry, constants={}, state=state, in_place=True)
-    scalars = {f"hyper/{name}": np.array([value], np.float32) for name, value in hyper(workload, side).items()}
+    scalars = {f"hyper/{name}": np.array([value], np.float32) for name, value in hyper(workload).items()}
     weight = np.ones(workload.batch, np.float32)
     feeds = cycle(
         [{"batch/x": x, "batch/y": y, "batch/sample_weight": weight, **scalars} for x, y in batches(workload)]
@@ -196,10 +160,11 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
     shapes = noise_shapes(state)
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
 
-    source = Normals(int(ends[-1]))
+    variance = Fraction(CLIP * NOISE_MULTIPLIER / GRID) ** 2
 
     def noise() -> dict[str, NDArray]:
-        parts = np.split(source.draw()[: ends[-1]], ends[:-1])
+        drawn = discrete_gaussian.draw(int(ends[-1]), variance, Source.fresh()).astype(np.int32)
+        parts = np.split(drawn, ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     def step() -> None:

@@ -239,7 +239,7 @@ class GraphBuilder:
         rows = {name: inputs[name] for name in self.calls.rows(size) if name != f"batch/{SAMPLE_WEIGHT}"}
         shapes = self._drawn_shapes(weights)
         # Each row's own: [B, …].
-        drawn = [inputs.request(f"random/{number}", TensorSpec((size, *shape))) for number, shape in enumerate(shapes)]
+        random = [inputs.request(f"random/{number}", TensorSpec((size, *shape))) for number, shape in enumerate(shapes)]
 
         def losses(trained: Arrays, row: Arrays, own: list[Array]) -> Array:
             numbers = iter(own)
@@ -247,9 +247,15 @@ class GraphBuilder:
             return self._objective(OneRow(inputs, row), {**weights, **trained}, trained, context, mode)[3]
 
         clipped = clipped_grad(losses, private.clip, nonfinite="zero")
-        total = clipped(params, rows, drawn, sample_weight=inputs[f"batch/{SAMPLE_WEIGHT}"]).gradient
-        noise = {name: inputs.request(f"{NOISE}{name}", TensorSpec(params[name].shape)) for name in params}
-        return noised_mean(total, noise, scale=1.0, count=float(private.expected))
+        total = clipped(params, rows, random, sample_weight=inputs[f"batch/{SAMPLE_WEIGHT}"]).gradient
+        noise = {name: inputs.request(f"{NOISE}{name}", TensorSpec(params[name].shape, "int32")) for name in params}
+        try:
+            drawn = private.noise(batch=size, length=sum(value.size for value in params.values()))
+        except errors.ArgumentValueError as error:
+            raise errors.ExperimentError(
+                f"ExampleLevel: {error.message}", hint=error.hint, code="privacy_invalid"
+            ) from error
+        return noised_mean(total, noise, grid=drawn.grid, count=float(private.expected))
 
     def _objective(
         self, inputs: GraphInputs, weights: Arrays, trained: Arrays, context: Context, mode: modes.Mode

@@ -1,7 +1,9 @@
 """Whether a plan can give the example-level privacy that it states."""
 
+import math
+
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.errors import PlanRefused
+from coterie.errors import ArgumentValueError, PlanRefused
 
 
 def check_private(manifest: Manifest) -> None:
@@ -32,6 +34,11 @@ def check_private(manifest: Manifest) -> None:
     for holds, message in rules:
         if not holds:
             raise _refused(message)
+    length = sum(math.prod(tensor.shape) for tensor in train.from_source("noise")) if train else 0
+    try:
+        private.noise(batch=training.batch_size, length=length)
+    except ArgumentValueError as error:
+        raise _refused(error.message.rstrip(".")) from error
 
 
 def _refused(message: str) -> PlanRefused:

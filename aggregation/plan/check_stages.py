@@ -208,9 +208,9 @@ def _batch(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
 
 
 def _noised(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
-    """A weight that the step moves."""
+    """Whole numbers, one for each of a weight that the step moves."""
     moved = (t for t in stage.inputs if t.role == "shared" and t.key == tensor.key)
-    return next(((t.dtype, t.shape) for t in moved), None)
+    return next((("int32", t.shape) for t in moved), None)
 
 
 def _as_stated(manifest: Manifest, stage: Stage, tensor: StageInput | StageOutput) -> Type | None:

@@ -4,10 +4,13 @@ All of it is public and signed by the researcher with the plan. No task can chan
 hyper-parameter.
 """
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from coterie.aggregation.plan.reading import Fields
+from coterie.errors import ArgumentValueError
 from coterie.privacy.dp.poisson import rate_of
 
 SLACK = 1e-3
@@ -15,7 +18,24 @@ SLACK = 1e-3
 bounds to rounding only.
 """
 _LEAST, _LARGEST = 1e-9, 1e9
+_SUM_BITS = 30
+"""A sum is at most 2**30 steps of the grid, beyond which the graph cuts it off."""
+_NOISE_BITS = 25
+"""The deviation is at most 2**25 steps: no draw comes near 2**30."""
 _MOST_ROWS = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepNoise:
+    """Noise in whole multiples of ``grid``, a power of two. deviation: in units of the gradient, as the grid is."""
+
+    grid: float
+    deviation: float
+
+    @property
+    def variance(self) -> Fraction:
+        """Of the whole numbers."""
+        return Fraction(self.deviation / self.grid) ** 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +50,25 @@ class PrivateSteps:
     expected: int
     rows: int
 
-    @property
-    def deviation(self) -> float:
-        """Of each number that the host draws for a step, in units of the gradient."""
-        return self.clip * self.noise_multiplier * (1 + SLACK)
+    def noise(self, *, batch: int, length: int) -> "StepNoise":
+        """What the host draws for a step. batch: the most rows of one. length: how many numbers the gradient has.
+
+        The sum of a batch is moved to the noise's grid before they are added, so two sums a row apart may be further
+        apart than the clip (`coterie.privacy.dp.noise.gaussian.sensitivity`): the noise is made for that. Raises
+        errors.ArgumentValueError for noise that whole numbers of 32 bits cannot hold.
+        """
+        multiplier = self.noise_multiplier * (1 + SLACK)
+        # The finest grid on which neither a sum nor its noise leaves its range.
+        exponent = max(_exponent(self.clip * batch) - _SUM_BITS, _exponent(self.clip * multiplier) - _NOISE_BITS)
+        for grid in (math.ldexp(1.0, exponent + more) for more in range(_NOISE_BITS)):
+            deviation = multiplier * (self.clip + grid * math.sqrt(length))
+            if deviation <= math.ldexp(grid, _NOISE_BITS):
+                return StepNoise(grid=grid, deviation=deviation)
+        raise ArgumentValueError(
+            f"A noise multiplier of {self.noise_multiplier:g} is more than whole numbers of 32 bits hold for a "
+            f"gradient of {length} numbers.",
+            hint="Choose a smaller one: this much noise drowns whatever is learned.",
+        )
 
     def rate(self, rows: int) -> float:
         """The probability with which a device that has so many rows draws each. At most that of `rows` rows."""
@@ -58,3 +93,9 @@ class PrivateSteps:
             expected=fields.integer("expected", 1, _MOST_ROWS),
             rows=fields.integer("rows", 1, _MOST_ROWS),
         )
+
+
+def _exponent(value: float) -> int:
+    """The least e with value ≤ 2**e."""
+    mantissa, exponent = math.frexp(value)
+    return exponent - 1 if mantissa == 0.5 else exponent

@@ -8,7 +8,7 @@ The definition is a loop: the gradient of each example, scaled down to the norm 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
+from math import frexp, inf
 from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
@@ -37,6 +37,8 @@ Clip: TypeAlias = ArrayLike | Mapping[str, ArrayLike]
 """The largest norm, of the whole gradient or of each entry of the parameters by name."""
 NonFinite: TypeAlias = Literal["spread", "zero"]
 """What an example whose gradient is not finite does to the sum: makes it NaN, or adds nothing."""
+_MOST_STEPS = float(1 << 30)
+"""Of a total and of noise: their sum is an int32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,30 +137,44 @@ def clipped_grad(
     return clipped
 
 
-def noised_mean(total: Any, noise: Any, *, scale: ArrayLike, count: ArrayLike) -> Any:
-    """(total + scale * noise) / count, for trees of equal structure: the private gradient.
+def noised_mean(total: Any, noise: Any, *, grid: ArrayLike, count: ArrayLike) -> Any:
+    """(total + grid * noise) / count, for trees of equal structure: the private gradient.
 
-    noise: standard normal numbers that the host draws from a cryptographic generator anew for every step, shaped like
-    the gradient. scale: their standard deviation, the noise multiplier times C; count: the public expected number of
-    examples, not the number in this batch, which is private. Both are numbers or scalar arrays. The noise is added
-    whatever the batch holds, also for a batch of zero weight. Raises InputError for trees that differ, ShapeError for
-    noise of another shape.
+    total is moved down to the multiples of the grid first, and added to the noise in whole numbers: a sum of floats
+    would tell by its low bits what was added to what (Mironov 2012). Here which sums are possible does not depend on
+    total.
+
+    noise: int32, whole numbers within ±2**30 that the host draws from a cryptographic generator anew for every step,
+    shaped like the gradient. grid: what one of them stands for, a power of two; it is to be so wide that no element of
+    total is beyond 2**30 steps, where it is cut off. Moving changes each element by less than a step, so two totals C
+    apart may be C + grid * sqrt(elements) apart afterwards, and the noise must be made for that. count: the public
+    expected number of examples, not the number in this batch, which is private. Both are numbers or scalar arrays. The
+    noise is added whatever the batch holds, also for a batch of zero weight. total must be finite. Raises InputError
+    for trees that differ, ShapeError for noise of another shape, DTypeError for noise that is not int32.
     """
-    spread_of, examples = _known(scale), _known(count)
-    if not (spread_of is None or 0 <= spread_of < inf) or not (examples is None or 0 < examples < inf):
+    step_of, examples = _known(grid), _known(count)
+    if not (step_of is None or (0 < step_of < inf and frexp(step_of)[0] == 0.5)):
         raise InputError(
-            f"{user_source()}: noised_mean: the scale {spread_of} must be at least 0, the count {examples} above 0.",
-            hint="scale is the noise multiplier times the clip, count the expected number of examples.",
+            f"{user_source()}: noised_mean: the grid {step_of} must be a power of two.",
+            hint="grid is what one whole number of noise stands for: about 2**-22 of the noise's deviation.",
         )
-    per_example = 1.0 / _scalar(count)
+    if not (examples is None or 0 < examples < inf):
+        raise InputError(
+            f"{user_source()}: noised_mean: the count {examples} must be above 0.",
+            hint="count is the expected number of examples.",
+        )
 
-    def each(gradient: Any, normal: Any) -> Array:
-        summed, drawn = as_array(gradient), as_array(normal)
-        if summed.type != drawn.type:
-            refuse(ShapeError, "noised_mean", (summed, drawn), "the noise is not shaped like the gradient.")
-        share = rules.cast(rules.reshape(per_example, ()), summed.type.dtype)
-        spread = rules.cast(rules.reshape(_scalar(scale), ()), summed.type.dtype)
-        return summed * share + drawn * (spread * share)
+    def each(gradient: Any, drawn: Any) -> Array:
+        summed, whole = as_array(gradient), as_array(drawn)
+        if summed.shape != whole.shape:
+            refuse(ShapeError, "noised_mean", (summed, whole), "the noise is not shaped like the gradient.")
+        if whole.type.dtype != "int32":
+            refuse(DTypeError, "noised_mean", (whole,), "the noise is no int32.", "Draw whole numbers.")
+        dtype = summed.type.dtype
+        step = rules.cast(rules.reshape(_scalar(grid), ()), dtype)
+        steps = xp.clip(xp.floor(summed / step), -_MOST_STEPS, _MOST_STEPS)
+        noised = rules.cast(rules.cast(steps, "int32") + whole, dtype)
+        return noised * (step / rules.cast(rules.reshape(_scalar(count), ()), dtype))
 
     return tree.map_tree(each, total, noise)
 

@@ -16,7 +16,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedProx, FedSGD, Moon, Scaffold
 from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.aggregation.plan.private_steps import SLACK
+from coterie.aggregation.plan.private_steps import SLACK, PrivateSteps, StepNoise
 from coterie.aggregation.promises.claims import claim_of
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds
@@ -85,7 +85,8 @@ def step(name: str, weights: Arrays, batch: Arrays, noise: Arrays | None = None,
             case "hyper":
                 feeds[tensor.name] = np.array([plan.plan.manifest.hyper[tensor.key]], np.float32)
             case "noise":
-                feeds[tensor.name] = (noise or {}).get(tensor.key, np.zeros(tensor.shape, np.float32))
+                given = (noise or {}).get(tensor.key, np.zeros(tensor.shape))
+                feeds[tensor.name] = np.rint(given / noise_terms(plan.plan.manifest).grid).astype(np.int32)
             case "random":
                 feeds[tensor.name] = np.random.default_rng(5).random(tensor.shape, np.float32)
             case "batch" if tensor.key == "sample_weight":
@@ -99,10 +100,18 @@ def step(name: str, weights: Arrays, batch: Arrays, noise: Arrays | None = None,
     return {key.removeprefix("next/"): value for key, value in found.items()}
 
 
+def noise_terms(manifest: Manifest) -> StepNoise:
+    """What the host draws for a step of a plan all of whose weights are trained."""
+    training = manifest.training
+    assert training.private is not None
+    return training.private.noise(batch=training.batch_size, length=manifest.layout.size)
+
+
 def noise_of(name: str, seed: int = 3) -> Arrays:
+    """In units of the gradient, for every weight."""
     generator = np.random.default_rng(seed)
     inputs = compiled(name)[0].plan.manifest.stage("train").from_source("noise")
-    return {tensor.key: generator.normal(size=tensor.shape).astype(np.float32) for tensor in inputs}
+    return {tensor.key: generator.normal(size=tensor.shape) for tensor in inputs}
 
 
 def by_loop(weights: Arrays, batch: Arrays, clip: float) -> Arrays:
@@ -221,9 +230,37 @@ def test_noise_has_the_deviation_that_the_plan_states_and_batches_its_rate() -> 
         drawn.append(fed["random/noise/0.weight"].ravel())
         sizes.append(float(fed["batch/sample_weight"].sum()))
         assert fed["batch/x"].shape == (plan.plan.manifest.training.batch_size, 4)
-    assert np.std(np.concatenate(drawn)) == pytest.approx(0.9 * 0.7, rel=0.05)
+    terms = noise_terms(plan.plan.manifest)
+    assert np.std(np.concatenate(drawn)) * terms.grid == pytest.approx(0.9 * 0.7, rel=0.05)
     assert np.mean(sizes) == pytest.approx(8, rel=0.1)
     assert len(sizes) == 400
+
+
+@given(
+    clip=st.floats(1e-9, 1e9),
+    multiplier=st.floats(1e-9, 1e4),
+    batch=st.integers(1, 1 << 31),
+    length=st.integers(1, 10**7),
+)
+def test_noise_is_made_for_the_clip_and_for_moving_to_its_grid(
+    clip: float, multiplier: float, batch: int, length: int
+) -> None:
+    """A sum and its noise stay in range, and the noise is the multiplier times what one row moves on the grid."""
+    private = PrivateSteps(clip=clip, noise_multiplier=multiplier, expected=1, rows=1)
+    terms = private.noise(batch=batch, length=length)
+    assert np.frexp(terms.grid)[0] == 0.5
+    assert clip * batch <= terms.grid * 2**30
+    assert terms.deviation <= terms.grid * 2**25
+    assert terms.deviation >= multiplier * (clip + terms.grid * length**0.5)
+    # A finer grid would leave one of the ranges.
+    finer = terms.grid / 2
+    assert clip * batch > finer * 2**30 or multiplier * (1 + SLACK) * (clip + finer * length**0.5) > finer * 2**25
+
+
+def test_noise_that_no_whole_number_holds_is_refused_when_the_plan_is_made() -> None:
+    level = ExampleLevel(clip=0.7, delta=1e-5, noise_multiplier=1e6, rows=50)
+    with pytest.raises(ExperimentError, match="noise multiplier of 1e"):
+        compile_plan(replace(LINEAR, model=Sequential(Linear(4, 400), Linear(400, 3)), privacy=level))
 
 
 def test_the_public_numbers_are_in_the_signed_manifest_and_come_back() -> None:

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 from liar import devices, lying_coordinator, refusals
-from sdk_kit import experiment, kinds
+from sdk_kit import experiment, kinds, rows
 
+from coterie.aggregation.compiling.compile import compile_plan
+from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedDyn
 from coterie.client_sdk.device.spending import PrivacyLedger
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
+from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute import nn
+from coterie.compute.optim import sgd
 from coterie.protocol.device import Task
 from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -94,3 +99,68 @@ def test_steps_that_noise_rows_are_taken_under_no_other_promise(tmp_path: Path, 
         assert not [body for body in lying.bodies("/update") if body]
     assert refusals(told) == ["privacy_unkept"]
     assert not list((tmp_path / "device-0" / "state").glob("states/*.state"))
+
+
+ASKED = 3
+"""Of four features."""
+
+
+def asked_of(*, has: bool) -> dict[str, Any]:
+    """Forty rows, of which one at most has the feature that is asked about."""
+    own = dict(rows(40, 1))
+    own["x"] = np.array(own["x"])
+    own["x"][:, ASKED] = 0
+    own["x"][7, ASKED] = 5.0 if has else 0.0
+    return own
+
+
+def question() -> Experiment:
+    """Weights such that a row without the feature moves none of the weights that read it, and one with it moves all."""
+    initial = {name: np.zeros_like(tensor) for name, tensor in compile_plan(experiment("own")).initial.items()}
+    for tensor in initial.values():
+        if tensor.shape == (8,):
+            tensor[:] = 1.0
+        elif tensor.shape == (3, 8):
+            tensor[:] = np.array([[1], [-1], [0.5]], np.float32)
+    return experiment(
+        "own",
+        initial=initial,
+        optimizer=sgd(1.0),
+        privacy=LEVEL,
+        secure_aggregation=False,
+        max_steps=1,
+        holdout=0.0,
+        batch_size=32,
+        rounds=RoundPolicy(rounds=1, cohort=1, weight_cap=1, evaluate_every=0),
+    )
+
+
+def test_low_bits_of_noised_rows_do_not_say_whether_a_row_is_there() -> None:
+    """Weights that no row moves have moved by whole steps of the noise, and so have those that a row moves."""
+    made = compile_plan(question())
+    manifest = made.plan.manifest
+    private = manifest.training.private
+    assert private is not None
+    layout = manifest.layout
+    grid = private.noise(batch=manifest.training.batch_size, length=layout.size).grid
+    trainer = PlanTrainer()
+    place = next(layout.slices[name] for name, shape in layout.shapes.items() if shape == (8, 4))
+    spread: dict[bool, float] = {}
+    for has in (True, False):
+        told: list[np.ndarray[Any, Any]] = []
+        for seed in range(30):
+            work = LocalWork(
+                plan=made.plan,
+                task=LocalTask(experiment="e", round=1, seed=seed, weight_cap=1),
+                weights=made.initial,
+                rows=asked_of(has=has),
+                whole=True,
+            )
+            delta = np.asarray(trainer.train(work).sections["delta"], np.float64)[slice(*place)]
+            told.append(delta.reshape(8, 4)[:, ASKED] * private.expected / grid)
+        steps = np.concatenate(told)
+        # The expected number of rows is a power of two, so that what was released is read without rounding.
+        np.testing.assert_array_equal(steps, np.rint(steps))
+        assert (np.abs(steps) < 2**22).sum() > 10, "numbers that would show a fraction of a step"
+        spread[has] = float(steps.std())
+    assert 0.5 < spread[True] / spread[False] < 2

@@ -140,8 +140,8 @@ def test_a_joined_device_takes_no_signer_by_the_coordinators_word(
         honest = noise_of(lying)
         made = graphs.noised_mean
 
-        def hushed(total: Any, noise: Any, *, scale: float, count: float) -> Any:
-            return made(total, noise, scale=scale * 1e-9, count=count)
+        def hushed(total: Any, noise: Any, *, grid: float, count: float) -> Any:
+            return made(total, noise, grid=grid * 0.5**30, count=count)
 
         monkeypatch.setattr(graphs, "noised_mean", hushed)
 

@@ -16,7 +16,7 @@ from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.client_sdk.device.trainers.base import Arrays, LocalWork, Rows
 from coterie.errors import InternalError
 from coterie.privacy.dp import poisson
-from coterie.privacy.dp.noise import gaussian
+from coterie.privacy.dp.noise import discrete_gaussian
 from coterie.privacy.dp.noise.source import Source
 
 
@@ -36,6 +36,7 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
     source, rate = Source.fresh(options.entropy), private.rate(count)
     noise = stage.from_source("noise")
     ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
+    variance = private.noise(batch=training.batch_size, length=ends[-1]).variance
     for _ in range(steps if options.max_steps is None else min(steps, options.max_steps)):
         chosen = poisson.drawn(count, rate, source)
         if len(chosen) > training.batch_size:
@@ -43,7 +44,7 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
         feeds: Arrays = dict(_batch(rows, chosen, training.batch_size))
         feeds = {tensor.name: feeds[tensor.key] for tensor in stage.from_source("batch")}
         feeds |= {tensor.name: _uniform(source, tensor.shape) for tensor in stage.from_source("random")}
-        drawn = gaussian.add(np.zeros(ends[-1]), private.deviation, source).astype(np.float32)
+        drawn = discrete_gaussian.draw(ends[-1], variance, source).astype(np.int32)
         parts = np.split(drawn, ends[:-1])
         yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(noise, parts, strict=True)}
 

@@ -28,10 +28,10 @@ MLP = BY_NAME["mlp"]
 def test_optimizers_take_private_gradients_and_an_inactive_step_changes_no_bit(rule: optim.Optimizer) -> None:
     params = MLP.weights()
     rng = np.random.default_rng(0)
-    noise = {name: Array(rng.normal(size=value.shape).astype(np.float32)) for name, value in params.items()}
+    noise = {name: whole(rng, *value.shape) for name, value in params.items()}
     hyper = {name: Array(np.array([value], np.float32)) for name, value in rule.hyper.items()}
     state = rule.init(params)
-    mean = noised_mean(clip_of(MLP, 0.5).gradient, noise, scale=0.4, count=MLP.size)
+    mean = noised_mean(clip_of(MLP, 0.5).gradient, noise, grid=0.5**12, count=MLP.size)
     for active in (1.0, 0.0):
         moved, after = rule.update(mean, state, params, hyper, Array(np.array([active], np.float32)))
         same = [np.array_equal(moved[name].numpy(), params[name].numpy()) for name in params]
@@ -39,48 +39,63 @@ def test_optimizers_take_private_gradients_and_an_inactive_step_changes_no_bit(r
         assert not any(same) if active else all(same)
 
 
-def test_noise_is_added_with_its_scale_even_to_an_empty_batch() -> None:
+def test_noise_is_added_in_its_steps_even_to_an_empty_batch() -> None:
     def fn(params: Mapping[str, Array], x: Array) -> Array:
         return xp.sum(x @ params["w"], axis=1)
 
-    weight, sigma, clip, count = np.zeros(4, np.float32), 0.8, 0.5, 8
-    shape = (200, 150)
-    noise = {"w": Array(np.random.default_rng(5).normal(size=shape).astype(np.float32))}
-    clipped = clipped_grad(fn, clip)({"w": xp.zeros(shape)}, Array(floats(4, 200)), sample_weight=weight)
-    scale = Array(np.array([sigma * clip], np.float32))
-    mean = noised_mean(clipped.gradient, noise, scale=scale, count=count)["w"].numpy()
-    np.testing.assert_allclose(mean, noise["w"].numpy() * (sigma * clip / count), rtol=1e-6)
-    assert abs(mean.std() / (sigma * clip / count) - 1) < 0.02
-    assert abs(mean.mean()) < 4 * sigma * clip / count / np.sqrt(mean.size)
+    weight, grid, count, shape = np.zeros(4, np.float32), 0.5**10, 8, (200, 150)
+    noise = {"w": whole(np.random.default_rng(5), *shape)}
+    clipped = clipped_grad(fn, 0.5)({"w": xp.zeros(shape)}, Array(floats(4, 200)), sample_weight=weight)
+    step = Array(np.array([grid], np.float32))
+    mean = noised_mean(clipped.gradient, noise, grid=step, count=count)["w"].numpy()
+    np.testing.assert_array_equal(mean, noise["w"].numpy().astype(np.float32) * np.float32(grid / count))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_which_noised_sums_are_possible_does_not_depend_on_the_sum(dtype: str) -> None:
+    """A sum lies anywhere between two steps, beyond all of them, or nowhere: what is released is a whole number."""
+    rng, grid = np.random.default_rng(3), 0.5**20
+    total = np.concatenate([rng.normal(size=4000) * 10.0 ** rng.integers(-30, 3, 4000), [0.0, -0.0, 1e30, -1e30]])
+    noise = whole(rng, total.size)
+    found = noised_mean([Array(total.astype(dtype))], [noise], grid=grid, count=1.0)[0].numpy().astype(np.float64)
+    steps = found / grid
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    exact = np.clip(np.floor(total.astype(dtype).astype(np.float64) / grid), -(2.0**30), 2.0**30) + noise.numpy()
+    np.testing.assert_array_equal(steps, exact.astype(dtype).astype(np.float64))
+    assert np.abs(steps[:4000] * grid - total[:4000] - noise.numpy()[:4000] * grid).max() <= grid * 64
+
+
+def whole(rng: np.random.Generator, *shape: int) -> Array:
+    """Noise in whole numbers."""
+    return Array(np.rint(rng.normal(size=shape) * 1000).astype(np.int32))
 
 
 def test_the_whole_private_step_in_one_graph_draws_nothing_itself() -> None:
     params = MLP.weights()
     specs = {f"p/{name}": TensorSpec(value.shape) for name, value in params.items()}
-    specs |= {f"random/{name}": TensorSpec(value.shape) for name, value in params.items()}
     specs |= {"x": TensorSpec(MLP.batch[0].shape), "y": TensorSpec(MLP.batch[1].shape, "int32")}
-    specs |= {"scale": TensorSpec((1,)), "lr": TensorSpec((1,))}
+    specs |= {"lr": TensorSpec((1,))}
+    numbers = {f"random/{name}": TensorSpec(value.shape, "int32") for name, value in params.items()}
+    grid = 0.5**12
 
     def step(inputs: GraphInputs) -> dict[str, Array]:
         given = {name: inputs[f"p/{name}"] for name in params}
         total = clipped_grad(MLP.fn, 0.3)(given, inputs["x"], inputs["y"]).gradient
         noise = {name: inputs[f"random/{name}"] for name in params}
-        mean = noised_mean(total, noise, scale=inputs["scale"], count=MLP.size)
+        mean = noised_mean(total, noise, grid=grid, count=MLP.size)
         return {f"next/{name}": given[name] - inputs["lr"] * g for name, g in mean.items()}
 
-    graph = optimise(trace_named(step, specs))
+    graph = optimise(trace_named(step, specs | numbers))
     rng = np.random.default_rng(2)
     given = {name: rng.normal(size=spec.shape).astype(np.float32) for name, spec in specs.items()}
     given |= {f"p/{name}": value.numpy() for name, value in params.items()}
     given |= {"x": MLP.batch[0], "y": MLP.batch[1], "lr": np.array([0.2], np.float32)}
-    given["scale"] = np.array([0.7], np.float32)
-    update = [node.primitive for node in graph.nodes if node.output.type.shape == (8, 5)]
-    assert sorted(update) == ["gemm", "multiply", "subtract"]  # with the noise; neither the sum nor the mean has a pass
+    given |= {name: whole(rng, *spec.shape).numpy() for name, spec in numbers.items()}
     ran = Executable(to_onnx(graph, name="step")).run(given)
     total = loop(MLP, 0.3, np.ones(MLP.size, np.float32))[0]
     for name, value in total.items():
-        mean = (value + 0.7 * given[f"random/{name}"]) / MLP.size
-        np.testing.assert_allclose(ran[f"next/{name}"], given[f"p/{name}"] - 0.2 * mean, rtol=1e-4, atol=1e-6)
+        mean = (value + grid * given[f"random/{name}"]) / MLP.size
+        np.testing.assert_allclose(ran[f"next/{name}"], given[f"p/{name}"] - 0.2 * mean, rtol=1e-4, atol=2e-5)
 
 
 X, Y = Array(floats(4, 5)), Array(ids(3, 4))
@@ -120,8 +135,9 @@ NORMED = {"weight": xp.ones((5,)), "bias": xp.zeros((5,))}
         (lambda p: clipped_grad(MLP.fn, 1.0)(p, X, Y, sample_weight=np.ones(3, np.float32)), ShapeError, r"\[4\]"),
         (lambda p: clipped_grad(MLP.fn, 1.0)(p, X, Y, sample_weight=np.ones(4, np.int32)), DTypeError, "float"),
         (lambda p: clipped_grad(lambda p, x: xp.sum(x, axis=1), 1.0)({"a": Y}, X), DTypeError, "only floats"),
-        (lambda p: noised_mean(p, {"a": X}, scale=1.0, count=4), InputError, "structure"),
-        (lambda p: noised_mean([X], [Y], scale=1.0, count=4), ShapeError, "not shaped like"),
+        (lambda p: noised_mean(p, {"a": X}, grid=1.0, count=4), InputError, "structure"),
+        (lambda p: noised_mean([X], [Y], grid=1.0, count=4), ShapeError, "not shaped like"),
+        (lambda p: noised_mean([X], [X], grid=1.0, count=4), DTypeError, "no int32"),
     ],
 )
 def test_what_cannot_be_clipped_is_refused_by_name(run: Any, kind: type[Exception], message: str) -> None:

@@ -259,10 +259,10 @@ def test_a_known_clip_that_bounds_nothing_is_refused(clip: float) -> None:
 
 
 def test_noise_of_no_size_and_means_over_nothing_are_refused() -> None:
-    tree = {"w": np.ones(2, np.float32)}
-    for scale, count in ((1.0, 0), (1.0, -3), (-1.0, 3), (np.nan, 3), (1.0, np.inf)):
-        with pytest.raises(InputError, match="noised_mean: the scale"):
-            noised_mean(tree, tree, scale=scale, count=count)
+    tree, noise = {"w": np.ones(2, np.float32)}, {"w": np.ones(2, np.int32)}
+    for grid, count in ((1.0, 0), (1.0, -3), (-1.0, 3), (np.nan, 3), (1.0, np.inf), (0.3, 3), (0.0, 3)):
+        with pytest.raises(InputError, match="noised_mean: the (grid|count)"):
+            noised_mean(tree, noise, grid=grid, count=count)
 
 
 @pytest.mark.parametrize("returned", [lambda x: (x[:, 0], x), lambda x: {"loss": x[:, 0]}, lambda x: 0.0, lambda x: x])

@@ -77,7 +77,7 @@ MISTAKES: list[tuple[str, Callable[[Any], Any], type[CoterieError], str]] = [
     ("negative size", lambda x: cnp.zeros((2, -1)), ShapeError, r"zeros\(\): the shape \[2, -1\] has a negative size"),
     ("text", lambda x: x + "a", DTypeError, "'a' is no array: coterie has no arrays of dtype"),
     ("nothing", lambda x: x + None, DTypeError, "None is no array"),
-    ("trees", lambda x: noised_mean({"a": x}, {"b": x}, scale=1.0, count=1.0), InputError, "one has a, another b"),
+    ("trees", lambda x: noised_mean({"a": x}, {"b": x}, grid=1.0, count=1.0), InputError, "one has a, another b"),
     ("axis", lambda x: cnp.sum(x, axis=cast("Any", "0")), DTypeError, "axis '0' is not a whole number"),
 ]
 
