@@ -1,14 +1,16 @@
 """What a round costs apart from training: seconds, bytes and peak memory, in process and over HTTP.
 
     python benchmarks/round.py [--json] [--clients 10 50 100] [--parameters 100000 1000000] [--over process http]
-    [--rounds 3]
+    [--rounds 3] [--secure]
 
 Clients are trivial (they add a constant to every weight), so what is measured is everything around the training:
 making, moving, checking and aggregating float32 updates, and committing the version. Every case runs in a process of
 its own. Over HTTP all clients live in that process, each with a store of its own, and the coordinator in another one on
 the loopback interface. Its polling waits, 50 ms and longer for more clients (it steers towards 200 check-ins a second),
 are part of the time. seconds is the median over rounds;
-the first round, in which clients fetch the plan, is left out when there are more.
+the first round, in which clients fetch the plan, is left out when there are more. cpu_seconds is the processor time of
+both processes for one such round, start and joining left out. With --secure updates are summed under masks, 5 000
+parameters unless others are named, which are about those of the demo.
 """
 
 import argparse
@@ -20,6 +22,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,8 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 SCHEMA = DataSchema((Feature(name="x", shape=(1,)),), Label(name="y", low=0, high=1))
 ROWS = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
 OVER = ("process", "http")
+PARAMETERS = (100_000, 1_000_000)
+PARAMETERS_SECURE = (5_000,)
 
 _SERVE = """
 import json, sys
@@ -54,7 +60,7 @@ def fit(params: Params, task: FitTask) -> FitResult:
     return {name: value + np.float32(0.01) for name, value in params.items()}, 1, 1, {}
 
 
-def experiment(clients: int, parameters: int, rounds: int) -> Experiment:
+def experiment(clients: int, parameters: int, rounds: int, *, secure: bool) -> Experiment:
     """All clients, every round, no evaluation.
 
     The weights are random, since a model of equal ones would compress away.
@@ -67,7 +73,7 @@ def experiment(clients: int, parameters: int, rounds: int) -> Experiment:
         holdout=0.0,
         initial={"weights": weights},
         rounds=RoundPolicy(rounds=rounds, cohort=clients, evaluate_every=0),
-        secure_aggregation=False,
+        secure_aggregation=secure,
     )
 
 
@@ -85,31 +91,50 @@ def over_http(wanted: Experiment, clients: int) -> tuple[History, dict[str, Any]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as coordinator:
             try:
                 started = json.loads(coordinator.stdout.readline() if coordinator.stdout else "{}")
-                history = asyncio.run(work(wanted, clients, Path(folder), started["url"], started["token"]))
-                return history, {"coordinator_peak_mib": peak_of(coordinator.pid)}
+                place = Place(Path(folder), started["url"], started["token"], coordinator.pid)
+                history, cpu = asyncio.run(work(wanted, clients, place))
+                return history, {"cpu_seconds": cpu, "coordinator_peak_mib": peak_of(coordinator.pid)}
             finally:
                 coordinator.terminate()
                 coordinator.wait(30)
 
 
-async def work(wanted: Experiment, clients: int, folder: Path, url: str, admin: str) -> History:
-    """Submit, run all agents until the experiment is finished, return its history."""
+@dataclass(frozen=True)
+class Place:
+    """A coordinator that runs: where it is, its first token and its process; and a folder for the clients' stores."""
+
+    folder: Path
+    url: str
+    admin: str
+    pid: int
+
+
+async def work(wanted: Experiment, clients: int, place: Place) -> tuple[History, float]:
+    """Submit, run all agents until the experiment is finished. Returns its history, and the processor time of a round
+    after the first.
+    """
     from coterie.client_sdk.control.client import ControlClient
     from coterie.client_sdk.control.submission import Submission, send
     from coterie.client_sdk.device.agent import Agent
     from coterie.client_sdk.device.settings import AgentSettings
     from coterie.protocol.signing import SigningKey
 
-    control = ControlClient(url, token=admin)
+    control = ControlClient(place.url, token=place.admin)
     view = await send(control, Submission(experiment=wanted, key=SigningKey.generate()))
     token = (await control.enrolment_token(view.population)).token
     agents = [
-        Agent(AgentSettings(url=url, data=ROWS, folder=folder / f"{n}", token=token, trainer=ExternalTrainer(fit)))
+        Agent(
+            AgentSettings(
+                url=place.url, data=ROWS, folder=place.folder / f"{n}", token=token, trainer=ExternalTrainer(fit)
+            )
+        )
         for n in range(clients)
     ]
     running = [asyncio.create_task(agent.run()) for agent in agents]
-    async for _ in control.events(view.id):
-        pass
+    used: list[float] = []
+    async for event in control.events(view.id):
+        if event.type == "round.committed":
+            used.append(time.process_time() + cpu_of(place.pid))
     for agent in agents:
         agent.stop()
     await asyncio.gather(*running)
@@ -117,7 +142,15 @@ async def work(wanted: Experiment, clients: int, folder: Path, url: str, admin: 
         await agent.close()
     history = await control.history(view.id)
     await control.close()
-    return history
+    return history, (used[-1] - used[0]) / max(len(used) - 1, 1)
+
+
+def cpu_of(pid: int) -> float:
+    """Processor time of another process and its children in seconds (Linux); NaN elsewhere."""
+    path = Path(f"/proc/{pid}/stat")
+    if not path.exists():
+        return float("nan")
+    return sum(map(int, path.read_text().rsplit(")", 1)[1].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_of(pid: int) -> float:
@@ -127,15 +160,15 @@ def peak_of(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
 
 
-def measure(over: str, clients: int, parameters: int, rounds: int) -> dict[str, Any]:
+def measure(over: str, clients: int, parameters: int, rounds: int, *, secure: bool) -> dict[str, Any]:
     """One case, in this process."""
-    wanted = experiment(clients, parameters, rounds)
+    wanted = experiment(clients, parameters, rounds, secure=secure)
     history, more = (in_process if over == "process" else over_http)(wanted, clients)
     if len(history.committed) != rounds:
         sys.exit(f"only {len(history.committed)} of {rounds} rounds were committed: {history.to_dicts()}")
     counted = history.rounds[1:] or history.rounds
     return {
-        "case": f"{over}/{clients}x{parameters:.0e}",
+        "case": f"{'secure ' if secure else ''}{over}/{clients}x{parameters:.0e}",
         "over": over,
         "clients": clients,
         "parameters": parameters,
@@ -153,27 +186,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object per case")
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 100])
-    parser.add_argument("--parameters", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--parameters", type=int, nargs="+", default=None)
     parser.add_argument("--over", choices=OVER, nargs="+", default=list(OVER))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--secure", action="store_true", help="with secure aggregation, consistent")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.case:
         over, clients, parameters = chosen.case.split(":")
-        print(json.dumps(measure(over, int(clients), int(parameters), chosen.rounds)))
+        print(json.dumps(measure(over, int(clients), int(parameters), chosen.rounds, secure=chosen.secure)))
         return
+    secure = ["--secure"] if chosen.secure else []
     for over in chosen.over:
-        for parameters in chosen.parameters:
+        for parameters in chosen.parameters or (PARAMETERS_SECURE if chosen.secure else PARAMETERS):
             for clients in chosen.clients:
                 case = f"{over}:{clients}:{parameters}"
-                command = [sys.executable, os.fspath(Path(__file__)), "--case", case, "--rounds", str(chosen.rounds)]
+                command = [
+                    sys.executable,
+                    os.fspath(Path(__file__)),
+                    "--case",
+                    case,
+                    "--rounds",
+                    str(chosen.rounds),
+                    *secure,
+                ]
                 line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
                 print(line if chosen.json else describe(json.loads(line)), flush=True)
 
 
 def describe(result: dict[str, Any]) -> str:
     """One case as a line for people."""
-    server = f", coordinator {result['coordinator_peak_mib']:.0f} MiB" if "coordinator_peak_mib" in result else ""
+    server = (
+        f", coordinator {result['coordinator_peak_mib']:.0f} MiB, processor {result['cpu_seconds']:.2f} s a round"
+        if "coordinator_peak_mib" in result
+        else ""
+    )
     return (
         f"{result['case']:>20}: {result['seconds']:.3f} s a round, up {result['bytes_up'] / 1e6:.1f} MB, "
         f"down {result['bytes_down'] / 1e6:.1f} MB, peak {result['peak_mib']:.0f} MiB{server}"
