@@ -116,7 +116,7 @@ async def open_coordinator(settings: Settings, faults: Faults | None = None) -> 
         url = sqlite_url(folder / "coterie.db")
         await asyncio.to_thread(migrate, url)
         bell = Bell()
-        database = Database(url, faults, bell.ring)
+        database = Database(url, faults, bell)
         store = BlobStore(open_objects((folder / "blobs").as_uri()), folder / "blobs", faults)
         try:
             async with _opened(settings, faults, database, store, bell) as coordinator:

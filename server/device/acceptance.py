@@ -22,6 +22,7 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device.task_states import own, refusal
 from coterie.server.rounds.transitions import awaits
 from coterie.server.store import events, experiments, nonces, participations, tasks
+from coterie.server.store.engine import can_wait
 from coterie.server.store.tables import TaskRow
 
 
@@ -72,6 +73,7 @@ def training_loss(update: Update, manifest: Manifest) -> float | None:
 async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:
     """Note a part that is not the last: its bytes, its nonce, and that the device is still at it."""
     async with here.database.write("part") as session:
+        can_wait(session)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.progress(session, row.id, size, max(row.lease_until, now_ms() + message.lease_ms)):
             await here.blobs.parts.drop(row.id)
@@ -195,9 +197,12 @@ async def count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: Me
     if opened is None or not awaits(opened, row):
         raise refusal(tasks.CLOSED)
     if row.kind == "evaluate":
-        await here.rounds.apply(session, opened, EvaluationAccepted(sums.sums if sums else {}))
-        return row.round
-    counts_in = counted_in(opened.value)
-    await tasks.put_in_buffer(session, row.id, counts_in)
-    await here.rounds.apply(session, opened, UpdateAccepted(row.place))
+        after = await here.rounds.apply(session, opened, EvaluationAccepted(sums.sums if sums else {}))
+        counts_in = row.round
+    else:
+        counts_in = counted_in(opened.value)
+        await tasks.put_in_buffer(session, row.id, counts_in)
+        after = await here.rounds.apply(session, opened, UpdateAccepted(row.place))
+    if after.value.phase is opened.value.phase:
+        can_wait(session)
     return counts_in

@@ -24,6 +24,7 @@ from coterie.server.rounds.eligibility import contribution, holdings, outcomes
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import blob_rows, events, experiments, nonces, participations, tasks
+from coterie.server.store.engine import can_wait
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import TaskRow
 
@@ -99,6 +100,7 @@ async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: K
                 return None
             if not await _may_take(coordinator, session, opened, kind, asker):
                 return None
+            can_wait(session)
             await nonces.spend(session, asker.nonce, asker.nonce_expires)
             task = await _make(coordinator, session, opened, kind, asker)
             await coordinator.rounds.apply(session, opened, TaskLeased() if kind == "train" else EvaluationLeased())

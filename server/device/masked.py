@@ -17,6 +17,7 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import asked, differs, not_in_roster, unfit
 from coterie.server.device.task_states import own, refusal
 from coterie.server.store import attempts, events, mailbox, nonces, tasks
+from coterie.server.store.engine import can_wait
 from coterie.server.store.tables import TaskRow
 
 PHASE = "masked"
@@ -50,6 +51,7 @@ def expected_header(terms: SecureTerms, message: Task) -> MaskedHeader:
 async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, size: int) -> None:
     """Note a part that is not the last: its bytes and its nonce."""
     async with here.database.write("part") as session:
+        can_wait(session)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         refused = unfit(await attempts.held(session, row.attempt or ""), PHASE)
         if refused is None and not await tasks.received(session, row.id, size):
@@ -81,13 +83,16 @@ async def accept(
     try:
         async with here.database.write("masked") as session:
             await nonces.spend(session, device.nonce, device.nonce_expires)
-            refused = unfit(await attempts.held(session, attempt.id), PHASE)
+            held = await attempts.held(session, attempt.id)
+            refused = unfit(held, PHASE)
             if not await tasks.attach(session, row.id, sha256, total, size):
                 return _twice(await own(session, row.id, device.id), sha256)
             if refused is not None:
                 raise refused
             bundle = canonical_json({"sha256": sha256, "size": total}).decode()
             await mailbox.put(session, attempt.id, PHASE, row.id, bundle)
+            if await mailbox.count(session, attempt.id, PHASE) < held.awaited:
+                can_wait(session)
             data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "size": total}
             events.append(session, "update.masked", {**data, "attempt": attempt.id}, row.experiment)
     except CoterieError:

@@ -12,6 +12,7 @@ from coterie.server.auth.gate import Here, Signed, SignedDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.task_states import held, refusal
 from coterie.server.store import events, experiments, nonces, tasks
+from coterie.server.store.engine import can_wait
 from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
@@ -30,6 +31,7 @@ class LeaseLeft(BaseModel):
 async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -> LeaseLeft:
     """The lease starts anew. A round's deadline is not moved by it."""
     async with here.database.write("progress") as session:
+        can_wait(session)
         row = await held(session, task, device.id)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         experiment = await experiments.locked(session, row.experiment)

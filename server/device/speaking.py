@@ -10,6 +10,7 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import asked, differs, not_secure, unfit
 from coterie.server.device.task_states import own
 from coterie.server.store import attempts, mailbox, nonces
+from coterie.server.store.engine import can_wait
 
 Said = Literal["accepted", "already"]
 
@@ -37,13 +38,16 @@ async def say(
     async with here.database.write("message") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         # Nobody moves the attempt on between this look and this message.
-        refused = unfit(await attempts.held(session, attempt.id), phase)
+        held = await attempts.held(session, attempt.id)
+        refused = unfit(held, phase)
         before = await mailbox.find(session, attempt.id, phase, row.id)
         if before is not None:
             return _same(before, bundle, phase)
         if refused is not None:
             raise refused
         await mailbox.put(session, attempt.id, phase, row.id, bundle)
+        if await mailbox.count(session, attempt.id, phase) < held.awaited:
+            can_wait(session)
     here.metrics.messages.labels(phase).inc()
     return "accepted"
 

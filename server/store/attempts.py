@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy import CursorResult, bindparam, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import InternalError
@@ -28,6 +28,30 @@ FAILED: Final = "failed"
 OVER: Final = (SUMMED, FAILED)
 KEYS: Final = "keys"
 """The phase of the mailbox in which clients leave their keys while the attempt gathers."""
+_ARRIVED: Final = (
+    select(func.count())
+    .select_from(MailboxRow)
+    .where(MailboxRow.session == AttemptRow.id, MailboxRow.phase == AttemptRow.phase)
+    .scalar_subquery()
+)
+
+# Built once: the driver asks after every commit, and each message of a client twice.
+_UNDER_WAY: Final = (
+    select(
+        AttemptRow.id,
+        AttemptRow.experiment,
+        AttemptRow.round,
+        AttemptRow.kind,
+        AttemptRow.phase,
+        AttemptRow.deadline_at,
+        AttemptRow.version,
+        AttemptRow.awaited,
+        _ARRIVED.label("arrived"),
+    )
+    .where(AttemptRow.phase.not_in(OVER))
+    .order_by(AttemptRow.created_at, AttemptRow.id)
+)
+_HELD: Final = select(AttemptRow).where(AttemptRow.id == bindparam("attempt")).with_for_update(read=True)
 
 
 @dataclass(frozen=True)
@@ -84,8 +108,7 @@ async def find(session: AsyncSession, attempt: str) -> AttemptRow | None:
 
 async def held(session: AsyncSession, attempt: str) -> AttemptRow:
     """The attempt, of which this transaction needs that its phase stays what it is."""
-    query = select(AttemptRow).where(AttemptRow.id == attempt).with_for_update(read=True)
-    row = (await session.execute(query)).scalar_one_or_none()
+    row = (await session.execute(_HELD, {"attempt": attempt})).scalar_one_or_none()
     if row is None:
         raise InternalError(f"The attempt {attempt} has no row.")
     return row
@@ -103,24 +126,7 @@ async def of_round(session: AsyncSession, experiment: str, round: int, kind: str
 
 async def under_way(session: AsyncSession) -> Sequence[Standing]:
     """Every attempt that is not over."""
-    arrived = (
-        select(func.count())
-        .select_from(MailboxRow)
-        .where(MailboxRow.session == AttemptRow.id, MailboxRow.phase == AttemptRow.phase)
-        .scalar_subquery()
-    )
-    query = select(
-        AttemptRow.id,
-        AttemptRow.experiment,
-        AttemptRow.round,
-        AttemptRow.kind,
-        AttemptRow.phase,
-        AttemptRow.deadline_at,
-        AttemptRow.version,
-        AttemptRow.awaited,
-        arrived.label("arrived"),
-    ).where(AttemptRow.phase.not_in(OVER))
-    return [Standing(*row) for row in await session.execute(query.order_by(AttemptRow.created_at, AttemptRow.id))]
+    return [Standing(*row) for row in await session.execute(_UNDER_WAY)]
 
 
 async def move(session: AsyncSession, attempt: str, version: int, changes: Mapping[str, Any]) -> bool:

@@ -6,20 +6,30 @@ transaction that has started never fails for a lock; reads run beside them on co
 commit.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 
 from coterie.errors import InternalError
+from coterie.server.bell import Bell
 from coterie.server.faults import TRANSACTIONS, Faults
 from coterie.server.store import events
 from coterie.server.store.inline import connect
 from coterie.server.store.intact import lost
+
+_CAN_WAIT: Final = "can_wait"
+
+
+def can_wait(session: AsyncSession) -> None:
+    """Say that what this transaction changes makes nothing due at once: the bell rings a little later for it, once for
+    all that come together. A request whose change nobody waits for costs the driver no look of its own.
+    """
+    session.info[_CAN_WAIT] = True
 
 
 def sqlite_url(path: Path) -> str:
@@ -81,9 +91,9 @@ def _place(path: Path) -> tuple[int, int]:
 class Database:
     """Sessions for reading and for writing. One request is one transaction."""
 
-    def __init__(self, url: str, faults: Faults, on_commit: Callable[[], None]) -> None:
+    def __init__(self, url: str, faults: Faults, bell: Bell) -> None:
         self._faults = faults
-        self._on_commit = on_commit
+        self._bell = bell
         self._file = _StoredFile.of(url)
         self.commits = 0
         """How often this process has committed: what was read before the last time may be out of date."""
@@ -113,9 +123,10 @@ class Database:
                 self._file.check()
             self._faults.reach(f"{point}.before_commit")
             await session.commit()
+            ring = self._bell.ring_soon if session.info.get(_CAN_WAIT) else self._bell.ring
         self.commits += 1
         self._faults.reach(f"{point}.after_commit")
-        self._on_commit()
+        ring()
 
     async def close(self) -> None:
         """Close every connection."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import bindparam, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import InternalError
@@ -14,6 +14,14 @@ from coterie.server.store.tables import CounterRow, EventRow, ExperimentRow
 
 _HAPPENED: Final = "events"
 _COUNTER: Final = "events"
+_COUNT: Final = (
+    update(CounterRow)
+    .where(CounterRow.name == _COUNTER)
+    .values(value=CounterRow.value + bindparam("more"))
+    .returning(CounterRow.value)
+    .execution_options(synchronize_session=False)
+)
+_WRITE: Final = insert(EventRow)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +37,9 @@ class StoredEvent:
 
 def append(session: AsyncSession, type: str, data: Mapping[str, Any], experiment: str | None = None) -> None:
     """Record an event in the transaction that makes it true. It gets its number when that commits: see `number`."""
-    happened: list[EventRow] = session.info.setdefault(_HAPPENED, [])
-    population = data.get("population")
-    happened.append(
-        EventRow(type=type, experiment=experiment, population=population, data=json.dumps(dict(data)), at=now_ms())
-    )
+    happened: list[dict[str, Any]] = session.info.setdefault(_HAPPENED, [])
+    event = {"type": type, "experiment": experiment, "population": data.get("population")}
+    happened.append(event | {"data": json.dumps(dict(data)), "at": now_ms()})
 
 
 async def number(session: AsyncSession) -> None:
@@ -43,16 +49,14 @@ async def number(session: AsyncSession) -> None:
     database: who has read up to number n never misses a smaller one. A sequence would give numbers out before commits.
     Raises InternalError where the row is missing.
     """
-    happened: list[EventRow] = session.info.pop(_HAPPENED, [])
+    happened: list[dict[str, Any]] = session.info.pop(_HAPPENED, [])
     if not happened:
         return
-    query = update(CounterRow).where(CounterRow.name == _COUNTER).values(value=CounterRow.value + len(happened))
-    last = (await session.execute(query.returning(CounterRow.value))).scalar_one_or_none()
+    last = (await session.execute(_COUNT, {"more": len(happened)})).scalar_one_or_none()
     if last is None:
         raise InternalError("The counter of events has no row.")
-    for place, row in enumerate(happened, start=last - len(happened) + 1):
-        row.id = place
-        session.add(row)
+    first = last - len(happened) + 1
+    await session.execute(_WRITE, [event | {"id": first + place} for place, event in enumerate(happened)])
 
 
 async def after(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, select, true, update
+from sqlalchemy import CursorResult, bindparam, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
@@ -19,6 +19,16 @@ from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
 RUNNING: Final = "running"
 OPEN_PHASES: Final = ("collecting", "aggregating", "evaluating", "committing")
+_IS_OPEN: Final = RoundRow.phase.in_(OPEN_PHASES)
+
+# Built once: the driver and every device that waits look at the open rounds again after every commit.
+_OPEN_ROUND: Final = select(RoundRow).where(RoundRow.experiment == bindparam("experiment"), _IS_OPEN).with_for_update()
+_OPEN_ROUNDS: Final = select(RoundRow).where(_IS_OPEN).order_by(RoundRow.created_at, RoundRow.experiment)
+_OPEN_ROUNDS_OF: Final = _OPEN_ROUNDS.join(ExperimentRow, ExperimentRow.id == RoundRow.experiment).where(
+    ExperimentRow.population == bindparam("population")
+)
+_UNCLEANED: Final = select(RoundRow).where(RoundRow.phase.in_(("committed", "abandoned")), RoundRow.cleaned.is_(False))
+_RUNNING: Final = select(ExperimentRow.id).where(ExperimentRow.state == RUNNING).order_by(ExperimentRow.id)
 
 
 async def find(session: AsyncSession, identifier: str) -> ExperimentRow | None:
@@ -93,8 +103,7 @@ async def page(
 
 async def running_ids(session: AsyncSession) -> Sequence[str]:
     """The experiments that are running, the oldest first."""
-    query = select(ExperimentRow.id).where(ExperimentRow.state == RUNNING).order_by(ExperimentRow.id)
-    return (await session.execute(query)).scalars().all()
+    return (await session.execute(_RUNNING)).scalars().all()
 
 
 async def not_running(session: AsyncSession, population: str, named: Sequence[str]) -> tuple[str, ...]:
@@ -118,19 +127,17 @@ class OpenRound:
 
 async def open_round(session: AsyncSession, experiment: str) -> OpenRound | None:
     """The round of an experiment that is not over, locked for this transaction; there is at most one."""
-    query = select(RoundRow).where(RoundRow.experiment == experiment, RoundRow.phase.in_(OPEN_PHASES)).with_for_update()
-    row = (await session.execute(query)).scalar_one_or_none()
+    row = (await session.execute(_OPEN_ROUND, {"experiment": experiment})).scalar_one_or_none()
     return None if row is None else OpenRound(row, Round.from_json(row.state))
 
 
 async def open_rounds(session: AsyncSession, population: str | None = None) -> Sequence[OpenRound]:
     """Every round that is not over, of one population or of all, the oldest first."""
-    query = select(RoundRow).where(RoundRow.phase.in_(OPEN_PHASES)).order_by(RoundRow.created_at, RoundRow.experiment)
-    if population is not None:
-        query = query.join(ExperimentRow, ExperimentRow.id == RoundRow.experiment).where(
-            ExperimentRow.population == population
-        )
-    return [OpenRound(row, Round.from_json(row.state)) for row in (await session.execute(query)).scalars()]
+    if population is None:
+        found = await session.execute(_OPEN_ROUNDS)
+    else:
+        found = await session.execute(_OPEN_ROUNDS_OF, {"population": population})
+    return [OpenRound(row, Round.from_json(row.state)) for row in found.scalars()]
 
 
 async def save_round(session: AsyncSession, row: RoundRow, value: Round, changes: Mapping[str, Any]) -> None:
@@ -148,8 +155,7 @@ async def save_round(session: AsyncSession, row: RoundRow, value: Round, changes
 
 async def uncleaned(session: AsyncSession) -> Sequence[RoundRow]:
     """Ended rounds whose update blobs have not been deleted yet."""
-    query = select(RoundRow).where(RoundRow.phase.in_(("committed", "abandoned")), RoundRow.cleaned.is_(False))
-    return (await session.execute(query)).scalars().all()
+    return (await session.execute(_UNCLEANED)).scalars().all()
 
 
 async def rounds_page(session: AsyncSession, experiment: str, after: int, limit: int) -> Sequence[RoundRow]:

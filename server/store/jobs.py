@@ -29,6 +29,11 @@ FAILED: Final = "failed"
 DROPPED: Final = "dropped"
 LIVE: Final = (RUNNING, WAITING)
 OPEN_PHASES: Final = ("collecting", "aggregating", "evaluating", "committing")
+_OF_OPEN_ROUNDS: Final = (
+    select(JobRow)
+    .join(RoundRow, (RoundRow.experiment == JobRow.experiment) & (RoundRow.number == JobRow.round))
+    .where(RoundRow.phase.in_(OPEN_PHASES))
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -73,12 +78,7 @@ def takeable_at(row: JobRow) -> int | None:
 
 async def of_open_rounds(session: AsyncSession) -> Sequence[JobRow]:
     """The jobs of every round that is not over."""
-    query = (
-        select(JobRow)
-        .join(RoundRow, (RoundRow.experiment == JobRow.experiment) & (RoundRow.number == JobRow.round))
-        .where(RoundRow.phase.in_(OPEN_PHASES))
-    )
-    return (await session.execute(query)).scalars().all()
+    return (await session.execute(_OF_OPEN_ROUNDS)).scalars().all()
 
 
 async def find(session: AsyncSession, key: JobKey) -> JobRow | None:

@@ -7,7 +7,7 @@ out of the bundles of those who wrote to it. What is here is deleted with its se
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import TooLarge
@@ -17,6 +17,11 @@ from coterie.server.store.tables import MailboxRow
 BUNDLE_LIMIT: Final = 1 << 20
 """The most bytes that one sender may leave in one phase."""
 BATCH = 500
+_COUNT: Final = (
+    select(func.count())
+    .select_from(MailboxRow)
+    .where(MailboxRow.session == bindparam("box"), MailboxRow.phase == bindparam("phase"))
+)
 
 
 async def find(session: AsyncSession, box: str, phase: str, sender: str) -> str | None:
@@ -63,8 +68,7 @@ async def senders(session: AsyncSession, box: str, phase: str) -> Sequence[str]:
 
 async def count(session: AsyncSession, box: str, phase: str) -> int:
     """How many have left something in a phase."""
-    query = select(func.count()).select_from(MailboxRow).where(MailboxRow.session == box, MailboxRow.phase == phase)
-    return int((await session.execute(query)).scalar_one())
+    return int((await session.execute(_COUNT, {"box": box, "phase": phase})).scalar_one())
 
 
 async def empty(session: AsyncSession, box: str) -> None:

@@ -1,20 +1,23 @@
 """Used nonces as rows, so that a request that changed something can never be applied twice."""
 
-from sqlalchemy import delete
+from typing import Final
+
+from sqlalchemy import delete, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.auth.nonces import used
 from coterie.server.store.tables import NonceRow
 
+_SPEND: Final = insert(NonceRow)
+
 
 async def spend(session: AsyncSession, nonce: str, expires_at: int) -> None:
     """Record a nonce in the transaction of the request that it signs. Raises Unauthenticated ``nonce_used`` for a
     replay.
     """
-    session.add(NonceRow(nonce=nonce, expires_at=expires_at))
     try:
-        await session.flush()
+        await session.execute(_SPEND, {"nonce": nonce, "expires_at": expires_at})
     except IntegrityError:
         raise used() from None
 

@@ -13,7 +13,7 @@ An accepted update belongs to a buffer: the round that counts it. What waits for
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import CursorResult, bindparam, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.store.tables import AttemptRow, RoundRow, TaskRow
@@ -32,19 +32,20 @@ ATTEMPT_DROPPED: Final = "attempt_dropped"
 OF_ATTEMPTS: Final = (ATTEMPT_FAILED, ATTEMPT_DROPPED)
 """Codes of tasks that fell with their attempt, or out of it, without having said why."""
 
+# Built once: these run several times a request, and building a statement takes longer than SQLite takes to run it.
+_FIND: Final = select(TaskRow).where(TaskRow.id == bindparam("task"), TaskRow.device == bindparam("device"))
+_LEASE_OF: Final = select(TaskRow).where(TaskRow.device == bindparam("device"), TaskRow.state == LEASED)
+_NEXT_EXPIRY: Final = select(func.min(TaskRow.lease_until)).where(TaskRow.state == LEASED)
+
 
 async def find(session: AsyncSession, task: str, device: str) -> TaskRow | None:
     """A device's own task; another device's is as good as unknown."""
-    return (
-        await session.execute(select(TaskRow).where(TaskRow.id == task, TaskRow.device == device))
-    ).scalar_one_or_none()
+    return (await session.execute(_FIND, {"task": task, "device": device})).scalar_one_or_none()
 
 
 async def lease_of(session: AsyncSession, device: str) -> TaskRow | None:
     """The task that a device holds now."""
-    return (
-        await session.execute(select(TaskRow).where(TaskRow.device == device, TaskRow.state == LEASED))
-    ).scalar_one_or_none()
+    return (await session.execute(_LEASE_OF, {"device": device})).scalar_one_or_none()
 
 
 async def leave(session: AsyncSession, task: str, state: str, changes: Mapping[str, Any]) -> bool:
@@ -168,7 +169,7 @@ async def expired(session: AsyncSession, now: int) -> Sequence[TaskRow]:
 
 async def next_expiry(session: AsyncSession) -> int | None:
     """When the first lease runs out."""
-    return (await session.execute(select(func.min(TaskRow.lease_until)).where(TaskRow.state == LEASED))).scalar()
+    return (await session.execute(_NEXT_EXPIRY)).scalar()
 
 
 async def tried(session: AsyncSession, experiment: str, round: int, kind: str, device: str) -> Sequence[str]:

@@ -66,7 +66,7 @@ def kind_of(hangs: bool, folder: Path) -> JobKind:
 async def running(folder: Path, owner: str, lease_s: float, *, hangs: bool = False) -> AsyncGenerator[Runner, None]:
     """A runner over the database of a folder."""
     bell, faults = Bell(), Faults(None)
-    database = Database(sqlite_url(folder / "coterie.db"), faults, bell.ring)
+    database = Database(sqlite_url(folder / "coterie.db"), faults, bell)
     blobs = BlobStore(open_objects((folder / "blobs").as_uri()), folder / "blobs", faults)
     workers = Workers(attempts=1, timeout_s=600)
     context = JobContext(

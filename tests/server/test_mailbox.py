@@ -29,6 +29,7 @@ from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.secagg import SecureTerms, Shares, to_base64
 from coterie.protocol.secure_sections import COUNTED, COUNTS, SecureSection
 from coterie.protocol.signing import SigningKey
+from coterie.server.bell import Bell
 from coterie.server.faults import Faults
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.secure.running_sum import Summands, held_by, sum_masked
@@ -44,7 +45,7 @@ def with_database(folder: Path, work: Callable[[Database], Coroutine[Any, Any, N
 
     async def whole() -> None:
         path = prepare(folder / "state") / "coterie.db"
-        database = Database(sqlite_url(path), Faults(), lambda: None)
+        database = Database(sqlite_url(path), Faults(), Bell())
         try:
             await work(database)
         finally:
