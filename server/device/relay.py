@@ -8,7 +8,7 @@ from coterie.privacy.secagg import server
 from coterie.protocol.secagg import Agreement, Outcome, Shares, ToClient
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import ORDER, dropped_out, not_in_roster, not_secure, over_for_all
-from coterie.server.device.task_states import own, refusal
+from coterie.server.device.task_states import refusal
 from coterie.server.secure.machine import Machine
 from coterie.server.secure.machines import Machines
 from coterie.server.store import attempts, tasks
@@ -24,28 +24,28 @@ FROM: Final[dict[str, str]] = {
 """The phase from which on a message is there."""
 
 
-async def message_for(here: Coordinator, row: TaskRow, awaited: Awaited) -> ToClient | None:
+async def message_for(here: Coordinator, session: AsyncSession, row: TaskRow, awaited: Awaited) -> ToClient | None:
     """The message for a task's device; None where the attempt is not that far.
 
     Raises Gone ``attempt_over`` when there will be none: the attempt is over, or goes on without this device.
     """
     if row.attempt is None:
         raise not_secure()
-    async with here.database.read() as session:
-        attempt = await attempts.find(session, row.attempt)
-        if attempt is None:
-            raise not_secure()
-        if awaited == "outcome":
-            return _outcome(attempt)
-        if attempt.phase in attempts.OVER:
-            raise over_for_all(attempt)
-        if ORDER.index(attempt.phase) < ORDER.index(FROM[awaited]):
-            await _still_in(session, row)
-            return None
-        machine = await here.machines.of(session, attempt)
-        if machine is None:
-            return None  # it has just begun, or ended: the next look tells
-        return await _made(session, here.machines, machine, _place(machine, row.device, awaited), awaited)
+    attempt = await attempts.find(session, row.attempt)
+    if attempt is None:
+        raise not_secure()
+    if awaited == "outcome":
+        return _outcome(attempt)
+    if attempt.phase in attempts.OVER:
+        raise over_for_all(attempt)
+    if ORDER.index(attempt.phase) < ORDER.index(FROM[awaited]):
+        if row.state not in (tasks.LEASED, tasks.ACCEPTED):
+            raise refusal(row.state)  # nothing comes for a task that is over without having trained
+        return None
+    machine = await here.machines.of(session, attempt)
+    if machine is None:
+        return None  # it has just begun, or ended: the next look tells
+    return await _made(session, here.machines, machine, _place(machine, row.device, awaited), awaited)
 
 
 def _outcome(attempt: AttemptRow) -> Outcome | None:
@@ -54,13 +54,6 @@ def _outcome(attempt: AttemptRow) -> Outcome | None:
     if attempt.phase == attempts.FAILED:
         return Outcome(state="failed", cause=attempt.cause, detail=attempt.detail or "")
     return None
-
-
-async def _still_in(session: AsyncSession, row: TaskRow) -> None:
-    """Nothing comes for a task that is over without having trained."""
-    state = (await own(session, row.id, row.device)).state
-    if state not in (tasks.LEASED, tasks.ACCEPTED):
-        raise refusal(state)
 
 
 def _place(machine: Machine, device: str, awaited: Awaited) -> int:

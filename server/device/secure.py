@@ -70,12 +70,12 @@ async def reveal(task: TaskName, body: Reveal, here: Here, device: Signed) -> Me
 )
 async def message(task: TaskName, awaited: Awaited, here: Here, device: Signed, wait_ms: Wait = 0) -> Response:
     """Answered as soon as the attempt is that far, and with 204 when it is not by then."""
-    async with here.database.read() as session:
-        row = await own(session, task, device.id)
     until = time.monotonic() + wait_ms / 1000
     while True:
-        turn = here.turns.next_turn(row.attempt or "")
-        found = await message_for(here, row, awaited)
+        async with here.database.read() as session:
+            row = await own(session, task, device.id)
+            turn = here.turns.next_turn(row.attempt or "")
+            found = await message_for(here, session, row, awaited)
         if found is not None:
             return Response(found.model_dump_json(), media_type="application/json")
         left = until - time.monotonic()
