@@ -5,17 +5,17 @@ what it says; and real devices in processes of their own.
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
-from sdk_kit import RESEARCHER, clean_environment, rows, save_rows
+from device_process import start
+from sdk_kit import RESEARCHER, rows, save_rows
 
 from coterie.aggregation.history import History
 from coterie.client_sdk.control.client import ControlClient
@@ -181,61 +181,28 @@ def lying_coordinator(
         thread.join(patience(PATIENCE_S))
 
 
-_DEVICE = """
-import asyncio, json, sys
-from pathlib import Path
-
-import numpy as np
-
-from coterie.client_sdk.device.agent import Agent
-from coterie.client_sdk.device.backoff import Backoff
-from coterie.client_sdk.device.policy_file import read_policy
-from coterie.client_sdk.device.settings import AgentSettings
-
-async def main(url, token, folder, data, policy, wanted):
-    stop = {"refused", "uploaded", "attempt"}
-    seen = []
-    done = asyncio.Event()
-    def told(event):
-        print(json.dumps(dict(event), default=str), flush=True)
-        if event["event"] in stop:
-            seen.append(event)
-            if len(seen) >= wanted or event["event"] == "refused":
-                loop.call_soon_threadsafe(done.set)
-    loop = asyncio.get_running_loop()
-    settings = AgentSettings(
-        url=url, data=dict(np.load(data)), folder=Path(folder), token=token, backoff=Backoff(base_s=0.05, cap_s=0.2),
-        on_event=told, **({"policy": read_policy(Path(policy))} if policy else {}),
-    )
-    agent = Agent(settings)
-    running = asyncio.ensure_future(agent.run(rounds=1000))
-    waiting = asyncio.ensure_future(done.wait())
-    await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
-    if running.done() and running.exception():
-        print(json.dumps({"event": "ended", "message": str(running.exception())}), flush=True)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await agent.close()
-
-asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], sys.argv[5], int(sys.argv[6])))
-"""
-
-
-@dataclass
+@dataclass(frozen=True)
 class DeviceProcess:
-    """A device in a process of its own, which ends after so many uploads and sums, or at the first task it refuses."""
+    """A device in a process of its own, which ends after so many uploads and sums, or at the first task it refuses.
+    folder: its store.
+    """
 
-    process: subprocess.Popen[str]
+    process: BaseProcess
     folder: Path
 
     def events(self, seconds: float = PATIENCE_S) -> list[dict[str, Any]]:
         """All that it told, when it has ended. seconds: of a quiet machine; then it is ended by its process id."""
-        try:
-            out, _ = self.process.communicate(timeout=patience(seconds))
-        except subprocess.TimeoutExpired:
+        self.process.join(patience(seconds))
+        self.end()
+        told = self.folder.parent / "told"
+        lines = told.read_text().splitlines() if told.exists() else []
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def end(self) -> None:
+        """End it, if it has not ended."""
+        if self.process.is_alive():
             self.process.kill()
-            out, _ = self.process.communicate()
-        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        self.process.join(patience(PATIENCE_S))
 
 
 @contextmanager
@@ -249,31 +216,26 @@ def devices(
     wanted: int = 1,
     data: Sequence[Mapping[str, Any]] | None = None,
     names: Sequence[str] | None = None,
+    fault: str = "",
 ) -> Generator[list[DeviceProcess], None, None]:
     """So many real devices. policy: the text of their policy file. wanted: how many uploads
     and ends of attempts each sees through, unless it refuses a task. data: the
-    rows of each. names: of their folders below ``folder``, which may be those of devices before.
+    rows of each. names: of their folders below ``folder``, which may be those of devices before. fault: where each
+    kills itself.
     """
     running: list[DeviceProcess] = []
     try:
         for number in range(count):
             own = folder / (names[number] if names else f"device-{number}")
             own.mkdir(parents=True, exist_ok=True)
-            held = save_rows(own / "rows.npz", rows(40, number) if data is None else data[number])
-            file = own / "policy.toml"
-            file.write_text(policy)
-            command = [sys.executable, "-c", _DEVICE, lying.url, token, str(own / "state"), str(held)]
-            command += [str(file) if policy else "", str(wanted)]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean_environment())
-            running.append(DeviceProcess(process, own / "state"))
+            save_rows(own / "rows.npz", rows(40, number) if data is None else data[number])
+            (own / "policy.toml").write_text(policy)
+            (own / "told").unlink(missing_ok=True)
+            running.append(DeviceProcess(start(lying.url, token, own, wanted=wanted, fault=fault), own / "state"))
         yield running
     finally:
         for device in running:
-            if device.process.poll() is None:
-                device.process.kill()
-                device.process.wait(patience(PATIENCE_S))
-            if device.process.stdout is not None:
-                device.process.stdout.close()
+            device.end()
 
 
 def refusals(events: Sequence[Mapping[str, Any]]) -> list[str]:

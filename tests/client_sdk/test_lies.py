@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from liar import Lying, devices, lying_coordinator, refusals
-from sdk_kit import clean_environment, experiment
+from sdk_kit import experiment
 
 from coterie.aggregation.compiling.training import training_of
-from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.spending import PrivacyLedger
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.rounds import whole_cost
@@ -192,16 +191,12 @@ def test_populations_share_one_limit_by_one_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["trained", "charged", "written", "stored", "uploading", "uploaded"])
-def test_a_kill_neither_forgets_a_release_nor_counts_it_twice(
-    tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_neither_forgets_a_release_nor_counts_it_twice(tmp_path: Path, point: str) -> None:
     policy = 'max_epsilon = 2.0\nmax_delta = 1e-5\ntrusts = ["device"]\n'
     ledger = PrivacyLedger(tmp_path / "device-0" / "state" / "ledger.db")
     with lying_coordinator(tmp_path, task=promising(1.0)) as lying:
         _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
-        with monkeypatch.context() as patched:
-            patched.setattr("liar.clean_environment", lambda: clean_environment(**{VARIABLE: f"{point}:1"}))
-            taken(lying, token, tmp_path, policy, 1)
+        taken(lying, token, tmp_path, policy, 1, fault=f"{point}:1")
         before = ledger.total(1e-5).releases
         events = taken(lying, token, tmp_path, policy, 3)
     assert before == (0 if point == "trained" else 1)
@@ -248,9 +243,7 @@ def test_a_folder_from_a_backup_releases_nothing_that_its_record_forgets(tmp_pat
     assert ledger.total(1e-5).releases == 3
 
 
-def test_a_task_that_was_sent_is_not_done_again_by_a_folder_from_a_backup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_was_sent_is_not_done_again_by_a_folder_from_a_backup(tmp_path: Path) -> None:
     """The backup holds the task as it was when it was given: its update would be made, with other noise, a second
     time.
     """
@@ -259,9 +252,7 @@ def test_a_task_that_was_sent_is_not_done_again_by_a_folder_from_a_backup(
     state, backup = tmp_path / "device-0" / "state", tmp_path / "backup"
     with lying_coordinator(tmp_path) as lying:
         _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
-        with monkeypatch.context() as patched:
-            patched.setattr("liar.clean_environment", lambda: clean_environment(**{VARIABLE: "downloaded:1"}))
-            assert not left(taken(lying, token, tmp_path, policy, 1))
+        assert not left(taken(lying, token, tmp_path, policy, 1, fault="downloaded:1"))
         shutil.copytree(state, backup)
         assert left(taken(lying, token, tmp_path, policy, 1)) == ["uploaded"]
         shutil.rmtree(state)
@@ -271,7 +262,7 @@ def test_a_task_that_was_sent_is_not_done_again_by_a_folder_from_a_backup(
     assert PrivacyLedger(shared).total(1e-5).releases == 1
 
 
-def test_two_backups_of_one_task_send_one_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_backups_of_one_task_send_one_update(tmp_path: Path) -> None:
     """One of the folder with the task alone, one with its finished update: their noise differs."""
     shared = tmp_path / "shared.db"
     policy = f'max_epsilon = 9.0\ntrusts = ["device"]\nledger = "{shared}"\n'
@@ -279,10 +270,7 @@ def test_two_backups_of_one_task_send_one_update(tmp_path: Path, monkeypatch: py
     with lying_coordinator(tmp_path) as lying:
         _, token = lying.submit(experiment("own", rounds=ALONE, privacy=LOCAL))
         for backup, point in zip(backups, ("downloaded", "stored"), strict=True):
-            with monkeypatch.context() as patched:
-                faulty = clean_environment(**{VARIABLE: f"{point}:1"})
-                patched.setattr("liar.clean_environment", faulty.copy)
-                assert not left(taken(lying, token, tmp_path, policy, 1))
+            assert not left(taken(lying, token, tmp_path, policy, 1, fault=f"{point}:1"))
             shutil.copytree(state, backup)
         told: list[Events] = []
         for backup in backups:

@@ -4,10 +4,10 @@ a folder that was set back. And what must go on all the same: kills, newcomers, 
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import sqlite3
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +21,6 @@ from coterie import errors
 from coterie.aggregation.horizontal import FedBuff, FedDyn, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.promises.promises import lines
-from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.lineage import Place
 from coterie.client_sdk.device.store import Store
 from coterie.privacy.secagg.roster import model_digest
@@ -50,6 +49,14 @@ def books(lying: Lying, statement: str, *values: object) -> list[Any]:
     """Read or change the coordinator's own database behind its back."""
     with closing(sqlite3.connect(lying.folder / "coterie.db", timeout=patience(20))) as database, database:
         return database.execute(statement, values).fetchall()
+
+
+def await_round(lying: Lying, run: str, number: int) -> None:
+    """Wait until a round has begun: an update is acknowledged before its round is made into a version."""
+    until = time.monotonic() + patience(30)
+    while not books(lying, "SELECT state FROM rounds WHERE experiment = ? AND number = ?", run, number):
+        assert time.monotonic() < until, f"round {number} has not begun"
+        time.sleep(0.02)
 
 
 def crafted(lying: Lying, method: Algorithm) -> str:
@@ -285,14 +292,12 @@ def test_devices_of_buffered_rounds_see_one_chain_whatever_version_they_trained_
     assert all(place is not None and place.round >= 1 for place in places)
 
 
-def test_a_device_killed_when_it_has_remembered_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_killed_when_it_has_remembered_goes_on(tmp_path: Path) -> None:
     with lying_coordinator(tmp_path) as lying:
         run, token = lying.submit(alone(3, algorithm=counting()))
-        monkeypatch.setattr("liar.clean_environment", lambda: {**os.environ, VARIABLE: "remembered:2"})
-        with devices(lying, token, tmp_path, wanted=3) as (device,):
+        with devices(lying, token, tmp_path, wanted=3, fault="remembered:2") as (device,):
             events = device.events()
-            assert device.process.returncode == -signal.SIGKILL and uploads(events) == 1
-        monkeypatch.undo()
+            assert device.process.exitcode == -signal.SIGKILL and uploads(events) == 1
         with devices(lying, token, tmp_path, wanted=2) as (device,):
             events = device.events()
     assert (refusals(events), uploads(events)) == ([], 2)
@@ -305,6 +310,7 @@ def test_three_hundred_versions_later_a_device_reads_all_links_and_goes_on(tmp_p
         run, token = lying.submit(alone(20))
         with devices(lying, token, tmp_path) as (device,):
             assert uploads(device.events()) == 1
+        await_round(lying, run, 2)
         ((plan, version, size),) = books(
             lying,
             "SELECT plan, m.sha256, m.size FROM experiments JOIN models m ON m.experiment = id"
