@@ -12,7 +12,7 @@ from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.paging import Cursor, Limit, after, instant, page
 from coterie.server.coordinator import Coordinator
-from coterie.server.store import audit, devices, events, tasks
+from coterie.server.store import audit, devices, events, experiments, tasks
 from coterie.server.store.tables import DeviceRow
 
 router = gated_router("devices")
@@ -68,18 +68,21 @@ async def shut_out(
     device that withdraws.
     """
     device, details = row.id, json.loads(row.details)
+    held = await tasks.lease_of(session, device)
+    concerned = {*await experiments.running_ids(session, row.population), *([] if held is None else [held.experiment])}
+    locked = await experiments.lock_all(session, concerned)
     if how == "withdrawn":
         details[WITHDRAWN] = True
     await devices.revoke(session, device, now_ms(), json.dumps(details))
     await audit.append(session, by, f"device.{how}", device)
     events.append(session, f"device.{how}", {"device": device, "population": row.population})
-    held = await tasks.lease_of(session, device)
     if held is not None:
         changes = {"code": f"device_{how}", "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
-        await tasks.leave(session, held.id, tasks.ABORTED, changes)
-        await here.rounds.lost(session, held)
+        if await tasks.leave(session, held.id, tasks.ABORTED, changes):
+            locked[held.experiment] = await here.rounds.lost(session, locked[held.experiment], held)
     await session.refresh(row)
-    await here.rounds.shut_out(session, row.population)
+    for each in locked.values():
+        await here.rounds.shut_out(session, each)
 
 
 @router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")

@@ -143,11 +143,11 @@ async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
 async def stop(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
     """Idempotent. The open round is abandoned (``stopped``); versions committed before stay."""
     async with here.database.write("stop") as session:
-        row = await experiments.locked(session, (await found(session, experiment, caller)).id)
+        locked = await experiments.lock(session, (await found(session, experiment, caller)).id)
+        row = locked.experiment
         if row.state == experiments.RUNNING:
-            opened = await experiments.open_round(session, row.id)
-            if opened is not None:
-                await here.rounds.apply(session, opened, StopRequested())
+            if locked.opened is not None:
+                await here.rounds.apply(session, row, locked.opened, StopRequested())
             elif await upstream.mirrored(session, row.id):
                 here.rounds.finish_mirrored(session, row, Reason.STOPPED)
             else:

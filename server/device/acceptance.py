@@ -23,6 +23,7 @@ from coterie.server.device.task_states import own, refusal
 from coterie.server.rounds.transitions import awaits
 from coterie.server.store import events, experiments, nonces, participations, tasks
 from coterie.server.store.engine import can_wait
+from coterie.server.store.experiments import Locked
 from coterie.server.store.tables import TaskRow
 
 
@@ -124,11 +125,12 @@ async def accept(
     }
     try:
         async with here.database.write("accept") as session:
+            locked = await experiments.lock(session, row.experiment)
             await nonces.spend(session, device.nonce, device.nonce_expires)
             if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
                 return _twice(await own(session, row.id, device.id), sha256)
             events.append(session, "update.accepted", data, row.experiment)
-            counts_in = await count(here, session, row, sums)
+            counts_in = await count(here, session, locked, row, sums)
             if message.kind == "train":
                 await _remember(session, row, counts_in, update.header.weight, loss)
     except CoterieError:
@@ -171,6 +173,7 @@ def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
 
 async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: UpdateRefused, size: int) -> None:
     async with here.database.write("refuse") as session:
+        locked = await experiments.lock(session, row.experiment)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         changes = {
             "code": error.reason[:64],
@@ -183,26 +186,27 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
             raise refusal((await own(session, row.id, device.id)).state)
         data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "code": error.reason}
         events.append(session, "update.refused", data, row.experiment)
-        await here.rounds.lost(session, row)
+        await here.rounds.lost(session, locked, row)
 
 
-async def count(here: Coordinator, session: AsyncSession, row: TaskRow, sums: MetricSums | None) -> int:
+async def count(here: Coordinator, session: AsyncSession, locked: Locked, row: TaskRow, sums: MetricSums | None) -> int:
     """Step the round of a task that has just left ``leased``: rows and engine change together or not at all. Returns
     the number of the round that counts it.
 
     sums: what an evaluation reports; None where that is masked, and of a training task.
     An update that comes while a buffered round is made into a version counts in the next one.
     """
-    opened = await experiments.open_round(session, row.experiment)
+    experiment, opened = locked.experiment, locked.opened
     if opened is None or not awaits(opened, row):
         raise refusal(tasks.CLOSED)
     if row.kind == "evaluate":
-        after = await here.rounds.apply(session, opened, EvaluationAccepted(sums.sums if sums else {}))
+        event = EvaluationAccepted(sums.sums if sums else {})
+        after = await here.rounds.apply(session, experiment, opened, event)
         counts_in = row.round
     else:
         counts_in = counted_in(opened.value)
         await tasks.put_in_buffer(session, row.id, counts_in)
-        after = await here.rounds.apply(session, opened, UpdateAccepted(row.place))
-    if after.value.phase is opened.value.phase:
+        after = await here.rounds.apply(session, experiment, opened, UpdateAccepted(row.place))
+    if after is not None and after.row is opened.row and after.value.phase is opened.value.phase:
         can_wait(session)
     return counts_in

@@ -26,7 +26,7 @@ from coterie.server.rounds.spending import privacy_of
 from coterie.server.store import blob_rows, events, experiments, nonces, participations, tasks
 from coterie.server.store.engine import can_wait
 from coterie.server.store.experiments import OpenRound
-from coterie.server.store.tables import TaskRow
+from coterie.server.store.tables import ExperimentRow, TaskRow
 
 
 def repeat(coordinator: Coordinator, row: TaskRow) -> Task:
@@ -94,7 +94,8 @@ async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: K
     """Lease a task of this experiment to the device, in one transaction. None when somebody else took the last slot."""
     try:
         async with coordinator.database.write("lease") as session:
-            opened = await experiments.open_round(session, experiment)
+            locked = await experiments.lock(session, experiment)
+            opened = locked.opened
             # The device may have answered another task since it was looked up, and the round may have moved on.
             if opened is None or not open_slots(opened.value, kind):
                 return None
@@ -102,8 +103,9 @@ async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: K
                 return None
             can_wait(session)
             await nonces.spend(session, asker.nonce, asker.nonce_expires)
-            task = await _make(coordinator, session, opened, kind, asker)
-            await coordinator.rounds.apply(session, opened, TaskLeased() if kind == "train" else EvaluationLeased())
+            task = await _make(coordinator, session, locked.experiment, opened, kind, asker)
+            leased = TaskLeased() if kind == "train" else EvaluationLeased()
+            await coordinator.rounds.apply(session, locked.experiment, opened, leased)
             data = {"round": task.round, "task": task.id, "device": task.device, "kind": kind}
             events.append(session, "task.leased", data, experiment)
     except (IntegrityError, Conflict):
@@ -114,9 +116,13 @@ async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: K
 
 
 async def _make(
-    coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: Literal["train", "evaluate"], asker: Asker
+    coordinator: Coordinator,
+    session: AsyncSession,
+    experiment: ExperimentRow,
+    opened: OpenRound,
+    kind: Literal["train", "evaluate"],
+    asker: Asker,
 ) -> Task:
-    experiment = await experiments.locked(session, opened.row.experiment)
     request = experiments.request_of(experiment)
     manifest = await coordinator.plans.manifest(experiment.plan)
     version = opened.value.base if kind == "train" else opened.value.version or ""

@@ -72,7 +72,7 @@ async def accept(
     if message.secure is None:
         raise not_in_roster()
     async with here.database.read() as session:
-        attempt = await attempts.held(session, message.secure.attempt)
+        attempt = await attempts.existing(session, message.secure.attempt)
         machine = await here.machines.of(session, attempt)
     asked(attempt, machine, device.id, PHASE)
     spec = vector_spec(message.secure.sections)

@@ -10,7 +10,7 @@ from coterie.errors import Gone
 from coterie.protocol.device import WITH_ROWS, Abort, Progress, Task
 from coterie.server.auth.gate import Here, Signed, SignedDevice, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.device.task_states import held, refusal
+from coterie.server.device.task_states import check_held, experiment_of, own, refusal
 from coterie.server.store import events, experiments, nonces, tasks
 from coterie.server.store.engine import can_wait
 from coterie.server.store.tables import TaskRow
@@ -32,10 +32,10 @@ async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -
     """The lease starts anew. A round's deadline is not moved by it."""
     async with here.database.write("progress") as session:
         can_wait(session)
-        row = await held(session, task, device.id)
+        row = await own(session, task, device.id)
+        check_held(row)
         await nonces.spend(session, device.nonce, device.nonce_expires)
-        experiment = await experiments.locked(session, row.experiment)
-        lease_ms = round(experiments.request_of(experiment).rounds.lease_s * 1000)
+        lease_ms = Task.model_validate_json(row.message).lease_ms
         if not await tasks.extend(session, row.id, now_ms() + lease_ms):
             raise Gone("The lease of this task is over.", hint="Check in for another one.", code="lease_expired")
     return LeaseLeft(lease_ms=lease_ms)
@@ -45,19 +45,18 @@ async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -
 async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None:
     """The slot is offered to another device at once. Doing it twice is harmless."""
     async with here.database.write("abort") as session:
-        row = await tasks.find(session, task, device.id)
-        if row is not None and row.state == tasks.ABORTED:
+        locked = await experiments.lock(session, await experiment_of(session, task, device.id))
+        row = await own(session, task, device.id)
+        if row.state == tasks.ABORTED or await _out_of_attempt(session, device, row, body):
             return
-        if row is not None and await _out_of_attempt(session, device, row, body):
-            return
-        row = await held(session, task, device.id)
+        check_held(row)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         code, detail = _kept(row, body)
         changes = {"code": code, "detail": detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
         if not await tasks.leave(session, row.id, tasks.ABORTED, changes):
             raise refusal(tasks.CLOSED)
         _tell(session, row, body)
-        await here.rounds.lost(session, row)
+        await here.rounds.lost(session, locked, row)
     await here.blobs.parts.drop(task)
 
 

@@ -28,7 +28,7 @@ async def say(
         row = await own(session, task, device.id)
         if row.attempt is None:
             raise not_secure()
-        attempt = await attempts.held(session, row.attempt)
+        attempt = await attempts.existing(session, row.attempt)
         before = await mailbox.find(session, attempt.id, phase, row.id)
         machine = await here.machines.of(session, attempt)
     if before is not None:

@@ -29,13 +29,23 @@ async def own(session: AsyncSession, task: str, device: str) -> TaskRow:
     """The device's own task. Raises NotFound ``task_unknown``, also for a task of another device."""
     row = await tasks.find(session, task, device)
     if row is None:
-        raise NotFound("This device has no task of that id.", hint="Check in for one.", code="task_unknown")
+        raise _unknown()
     return row
 
 
-async def held(session: AsyncSession, task: str, device: str) -> TaskRow:
-    """The device's own task, leased to it. Raises the refusal that its state asks for."""
-    row = await own(session, task, device)
+async def experiment_of(session: AsyncSession, task: str, device: str) -> str:
+    """The experiment of the device's own task, to lock it before the task is read. Raises as `own`."""
+    found = await tasks.experiment_of(session, task, device)
+    if found is None:
+        raise _unknown()
+    return found
+
+
+def _unknown() -> CoterieError:
+    return NotFound("This device has no task of that id.", hint="Check in for one.", code="task_unknown")
+
+
+def check_held(row: TaskRow) -> None:
+    """Raise the refusal that a task's state asks for, unless it is leased."""
     if row.state != tasks.LEASED:
         raise refusal(row.state)
-    return row

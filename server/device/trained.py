@@ -12,7 +12,7 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device.acceptance import count
 from coterie.server.device.attempt_states import differs, not_secure
 from coterie.server.device.task_states import own, refusal
-from coterie.server.store import attempts, events, mailbox, nonces, participations, tasks
+from coterie.server.store import attempts, events, experiments, mailbox, nonces, participations, tasks
 
 
 async def report(
@@ -40,6 +40,7 @@ async def report(
     changes = {"size": len(bundle), "sums": "{}", "finished_at": now_ms(), "verdict": None}
     data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "attempt": row.attempt}
     async with here.database.write("trained") as session:
+        locked = await experiments.lock(session, row.experiment)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
             before = await mailbox.find(session, row.attempt, attempts.KEYS, row.id)
@@ -50,7 +51,7 @@ async def report(
             return "already"
         await mailbox.put(session, row.attempt, attempts.KEYS, row.id, bundle)
         events.append(session, "task.trained", data, row.experiment)
-        counts_in = await count(here, session, row, None)
+        counts_in = await count(here, session, locked, row, None)
         if row.kind == "train":
             now = now_ms()
             # How many examples it has, and its loss, are nobody's to know: it counts as one among equals.

@@ -14,7 +14,7 @@ async def withdraw(here: Here, device: Signed) -> None:
     accepted before stay counted.
     """
     async with here.database.write("revoke") as session:
-        await nonces.spend(session, device.nonce, device.nonce_expires)
         row = await session.get_one(DeviceRow, device.id)
         await shut_out(here, session, row, "withdrawn", by=device.id)
+        await nonces.spend(session, device.nonce, device.nonce_expires)
     here.devices.forget(device.id)

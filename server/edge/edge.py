@@ -146,16 +146,18 @@ class Edge:
 
     async def _settle(self, waiting: dict[str, UpstreamTaskRow], named: frozenset[str], said: CheckInResponse) -> None:
         """Pass the verdicts of the coordinator above down, and end what is over there; only what it was asked about."""
+        over = named.intersection(said.ended)
+        settled = {waiting[task].experiment for task in said.settled if task in waiting}
         async with self.database.write("settled") as session:
+            locked = await experiments.lock_all(session, over | settled)
             for task, verdict in said.settled.items():
                 if task in waiting:
                     await answer.settle(session, waiting[task], verdict)
-            for name in named.intersection(said.ended):
-                row = await experiments.locked(session, name)
-                opened = await experiments.open_round(session, name)
+            for name in sorted(over):
+                row, opened = locked[name].experiment, locked[name].opened
                 if opened is not None:
                     gone = StopRequested(Cause.WITHDRAWN, "the experiment is over above")
-                    await self.rounds.apply(session, opened, gone)
+                    await self.rounds.apply(session, row, opened, gone)
                 if row.state == experiments.RUNNING:
                     self.rounds.finish_mirrored(session, row, Reason.COMPLETED)
 
@@ -173,10 +175,11 @@ class Edge:
 
     async def _withdraw(self, task: UpstreamTaskRow, error: RemoteError) -> None:
         async with self.database.write("withdrawn") as session:
-            opened = await experiments.open_round(session, task.experiment)
+            locked = await experiments.lock(session, task.experiment)
+            opened = locked.opened
             if opened is not None and opened.row.upstream == task.id:
                 gone = StopRequested(Cause.WITHDRAWN, f"{error.reason}: {error.message}")
-                await self.rounds.apply(session, opened, gone)
+                await self.rounds.apply(session, locked.experiment, opened, gone)
             await upstream.move(session, task.id, upstream.TOLD, detail=error.reason)
 
     async def _send(self, member: Membership, task: UpstreamTaskRow) -> None:
@@ -189,6 +192,7 @@ class Edge:
                 raise
             log.error("answer refused", task=task.id, code=error.reason, why=error.message)
             async with self.database.write("answered") as session:
+                await experiments.lock(session, task.experiment)
                 await answer.settle(session, task, upstream.REFUSED, detail=f"{error.reason}: {error.message}")
         else:
             async with self.database.write("answered") as session:

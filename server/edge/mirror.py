@@ -164,7 +164,8 @@ class Mirror:
     ) -> ExperimentRow:
         """The experiment of above as it is known here; what a task says of it holds from this round on."""
         request = local_request(membership.population, task, manifest, config)
-        row = await experiments.find(session, task.experiment)
+        known = (await experiments.lock_all(session, (task.experiment,))).get(task.experiment)
+        row = None if known is None else known.experiment
         if row is None:
             row = await experiments.create(session, task.experiment, request, manifest.id)
             events.append(session, "experiment.mirrored", {"name": row.name, "population": row.population}, row.id)

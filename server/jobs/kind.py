@@ -16,7 +16,7 @@ from coterie.server.secure.machines import Machines
 from coterie.server.store import experiments
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
-from coterie.server.store.experiments import OpenRound
+from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job
 from coterie.server.store.objects import Shelf
 
@@ -64,16 +64,16 @@ class JobKind:
 
     arguments: of the worker's job, from rows; None where it is not due any more. Files may lie in the folder, which is
     gone afterwards. files: see `MadeFile`, with point, the row of BLOB_WRITES. keep: what becomes true with the result,
-    in one transaction (transaction: its row of TRANSACTIONS) with the end of the job. remember: what the job's row
-    keeps of the result, and the digest of what it made. refuse: what becomes true when the job itself refuses; without
-    one it is tried again. tidy: afterwards, however it ended.
+    in one transaction (transaction: its row of TRANSACTIONS) with the end of the job, its experiment being locked.
+    remember: what the job's row keeps of the result, and the digest of what it made. refuse: what becomes true when the
+    job itself refuses; without one it is tried again. tidy: afterwards, however it ended.
     """
 
     worker: str
     arguments: Callable[[JobContext, Job, Path], Awaitable[Mapping[str, Any] | None]]
-    keep: Callable[[JobContext, AsyncSession, Job, Result], Awaitable[None]]
+    keep: Callable[[JobContext, AsyncSession, Job, Locked, Result], Awaitable[None]]
     transaction: str
-    refuse: Callable[[JobContext, AsyncSession, Job, JobFailed], Awaitable[None]] | None = None
+    refuse: Callable[[JobContext, AsyncSession, Job, Locked, JobFailed], Awaitable[None]] | None = None
     refused: str = "aggregate_failed"
     files: Callable[[Result], tuple[MadeFile, ...]] = no_files
     point: str = "result"
@@ -81,13 +81,13 @@ class JobKind:
     tidy: Callable[[JobContext, Job], Awaitable[None]] = nothing_to_tidy
 
 
-async def round_of(session: AsyncSession, job: Job) -> OpenRound | None:
-    """The open round of a job; None where it is over."""
-    opened = await experiments.open_round(session, job.key.experiment)
-    return opened if opened is not None and opened.row.number == job.key.round else None
+def still_due(job: Job, opened: OpenRound | None, *work: str) -> OpenRound | None:
+    """The open round of an experiment, if it is a job's and one of these works is due for it still."""
+    if opened is None or opened.row.number != job.key.round:
+        return None
+    return opened if work_due(opened.value) in work else None
 
 
-async def still_due(session: AsyncSession, job: Job, *work: str) -> OpenRound | None:
-    """The open round of a job, if one of these works is due for it still."""
-    opened = await round_of(session, job)
-    return opened if opened is not None and work_due(opened.value) in work else None
+async def round_due(session: AsyncSession, job: Job, *work: str) -> OpenRound | None:
+    """The open round of a job, for reading it, if one of these works is due for it still."""
+    return still_due(job, await experiments.open_round(session, job.key.experiment), *work)

@@ -7,15 +7,16 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Evaluated, Work
-from coterie.server.jobs.kind import JobContext, JobKind, Result, still_due
+from coterie.server.jobs.kind import JobContext, JobKind, Result, round_due, still_due
 from coterie.server.rounds.workers import JobFailed
 from coterie.server.store import experiments
+from coterie.server.store.experiments import Locked
 from coterie.server.store.jobs import Job
 
 
 async def _arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
     async with context.database.read() as session:
-        found = await still_due(session, job, Work.EVALUATE)
+        found = await round_due(session, job, Work.EVALUATE)
         row = await experiments.find(session, job.key.experiment)
     if found is None or row is None:
         return None
@@ -32,18 +33,18 @@ async def _arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str
     }
 
 
-async def _keep(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
-    await _tell(context, session, job, Evaluated(result["metrics"]))
+async def _keep(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+    await _tell(context, session, job, locked, Evaluated(result["metrics"]))
 
 
-async def _refuse(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
-    await _tell(context, session, job, Evaluated(None, error.message))
+async def _refuse(context: JobContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
+    await _tell(context, session, job, locked, Evaluated(None, error.message))
 
 
-async def _tell(context: JobContext, session: AsyncSession, job: Job, event: Evaluated) -> None:
-    opened = await still_due(session, job, Work.EVALUATE)
+async def _tell(context: JobContext, session: AsyncSession, job: Job, locked: Locked, event: Evaluated) -> None:
+    opened = still_due(job, locked.opened, Work.EVALUATE)
     if opened is not None:
-        await context.rounds.apply(session, opened, event)
+        await context.rounds.apply(session, locked.experiment, opened, event)
 
 
 EVALUATION = JobKind(

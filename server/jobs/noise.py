@@ -6,7 +6,7 @@ from typing import Any
 
 from coterie.aggregation.engine import Work
 from coterie.aggregation.private.secure_aggregation import secure_of
-from coterie.server.jobs.kind import JobContext, still_due
+from coterie.server.jobs.kind import JobContext, round_due, still_due
 from coterie.server.rounds.spending import noised_here, privacy_of
 from coterie.server.store import experiments
 from coterie.server.store.jobs import Job
@@ -26,12 +26,13 @@ async def noise_of(context: JobContext, job: Job, row: ExperimentRow) -> dict[st
         return {}
     if secure is None:
         async with context.database.write("spent") as session:
-            if await still_due(session, job, Work.AGGREGATE) is None:
+            locked = await experiments.lock(session, row.id)
+            if still_due(job, locked.opened, Work.AGGREGATE) is None:
                 return None
-            seed = await spending.pay(session, row, number)
+            seed = await spending.pay(session, locked.experiment, number)
     else:
         async with context.database.read() as session:
-            if await still_due(session, job, Work.SUM) is None:
+            if await round_due(session, job, Work.SUM) is None:
                 return None
             seed = await spending.paid(session, row, number)
     async with context.database.read() as session:

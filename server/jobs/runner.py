@@ -17,7 +17,7 @@ from coterie.server.bell import Bell
 from coterie.server.clock import now_ms
 from coterie.server.jobs.kind import JobContext, JobKind, Result
 from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
-from coterie.server.store import jobs
+from coterie.server.store import experiments, jobs
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import JobRow
 
@@ -161,9 +161,10 @@ class Runner:
             await self.context.blobs.put(file.shelf, file.digest, file.path, point=kind.point)
         told, digest = await asyncio.to_thread(kind.remember, result)
         async with self.context.database.write(kind.transaction) as session:
+            locked = await experiments.lock(session, job.key.experiment)
             kept = await jobs.finish(session, job, jobs.DONE, now_ms(), result=told, digest=digest)
             if kept:
-                await kind.keep(self.context, session, job, result)
+                await kind.keep(self.context, session, job, locked, result)
         if not kept:
             log.warning("result of a lost job", job=job.key.kind, round=job.key.round, attempt=job.attempt)
         return kept
@@ -172,8 +173,9 @@ class Runner:
         if kind.refuse is None:
             raise error
         async with self.context.database.write(kind.refused) as session:
+            locked = await experiments.lock(session, job.key.experiment)
             if await jobs.finish(session, job, jobs.FAILED, now_ms(), error=error.message[:2000]):
-                await kind.refuse(self.context, session, job, error)
+                await kind.refuse(self.context, session, job, locked, error)
 
     async def _wait(self, job: Job) -> None:
         """It is not due, or not yet: whoever wants it still looks again."""

@@ -19,7 +19,7 @@ from coterie.aggregation.engine import EvaluationSummed, Kind, Work
 from coterie.errors import InternalError
 from coterie.protocol.secagg import SecureTerms
 from coterie.server.clock import now_ms
-from coterie.server.jobs.kind import JobContext, JobKind, Result, round_of, still_due
+from coterie.server.jobs.kind import JobContext, JobKind, Result, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.jobs.versions import keep_version, remember_version, version_files
 from coterie.server.jobs.wanted import UNMASK
@@ -29,7 +29,7 @@ from coterie.server.secure.failing import end_without_sum, named
 from coterie.server.secure.machine import Failed, Machine
 from coterie.server.store import attempts, events, experiments, jobs, mailbox, tasks
 from coterie.server.store.attempts import Standing
-from coterie.server.store.experiments import OpenRound
+from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import AttemptRow, ExperimentRow
 
@@ -61,7 +61,7 @@ async def _running_sum(context: JobContext, job: Job, folder: Path) -> Mapping[s
     return opening.summands(context.blobs, here) if here else None
 
 
-async def _nothing_more(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+async def _nothing_more(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
     """The running sum is a cache, and an opened sum a file: only the job's row tells of it."""
 
 
@@ -80,7 +80,7 @@ async def _unmask_arguments(context: JobContext, job: Job, folder: Path) -> Mapp
     async with context.database.read() as session:
         row = await experiments.find(session, job.key.experiment)
         attempt = await attempts.find(session, job.key.subject)
-        found = await still_due(session, job, *SUM_WORK)
+        found = await round_due(session, job, *SUM_WORK)
         if row is None or attempt is None or found is None or attempt.phase != attempts.UNMASKING:
             return None
         machine = await context.machines.of(session, attempt)
@@ -103,25 +103,25 @@ def _opened(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
     return {"survivors": result["survivors"], "blamed": result["blamed"]}, digest_of(Path(result["total"]))
 
 
-async def _keep_unmasked(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+async def _keep_unmasked(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
     if "cause" in result:
-        await _fail(context, session, job, Failed(result["cause"], result["detail"]))
+        await _fail(context, session, job, locked, Failed(result["cause"], result["detail"]))
 
 
-async def _fail(context: JobContext, session: AsyncSession, job: Job, failed: Failed) -> None:
+async def _fail(context: JobContext, session: AsyncSession, job: Job, locked: Locked, failed: Failed) -> None:
     """End the attempt that a job is about, or all that the round waits for, without a sum."""
     rows = await attempts.of_round(session, job.key.experiment, job.key.round)
     for row in rows:
         if row.phase == attempts.UNMASKING and job.key.subject in ("", row.id):
-            if await end_without_sum(context.rounds, session, _standing(row), failed):
+            if await end_without_sum(context.rounds, session, locked, _standing(row), failed):
                 context.metrics.attempts.labels("failed").inc()
 
 
-def _failing(cause: str) -> Callable[[JobContext, AsyncSession, Job, JobFailed], Awaitable[None]]:
+def _failing(cause: str) -> Callable[[JobContext, AsyncSession, Job, Locked, JobFailed], Awaitable[None]]:
     """What a refusal of the worker makes true: attempts that end by this cause."""
 
-    async def refuse(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
-        await _fail(context, session, job, Failed(cause, error.message))
+    async def refuse(context: JobContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
+        await _fail(context, session, job, locked, Failed(cause, error.message))
 
     return refuse
 
@@ -185,15 +185,16 @@ async def _version_arguments(context: JobContext, job: Job, folder: Path) -> Map
 
 async def _round(context: JobContext, job: Job, work: Work) -> tuple[OpenRound | None, ExperimentRow | None]:
     async with context.database.read() as session:
-        return await still_due(session, job, work), await experiments.find(session, job.key.experiment)
+        return await round_due(session, job, work), await experiments.find(session, job.key.experiment)
 
 
-async def _keep_version(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
-    sums = await _end_with_sums(context, session, job, "train", Work.SUM)
-    opened = await round_of(session, job)
-    if sums is not None and opened is not None:
-        dropped = opened.value.accepted - sum(one.survivors for one in sums)
-        await keep_version(context, session, opened, result, rejected=dropped)
+async def _keep_version(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+    opened = still_due(job, locked.opened, Work.SUM)
+    if opened is None:
+        return
+    sums = await _end_with_sums(context, session, job, "train")
+    dropped = opened.value.accepted - sum(one.survivors for one in sums)
+    await keep_version(context, session, locked.experiment, opened, result, rejected=dropped)
 
 
 async def _evaluation_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
@@ -212,24 +213,19 @@ async def _evaluation_arguments(context: JobContext, job: Job, folder: Path) -> 
     }
 
 
-async def _keep_evaluation(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
-    sums = await _end_with_sums(context, session, job, "evaluate", Work.SUM_EVALUATIONS)
-    opened = await round_of(session, job)
-    if sums is None or opened is None:
+async def _keep_evaluation(
+    context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+) -> None:
+    opened = still_due(job, locked.opened, Work.SUM_EVALUATIONS)
+    if opened is None:
         return
-    for one in sums:
+    for one in await _end_with_sums(context, session, job, "evaluate"):
         await tasks.settle_attempt(session, one.attempt.id, tasks.COUNTED)
-    await context.rounds.apply(session, opened, EvaluationSummed(result["metrics"]))
+    await context.rounds.apply(session, locked.experiment, opened, EvaluationSummed(result["metrics"]))
 
 
-async def _end_with_sums(
-    context: JobContext, session: AsyncSession, job: Job, kind: Kind, work: Work
-) -> list[OpenedSum] | None:
-    """End a round's attempts with their sums: the clients that are in none drop out by name. None, with nothing
-    changed, where the round does not wait for this any more.
-    """
-    if await still_due(session, job, work) is None:
-        return None
+async def _end_with_sums(context: JobContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum]:
+    """End a round's attempts with their sums: the clients that are in none drop out by name."""
     sums = await _opened_sums(context, session, job, kind)
     if not sums:
         raise InternalError(f"Round {job.key.round} of {job.key.experiment} has no opened sums any more.")

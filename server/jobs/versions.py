@@ -9,14 +9,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import AggregateFailed, AggregateReady, Work
 from coterie.errors import InternalError
-from coterie.server.jobs.kind import JobContext, JobKind, MadeFile, Result, still_due
+from coterie.server.jobs.kind import JobContext, JobKind, MadeFile, Result, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.rounds import inputs
 from coterie.server.rounds.workers import JobFailed
 from coterie.server.store import blob_rows, experiments, tasks, upstream
 from coterie.server.store.blob_files import DAMAGED
-from coterie.server.store.experiments import OpenRound
+from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job
+from coterie.server.store.tables import ExperimentRow
 
 log = structlog.get_logger("coterie.server.jobs")
 
@@ -33,7 +34,13 @@ def remember_version(result: Result) -> tuple[Mapping[str, Any] | None, str | No
 
 
 async def keep_version(
-    context: JobContext, session: AsyncSession, opened: OpenRound, result: Result, *, rejected: int
+    context: JobContext,
+    session: AsyncSession,
+    experiment: ExperimentRow,
+    opened: OpenRound,
+    result: Result,
+    *,
+    rejected: int,
 ) -> None:
     """Tell the round of its new version, whose files are durable. rejected: how many accepted updates are not in it."""
     weights, state = result["weights"], result["state"]
@@ -43,12 +50,12 @@ async def keep_version(
     event = AggregateReady(weights["sha256"], result["metrics"], rejected, result.get("clipped"))
     changes = {"aggregate": weights["sha256"], "server_state": state["sha256"] if state else None}
     context.rounds.traffic.use(opened.row.experiment, [weights["sha256"]])
-    await context.rounds.apply(session, opened, event, changes)
+    await context.rounds.apply(session, experiment, opened, event, changes)
 
 
 async def _aggregate_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
     async with context.database.read() as session:
-        found = await still_due(session, job, Work.AGGREGATE)
+        found = await round_due(session, job, Work.AGGREGATE)
         row = await experiments.find(session, job.key.experiment)
         accepted = await tasks.accepted(session, job.key.experiment, job.key.round)
     if found is None or row is None:
@@ -59,17 +66,17 @@ async def _aggregate_arguments(context: JobContext, job: Job, folder: Path) -> M
     return {**inputs.aggregation(context.blobs, found, row, accepted, folder), "central": central or None}
 
 
-async def _keep_aggregate(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
-    opened = await still_due(session, job, Work.AGGREGATE)
+async def _keep_aggregate(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+    opened = still_due(job, locked.opened, Work.AGGREGATE)
     if opened is None:
         return
     await _reject(context, session, job, result["rejected"])
-    await keep_version(context, session, opened, result, rejected=len(result["rejected"]))
+    await keep_version(context, session, locked.experiment, opened, result, rejected=len(result["rejected"]))
 
 
 async def _accumulate_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
     async with context.database.read() as session:
-        found = await still_due(session, job, Work.AGGREGATE)
+        found = await round_due(session, job, Work.AGGREGATE)
         row = await experiments.find(session, job.key.experiment)
         accepted = await tasks.accepted(session, job.key.experiment, job.key.round)
         above = None if found is None else await upstream.find(session, found.row.upstream or "")
@@ -97,28 +104,30 @@ def _accumulator(result: Result) -> tuple[MadeFile, ...]:
     return (MadeFile("updates", file["sha256"], Path(file["path"])),)
 
 
-async def _keep_accumulator(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+async def _keep_accumulator(
+    context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+) -> None:
     """It is no version: the round keeps the one it had."""
-    opened = await still_due(session, job, Work.AGGREGATE)
+    opened = still_due(job, locked.opened, Work.AGGREGATE)
     if opened is None:
         return
     rejected, digest = result["rejected"], result["accumulator"]["sha256"]
     await _reject(context, session, job, rejected)
     await upstream.keep(session, opened.row.upstream or "", digest)
     event = AggregateReady(opened.value.base, result["metrics"], len(rejected))
-    await context.rounds.apply(session, opened, event, {"aggregate": digest})
+    await context.rounds.apply(session, locked.experiment, opened, event, {"aggregate": digest})
 
 
-async def _refuse(context: JobContext, session: AsyncSession, job: Job, error: JobFailed) -> None:
+async def _refuse(context: JobContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
     """No version can be made of these updates."""
-    opened = await still_due(session, job, Work.AGGREGATE)
+    opened = still_due(job, locked.opened, Work.AGGREGATE)
     if opened is None:
         return
     reason = error.details.get("refused")
     if reason == DAMAGED:
         log.error("a round has no base", experiment=job.key.experiment, round=job.key.round, why=error.message)
         context.metrics.damaged.inc()
-    await context.rounds.apply(session, opened, AggregateFailed(error.message, reason))
+    await context.rounds.apply(session, locked.experiment, opened, AggregateFailed(error.message, reason))
 
 
 async def _reject(context: JobContext, session: AsyncSession, job: Job, rejected: Sequence[Mapping[str, str]]) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Committed, DeadlinePassed, Do, Work, due, work_due
 from coterie.server.bell import Bell, wait
@@ -31,7 +30,7 @@ from coterie.server.store import attempts, events, experiments, jobs, tasks
 from coterie.server.store.attempts import Standing
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
-from coterie.server.store.experiments import OpenRound
+from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import JobKey
 from coterie.server.store.tables import JobRow, RoundRow, TaskRow
 
@@ -144,35 +143,29 @@ class Driver:
 
     async def _expire(self, late: Sequence[TaskRow]) -> None:
         async with self.database.write("expire") as session:
+            locked = await experiments.lock_all(session, {task.experiment for task in late})
             for task in late:
                 changes = {"verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
                 if await tasks.expire(session, task.id, now_ms(), changes):
-                    await self._report_lost(session, task)
-
-    async def _report_lost(self, session: AsyncSession, task: TaskRow) -> None:
-        data = {"round": task.round, "task": task.id, "device": task.device, "kind": task.kind}
-        events.append(session, "task.expired", data, task.experiment)
-        await self.rounds.lost(session, task)
+                    data = {"round": task.round, "task": task.id, "device": task.device, "kind": task.kind}
+                    events.append(session, "task.expired", data, task.experiment)
+                    locked[task.experiment] = await self.rounds.lost(session, locked[task.experiment], task)
 
     async def _deadline(self, found: OpenRound) -> None:
         async with self.database.write("deadline") as session:
-            opened = await self._same(session, found)
+            locked = await experiments.lock(session, found.row.experiment)
+            opened = _same(locked, found)
             if opened is None or opened.row.deadline_at is None or opened.row.deadline_at > now_ms():
                 return
             kind = "train" if opened.row.deadline_kind == "train" else "evaluate"
-            await self.rounds.apply(session, opened, DeadlinePassed(kind), {"deadline_at": None})
-
-    async def _same(self, session: AsyncSession, found: OpenRound) -> OpenRound | None:
-        """The round as it is now, if it is still in the phase that it was found in."""
-        opened = await experiments.open_round(session, found.row.experiment)
-        same = opened is not None and opened.row.number == found.row.number and opened.value.phase is found.value.phase
-        return opened if same else None
+            await self.rounds.apply(session, locked.experiment, opened, DeadlinePassed(kind), {"deadline_at": None})
 
     async def _commit(self, found: OpenRound) -> None:
         async with self.database.write("commit") as session:
-            opened = await self._same(session, found)
+            locked = await experiments.lock(session, found.row.experiment)
+            opened = _same(locked, found)
             if opened is not None:
-                await self.rounds.apply(session, opened, Committed())
+                await self.rounds.apply(session, locked.experiment, opened, Committed())
 
     async def _clean(self, row: RoundRow) -> None:
         """Delete the update blobs of a round that has ended, and what was begun of uploads whose tasks are not out any
@@ -194,7 +187,15 @@ class Driver:
             opening.forget(self.blobs, attempt)
         await self.blobs.delete_updates(sorted(digests))
         async with self.database.write("cleanup") as session:
-            await attempts.forget(session, experiment, number)
+            await experiments.lock(session, experiment)
             await experiments.cleaned(session, experiment, number)
+            await attempts.forget(session, experiment, number)
         self.metrics.rounds.labels(row.phase).inc()
         log.info("round ended", experiment=experiment, round=number, outcome=row.phase, why=row.cause)
+
+
+def _same(locked: Locked, found: OpenRound) -> OpenRound | None:
+    """The round as it is now, if it is still in the phase that it was found in."""
+    opened = locked.opened
+    same = opened is not None and opened.row.number == found.row.number and opened.value.phase is found.value.phase
+    return opened if same else None

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.clock import now_ms
 from coterie.server.rounds.record import uploaded
+from coterie.server.store import experiments
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import (
     AttemptRow,
@@ -55,14 +56,12 @@ async def _holds_rows(session: AsyncSession, experiment: str) -> bool:
 
 
 async def _forget(session: AsyncSession, experiment: str) -> None:
-    row = await session.get(ExperimentRow, experiment)
-    if row is None:
-        return
+    row = (await experiments.lock(session, experiment)).experiment
     rounds = (await session.execute(select(RoundRow).where(RoundRow.experiment == experiment))).scalars().all()
     for round in rounds:
         told = {**json.loads(round.record or "{}"), BYTES_KEPT: await uploaded(session, row, round.number)}
         round.record, round.server_state = json.dumps(told), None
-    for table in (TaskRow, AttemptRow, JobRow, ParticipationRow, EventRow):
+    for table in (AttemptRow, TaskRow, JobRow, ParticipationRow, EventRow):
         await session.execute(delete(table).where(table.experiment == experiment))
     numbers = select(ModelRow.round).where(ModelRow.experiment == experiment).order_by(ModelRow.round)
     versions = (await session.execute(numbers)).scalars().all()

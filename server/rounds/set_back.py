@@ -25,12 +25,12 @@ def was_set_back(found: OpenRound, now: int) -> bool:
 async def begin_anew(database: Database, found: OpenRound) -> None:
     """Give a round its whole deadline, and its tasks whole leases, from now on."""
     async with database.write("deadline") as session:
-        opened = await experiments.open_round(session, found.row.experiment)
-        experiment = await experiments.find(session, found.row.experiment)
-        if opened is None or experiment is None or not was_set_back(opened, now_ms()):
+        locked = await experiments.lock(session, found.row.experiment)
+        experiment, opened = locked.experiment, locked.opened
+        if opened is None or not was_set_back(opened, now_ms()):
             return
-        lease_ms = round(1000 * experiments.request_of(experiment).rounds.lease_s)
-        await tasks.shorten_leases(session, experiment.id, now_ms() + lease_ms)
         deadline = {"deadline_at": now_ms() + whole_ms(opened)}
         await experiments.save_round(session, opened.row, opened.value, deadline)
+        lease_ms = round(1000 * experiments.request_of(experiment).rounds.lease_s)
+        await tasks.shorten_leases(session, experiment.id, now_ms() + lease_ms)
         log.warning("the clock was set back", experiment=experiment.id, round=opened.row.number)

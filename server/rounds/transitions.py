@@ -1,13 +1,14 @@
 """The engine's steps as rows: a round's next value and everything that must be true with it, in one transaction.
 
-Whoever changes a task tells the engine in the same transaction, so rows and engine never disagree: an update is
-accepted if and only if its round counts it. Of what is due (`coterie.aggregation.due`), tasks are closed and
-deadlines set here; work that takes time is done by jobs, which ask the round's value too, again after a restart.
+Whoever changes a task tells the engine in the same transaction, under the lock of its experiment
+(`coterie.server.store.experiments`), so rows and engine never disagree: an update is accepted if and only if its round
+counts it. Of what is due (`coterie.aggregation.due`), tasks are closed and deadlines set here; work that takes time is
+done by jobs, which ask the round's value too, again after a restart.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -51,7 +52,7 @@ from coterie.server.rounds.record import participants, round_record, uploaded
 from coterie.server.rounds.reservations import reserve
 from coterie.server.rounds.spending import Spending, privacy_of
 from coterie.server.store import attempts, blob_rows, devices, events, experiments, jobs, tasks
-from coterie.server.store.experiments import OpenRound
+from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from coterie.server.traffic import Traffic
 
@@ -87,79 +88,79 @@ class Rounds:
         experiment.progress = progress.to_json()
         await self._begin(session, experiment, action)
 
-    async def lost(self, session: AsyncSession, task: TaskRow) -> None:
+    async def lost(self, session: AsyncSession, locked: Locked, task: TaskRow) -> Locked:
         """Tell the round that a task, which was leased until just now, comes to nothing; a round that does not wait for
-        it is not told.
+        it is not told. Returns the experiment with the round that is open then.
         """
-        opened = await experiments.open_round(session, task.experiment)
+        opened = locked.opened
         if opened is None or not awaits(opened, task):
-            return
+            return locked
         failed = TaskFailed(task.place) if task.kind == "train" else EvaluationFailed()
-        opened = await self.apply(session, opened, failed)
-        experiment = await experiments.find(session, task.experiment)
-        if experiment is not None:
-            await self._without_trusted(session, experiment, opened)
+        opened = await self.apply(session, locked.experiment, opened, failed)
+        return replace(locked, opened=await self._without_trusted(session, locked.experiment, opened))
 
-    async def shut_out(self, session: AsyncSession, population: str) -> None:
-        """A device of this population has been shut out for ever: end the rounds that nobody but it could complete."""
-        for opened in await experiments.open_rounds(session, population):
-            experiment = await experiments.locked(session, opened.row.experiment)
-            await self._without_trusted(session, experiment, opened)
+    async def shut_out(self, session: AsyncSession, locked: Locked) -> None:
+        """A device of an experiment's population has been shut out for ever: end its round if nobody but the device
+        could complete it.
+        """
+        await self._without_trusted(session, locked.experiment, locked.opened)
 
-    async def _without_trusted(self, session: AsyncSession, experiment: ExperimentRow, opened: OpenRound) -> None:
-        """End a round at once whose trusted client can bring no update to it any more."""
+    async def _without_trusted(
+        self, session: AsyncSession, experiment: ExperimentRow, opened: OpenRound | None
+    ) -> OpenRound | None:
+        """End a round at once whose trusted client can bring no update to it any more. Returns the round that is open
+        then.
+        """
         request = experiments.request_of(experiment)
         trusted = request.rounds.trusted
-        if trusted is None or opened.value.phase is not Phase.COLLECTING:
-            return
+        if trusted is None or opened is None or opened.value.phase is not Phase.COLLECTING:
+            return opened
         states = await tasks.tried(session, experiment.id, opened.value.number, "train", trusted)
         enrolled = await devices.enrolled(session, trusted, experiment.population)
         why = without_trusted(opened.value, outcomes(states), enrolled=enrolled, privacy=privacy_of(request))
-        if why is not None:
-            await self.apply(session, opened, StopRequested(Cause.TRUSTED_MISSING, why))
+        if why is None:
+            return opened
+        return await self.apply(session, experiment, opened, StopRequested(Cause.TRUSTED_MISSING, why))
 
     async def apply(
-        self, session: AsyncSession, opened: OpenRound, event: Event, changes: Mapping[str, Any] | None = None
-    ) -> OpenRound:
-        """Take one step of the engine. Raises errors.Conflict, having changed nothing, where the round has no rule for
-        the event.
+        self,
+        session: AsyncSession,
+        experiment: ExperimentRow,
+        opened: OpenRound,
+        event: Event,
+        changes: Mapping[str, Any] | None = None,
+    ) -> OpenRound | None:
+        """Take one step of the engine. Returns the experiment's round that is open then: this one, the next one, or
+        none. Raises errors.Conflict, having changed nothing, where the round has no rule for the event.
 
-        changes: columns of the round that become true with this step.
+        experiment, opened: as `experiments.lock` returned them in this transaction, or `apply` since then. changes:
+        columns of the round that become true with this step.
         """
         row, before = opened.row, opened.value
         value = step(before, event)
         # A deadline belongs to the phase that set it.
         moved = {"deadline_at": None} if value.phase is not before.phase else {}
-        written = {**(changes or {}), **moved, **await self._follow(session, row, value, before)}
-        await experiments.save_round(session, row, value, written)
+        await experiments.save_round(session, row, value, {**(changes or {}), **moved, **_deadline(row, value)})
+        if before.phase is Phase.AGGREGATING and value.phase is not before.phase:
+            # The noised value is durable, or will never be.
+            await self.spending.ledger.forget_noise(session, row.experiment, row.number)
+        if value.phase.final:
+            return await self._end(session, experiment, row, value, before)
+        await self._follow(session, row, value, before)
         if value.phase is not before.phase:
-            if before.phase is Phase.AGGREGATING:
-                # The noised value is durable, or will never be.
-                await self.spending.ledger.forget_noise(session, row.experiment, row.number)
-            if value.phase.final:
-                await self._end(session, row, value)
-            else:
-                events.append(session, f"round.{value.phase.value}", {"round": value.number}, row.experiment)
+            events.append(session, f"round.{value.phase.value}", {"round": value.number}, row.experiment)
         return OpenRound(row, value)
 
-    async def _follow(self, session: AsyncSession, row: RoundRow, value: Round, before: Round | None) -> dict[str, Any]:
-        """Let the rows of tasks follow a round's value, as far as that takes no time. Returns what becomes true of its
-        own row. before: its value until now; None for a round that begins.
+    async def _follow(self, session: AsyncSession, row: RoundRow, value: Round, before: Round | None) -> None:
+        """Let the rows of tasks follow a round's value, which its own row has by now. Slots are read from the value;
+        what takes time is a job's. before: its value until now; None for a round that begins.
         """
-        changes: dict[str, Any] = {}
         done = () if before is None else due(before)
         for entry in due(value):
-            match entry:
-                case Close(kind) if entry not in done:
-                    await tasks.close(session, row.experiment, row.number, kind, now_ms())
-                case Ask(kind, _, seconds) if seconds is not None and row.deadline_kind != kind:
-                    changes |= {"deadline_kind": kind, "deadline_at": now_ms() + round(seconds * 1000)}
-                case _:
-                    # Slots are read from the value; what takes time is a job's.
-                    continue
+            if isinstance(entry, Close) and entry not in done:
+                await tasks.close(session, row.experiment, row.number, entry.kind, now_ms())
         if before is not None and value.passed_on and not before.passed_on:
             await tasks.pass_on(session, row.experiment, row.number)
-        return changes
 
     async def _close_stale(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
         """Take back, as a buffered round begins, what lags by more than the staleness cap."""
@@ -172,7 +173,7 @@ class Rounds:
 
     async def _begin(
         self, session: AsyncSession, experiment: ExperimentRow, action: StartRound, before: Round | None = None
-    ) -> None:
+    ) -> OpenRound | None:
         request = experiments.request_of(experiment)
         config = configure(
             request.rounds,
@@ -181,7 +182,7 @@ class Rounds:
             secure=request.secure is not None,
         )
         opened = await self._open(session, experiment, request, config, action, before)
-        await self._without_trusted(session, experiment, opened)
+        return await self._without_trusted(session, experiment, opened)
 
     async def begin_for(
         self, session: AsyncSession, experiment: ExperimentRow, config: RoundConfig, *, base: str, upstream: str
@@ -217,25 +218,34 @@ class Rounds:
         reservation = await reserve(session, self.fleet, experiment, request, value, row.created_at)
         if reservation is not None:
             row.reserved, row.reserved_until = json.dumps(reservation.devices), reservation.until
-        await self._close_stale(session, row, value)
-        for name, content in (await self._follow(session, row, value, None)).items():
+        for name, content in _deadline(row, value).items():
             setattr(row, name, content)
         session.add(row)
         experiment.round = value.number
+        await session.flush()
+        await self._close_stale(session, row, value)
+        await self._follow(session, row, value, None)
         events.append(session, "round.started", {"round": value.number, "cohort": value.config.cohort}, experiment.id)
         return OpenRound(row, value)
 
-    async def _end(self, session: AsyncSession, row: RoundRow, value: Round) -> None:
-        experiment = await experiments.locked(session, row.experiment)
+    async def _end(
+        self, session: AsyncSession, experiment: ExperimentRow, row: RoundRow, value: Round, before: Round
+    ) -> OpenRound | None:
+        """Make true what the end of a round makes true. Returns the next round, if one begins. before: its value until
+        now.
+        """
         committed = value.phase is Phase.COMMITTED
         await jobs.drop(session, row.experiment, row.number, now_ms())
         await self.spending.settle(session, experiment, value)
+        cause = value.cause.value if value.cause else "round_over"
+        # Before their tasks: a masked vector that is coming in holds its attempt, and then changes its task.
+        unfinished = await attempts.end_all(session, row.experiment, row.number, cause, "its round is over")
+        await self._follow(session, row, value, before)
         # In buffered mode the tasks that are out go on; what was passed on is not this round's any more. Whether the
         # updates of an edge aggregator count, the coordinator above says later.
         if row.upstream is None or not committed:
             await tasks.settle(session, row.experiment, row.number, tasks.COUNTED if committed else tasks.ROLLED_BACK)
-        cause = value.cause.value if value.cause else "round_over"
-        for attempt in await attempts.end_all(session, row.experiment, row.number, cause, "its round is over"):
+        for attempt in unfinished:
             await tasks.settle_attempt(session, attempt.id, tasks.ROLLED_BACK)
             data = {"attempt": attempt.id, "round": row.number, "kind": attempt.kind, "cause": cause}
             if attempt.clients:
@@ -262,11 +272,11 @@ class Rounds:
             await self._adopt(session, experiment, row, value)
         events.append(session, f"round.{value.phase.value}", record, row.experiment)
         if row.upstream is None:
-            await self._continue(session, experiment, value)
-            return
+            return await self._continue(session, experiment, value)
         await answer.give(session, row, value)
         if value.cause is Cause.STOPPED:
             self.finish_mirrored(session, experiment, Reason.STOPPED)
+        return None
 
     def finish_mirrored(self, session: AsyncSession, experiment: ExperimentRow, reason: Reason) -> None:
         """End an edge aggregator's part in an experiment."""
@@ -288,7 +298,7 @@ class Rounds:
             metrics=measured(value),
         )
 
-    async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> None:
+    async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> OpenRound | None:
         progress, action = after_round(Progress.from_json(experiment.progress), value, _policy(experiment))
         told: dict[str, Any] = {}
         if isinstance(action, StartRound):
@@ -300,13 +310,14 @@ class Rounds:
         experiment.progress, experiment.best = progress.to_json(), progress.best
         match action:
             case StartRound():
-                await self._begin(session, experiment, action, value)
+                return await self._begin(session, experiment, action, value)
             case Finish(reason, _):
                 await tasks.end_all(session, experiment.id, value.number, now_ms())
                 self.durations.pop(experiment.id, None)
                 kept = {"best": progress.best, "model": progress.kept, "rounds": progress.committed}
                 lost = await self.spending.lost(session, experiment)
                 _finish(session, experiment, reason, {**kept, **told, **lost})
+                return None
 
 
 def awaits(opened: OpenRound, task: TaskRow) -> bool:
@@ -314,6 +325,15 @@ def awaits(opened: OpenRound, task: TaskRow) -> bool:
     buffered mode any later one.
     """
     return opened.row.number == task.round or (opened.value.config.buffered and task.kind == "train")
+
+
+def _deadline(row: RoundRow, value: Round) -> dict[str, Any]:
+    """The columns of a round that change where its value begins to ask for something within a time."""
+    changes: dict[str, Any] = {}
+    for entry in due(value):
+        if isinstance(entry, Ask) and entry.deadline_s is not None and row.deadline_kind != entry.kind:
+            changes |= {"deadline_kind": entry.kind, "deadline_at": now_ms() + round(entry.deadline_s * 1000)}
+    return changes
 
 
 def _finish(session: AsyncSession, experiment: ExperimentRow, reason: Reason, told: Mapping[str, Any]) -> None:

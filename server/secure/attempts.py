@@ -163,7 +163,8 @@ class Attempts:
     async def _fail(self, standing: Standing, failed: Failed, heard: int | None = None) -> None:
         """End an attempt without a sum. heard: as in `moved`."""
         async with self.database.write("attempt") as session:
-            ended = await end_without_sum(self.rounds, session, standing, failed, heard)
+            locked = await experiments.lock(session, standing.experiment)
+            ended = await end_without_sum(self.rounds, session, locked, standing, failed, heard)
         if ended:
             self.metrics.attempts.labels("failed").inc()
 
@@ -186,11 +187,12 @@ class Attempts:
         }
         tells_survivors = standing.phase == BEFORE_SURVIVORS
         async with self.database.write("survivors" if tells_survivors else "attempt") as session:
+            paying = tells_survivors and standing.kind == "train"
+            locked = await experiments.lock(session, standing.experiment) if paying else None
             if not await moved(session, standing, changes, heard):
                 return
-            if tells_survivors and standing.kind == "train":
-                experiment = await experiments.locked(session, standing.experiment)
-                await self.rounds.spending.pay_for_sums(session, experiment, standing.round)
+            if locked is not None:
+                await self.rounds.spending.pay_for_sums(session, locked.experiment, standing.round)
             data = named(standing) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(told)
             events.append(session, event, data, standing.experiment)
         self.machines.keep(standing.id, standing.version + 1, machine)

@@ -9,8 +9,9 @@ from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event,
 from coterie.server.clock import now_ms
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure.machine import Failed
-from coterie.server.store import attempts, events, experiments, mailbox, tasks
+from coterie.server.store import attempts, events, mailbox, tasks
 from coterie.server.store.attempts import Standing
+from coterie.server.store.experiments import Locked
 
 
 def named(standing: Standing) -> dict[str, Any]:
@@ -24,7 +25,7 @@ async def moved(session: AsyncSession, standing: Standing, changes: Mapping[str,
     heard: how many messages of its phase the change counts on. One that came since is not lost: then nothing changes,
     and the phase is ended again with it.
     """
-    row = await attempts.held(session, standing.id)
+    row = await attempts.locked(session, standing.id)
     if row.version != standing.version:
         return False
     if heard is not None and heard != await mailbox.count(session, standing.id, standing.phase):
@@ -33,10 +34,15 @@ async def moved(session: AsyncSession, standing: Standing, changes: Mapping[str,
 
 
 async def end_without_sum(
-    rounds: Rounds, session: AsyncSession, standing: Standing, failed: Failed, heard: int | None = None
+    rounds: Rounds,
+    session: AsyncSession,
+    locked: Locked,
+    standing: Standing,
+    failed: Failed,
+    heard: int | None = None,
 ) -> bool:
     """End an attempt without a sum: its clients drop out by name, and where it was the last of its round, that ends.
-    False where the attempt has moved on, and nothing has changed. heard: as in `moved`.
+    False where the attempt has moved on, and nothing has changed. locked: its experiment. heard: as in `moved`.
     """
     changes = {
         "phase": attempts.FAILED,
@@ -54,15 +60,15 @@ async def end_without_sum(
     events.append(session, "attempt.failed", data, standing.experiment)
     all_of_it = await attempts.of_round(session, standing.experiment, standing.round, standing.kind)
     if all(row.phase == attempts.FAILED for row in all_of_it):
-        await _give_up(rounds, session, standing, failed)
+        await _give_up(rounds, session, locked, standing, failed)
     return True
 
 
-async def _give_up(rounds: Rounds, session: AsyncSession, standing: Standing, failed: Failed) -> None:
-    opened = await experiments.open_round(session, standing.experiment)
+async def _give_up(rounds: Rounds, session: AsyncSession, locked: Locked, standing: Standing, failed: Failed) -> None:
+    opened = locked.opened
     waits_for = Work.SUM if standing.kind == "train" else Work.SUM_EVALUATIONS
     if opened is None or opened.row.number != standing.round or work_due(opened.value) is not waits_for:
         return
     detail = f"secure aggregation failed ({failed.cause}): {failed.detail}"
     event: Event = AggregateFailed(detail) if standing.kind == "train" else EvaluationSummed(None, detail)
-    await rounds.apply(session, opened, event)
+    await rounds.apply(session, locked.experiment, opened, event)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, bindparam, delete, func, select, update
+from sqlalchemy import CursorResult, Select, bindparam, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import InternalError
@@ -51,7 +51,9 @@ _UNDER_WAY: Final = (
     .where(AttemptRow.phase.not_in(OVER))
     .order_by(AttemptRow.created_at, AttemptRow.id)
 )
-_HELD: Final = select(AttemptRow).where(AttemptRow.id == bindparam("attempt")).with_for_update(read=True)
+_NAMED: Final = select(AttemptRow).where(AttemptRow.id == bindparam("attempt"))
+_HELD: Final = _NAMED.with_for_update(read=True)
+_LOCKED: Final = _NAMED.with_for_update()
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,22 @@ async def find(session: AsyncSession, attempt: str) -> AttemptRow | None:
 
 
 async def held(session: AsyncSession, attempt: str) -> AttemptRow:
-    """The attempt, of which this transaction needs that its phase stays what it is."""
-    row = (await session.execute(_HELD, {"attempt": attempt})).scalar_one_or_none()
+    """The attempt, of which this writing transaction needs that its phase stays what it is."""
+    return await _one(session, attempt, _HELD)
+
+
+async def locked(session: AsyncSession, attempt: str) -> AttemptRow:
+    """The attempt for changing it. Of two that hold it and then change it each would wait for the other."""
+    return await _one(session, attempt, _LOCKED)
+
+
+async def existing(session: AsyncSession, attempt: str) -> AttemptRow:
+    """The attempt of a task, for reading it."""
+    return await _one(session, attempt, _NAMED)
+
+
+async def _one(session: AsyncSession, attempt: str, query: Select[AttemptRow]) -> AttemptRow:
+    row = (await session.execute(query, {"attempt": attempt})).scalar_one_or_none()
     if row is None:
         raise InternalError(f"The attempt {attempt} has no row.")
     return row

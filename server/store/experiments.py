@@ -1,12 +1,22 @@
-"""Experiments, their rounds and their model versions as rows."""
+"""Experiments, their rounds and their model versions as rows.
+
+Transactions lock rows in one order: experiments by rising id, their rounds, attempts, tasks. Two that keep to it never
+wait for each other in a circle. So whoever changes a round, or what became of a task, first of all calls `lock` (for
+several experiments `lock_all`), once, and passes on what it returns. Who changes no more than one task that stays
+leased (a part of an upload, a sign of life), one attempt or one job needs no more than that row. Transactions that only
+read lock nothing.
+
+PostgreSQL locks rows. SQLite has one writer at a time; there the tests' coordinators hold every statement to the order
+(`tests/lock_order.py`).
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import CursorResult, bindparam, select, true, update
+from sqlalchemy import CursorResult, Select, bindparam, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
@@ -20,9 +30,10 @@ from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 RUNNING: Final = "running"
 OPEN_PHASES: Final = ("collecting", "aggregating", "evaluating", "committing")
 _IS_OPEN: Final = RoundRow.phase.in_(OPEN_PHASES)
+Row = TypeVar("Row", ExperimentRow, RoundRow)
 
 # Built once: the driver and every device that waits look at the open rounds again after every commit.
-_OPEN_ROUND: Final = select(RoundRow).where(RoundRow.experiment == bindparam("experiment"), _IS_OPEN).with_for_update()
+_OPEN_ROUND: Final = select(RoundRow).where(RoundRow.experiment == bindparam("experiment"), _IS_OPEN)
 _OPEN_ROUNDS: Final = select(RoundRow).where(_IS_OPEN).order_by(RoundRow.created_at, RoundRow.experiment)
 _OPEN_ROUNDS_OF: Final = _OPEN_ROUNDS.join(ExperimentRow, ExperimentRow.id == RoundRow.experiment).where(
     ExperimentRow.population == bindparam("population")
@@ -65,16 +76,6 @@ def _request(text: str) -> ExperimentCreate:
     return ExperimentCreate.model_validate_json(text)
 
 
-async def locked(session: AsyncSession, identifier: str) -> ExperimentRow:
-    """The experiment's row for changing it: nobody else changes it until this transaction ends."""
-    row = (
-        await session.execute(select(ExperimentRow).where(ExperimentRow.id == identifier).with_for_update())
-    ).scalar_one_or_none()
-    if row is None:
-        raise InternalError(f"The experiment {identifier} has no row.")
-    return row
-
-
 async def matching(session: AsyncSession, text: str, population: str | None) -> Sequence[ExperimentRow]:
     """At most two experiments whose id starts with a text or whose name is that text.
 
@@ -101,9 +102,10 @@ async def page(
     return (await session.execute(query)).scalars().all()
 
 
-async def running_ids(session: AsyncSession) -> Sequence[str]:
-    """The experiments that are running, the oldest first."""
-    return (await session.execute(_RUNNING)).scalars().all()
+async def running_ids(session: AsyncSession, population: str | None = None) -> Sequence[str]:
+    """The experiments that are running, of one population or of all, the oldest first."""
+    query = _RUNNING if population is None else _RUNNING.where(ExperimentRow.population == population)
+    return (await session.execute(query)).scalars().all()
 
 
 async def not_running(session: AsyncSession, population: str, named: Sequence[str]) -> tuple[str, ...]:
@@ -125,8 +127,47 @@ class OpenRound:
     value: Round
 
 
+@dataclass(frozen=True)
+class Locked:
+    """An experiment that nobody else changes until this transaction ends. opened: its round that is not over."""
+
+    experiment: ExperimentRow
+    opened: OpenRound | None
+
+
+async def lock(session: AsyncSession, identifier: str) -> Locked:
+    """Lock an experiment and then its open round, for changing them or their tasks."""
+    found = await lock_all(session, (identifier,))
+    if identifier not in found:
+        raise InternalError(f"The experiment {identifier} has no row.")
+    return found[identifier]
+
+
+async def lock_all(session: AsyncSession, identifiers: Iterable[str]) -> dict[str, Locked]:
+    """Lock experiments by rising id, and then their open rounds. Returns those that exist, in that order.
+
+    Two statements, not a join: the second sees what whoever held the lock before has committed.
+    """
+    wanted = sorted(set(identifiers))
+    if not wanted:
+        return {}
+    owners = select(ExperimentRow).where(ExperimentRow.id.in_(wanted)).order_by(ExperimentRow.id)
+    experiments = (await session.execute(_for_change(owners))).scalars().all()
+    rounds = select(RoundRow).where(RoundRow.experiment.in_(wanted), RoundRow.phase.in_(OPEN_PHASES))
+    rows = (await session.execute(_for_change(rounds.order_by(RoundRow.experiment)))).scalars()
+    opened = {row.experiment: OpenRound(row, Round.from_json(row.state)) for row in rows}
+    return {row.id: Locked(row, opened.get(row.id)) for row in experiments}
+
+
+def _for_change(query: Select[Row]) -> Select[Row]:
+    """A query that locks its rows as an UPDATE would, and reads them as they are then. Their ids never change, so rows
+    of other tables that refer to them can still be added.
+    """
+    return query.with_for_update(key_share=True).execution_options(populate_existing=True)
+
+
 async def open_round(session: AsyncSession, experiment: str) -> OpenRound | None:
-    """The round of an experiment that is not over, locked for this transaction; there is at most one."""
+    """The round of an experiment that is not over, for reading it; there is at most one."""
     row = (await session.execute(_OPEN_ROUND, {"experiment": experiment})).scalar_one_or_none()
     return None if row is None else OpenRound(row, Round.from_json(row.state))
 

@@ -43,6 +43,12 @@ async def find(session: AsyncSession, task: str, device: str) -> TaskRow | None:
     return (await session.execute(_FIND, {"task": task, "device": device})).scalar_one_or_none()
 
 
+async def experiment_of(session: AsyncSession, task: str, device: str) -> str | None:
+    """The experiment of a device's own task; another device's is as good as unknown."""
+    query = select(TaskRow.experiment).where(TaskRow.id == task, TaskRow.device == device)
+    return (await session.execute(query)).scalar_one_or_none()
+
+
 async def lease_of(session: AsyncSession, device: str) -> TaskRow | None:
     """The task that a device holds now."""
     return (await session.execute(_LEASE_OF, {"device": device})).scalar_one_or_none()

@@ -21,6 +21,7 @@ from coterie.errors import ConfigurationError, InputError, StorageError, Unreach
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import decode_tensors
 from coterie.protocol.update import read_update
+from coterie.server.store import experiments
 from coterie.server.store.tables import RoundRow
 from tests.patience import patience
 
@@ -87,6 +88,7 @@ def test_client_state_is_rolled_back_when_the_round_is_abandoned(tmp_path: Path)
         while not agent.store.pending():
             await asyncio.sleep(0.01)
         async with applications[0].state.coordinator.database.write("deadline") as session:
+            await experiments.lock(session, view.id)
             await session.execute(change(RoundRow).values(deadline_at=1))
         summary = await running
         assert (summary.counted, summary.rolled_back) == (0, 1)

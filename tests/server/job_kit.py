@@ -9,7 +9,9 @@ from typing import Any, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.engine import start
 from coterie.aggregation.progress import Progress
+from coterie.aggregation.round import RoundConfig
 from coterie.server.bell import Bell
 from coterie.server.faults import Faults
 from coterie.server.jobs.kind import JobContext, JobKind, Result
@@ -22,6 +24,7 @@ from coterie.server.secure.machines import Machines
 from coterie.server.store import events, jobs
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.experiments import Locked
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.objects import open_objects
 from coterie.server.store.tables import ExperimentRow, JobRow, PopulationRow, RoundRow
@@ -32,6 +35,7 @@ DONE = "test.done"
 
 async def plant(database: Database) -> None:
     """One experiment with a round that is not over."""
+    value = start(1, "b" * 64, RoundConfig(cohort=1, min_updates=1))
     async with database.write("experiment") as session:
         session.add(PopulationRow(name="people", schema_json="{}", schema_digest="d" * 64, created_at=1))
         await session.flush()
@@ -43,8 +47,11 @@ async def plant(database: Database) -> None:
         )  # fmt: skip
         await session.flush()
         session.add(
-            RoundRow(experiment=KEY.experiment, number=1, phase="aggregating", state="{}", base="b" * 64, created_at=1)
-        )
+            RoundRow(
+                experiment=KEY.experiment, number=1, phase=value.phase.value, state=value.to_json(), base=value.base,
+                created_at=1,
+            )
+        )  # fmt: skip
 
 
 def kind_of(hangs: bool, folder: Path) -> JobKind:
@@ -56,7 +63,7 @@ def kind_of(hangs: bool, folder: Path) -> JobKind:
             await asyncio.sleep(3600)
         return {}
 
-    async def keep(context: JobContext, session: AsyncSession, job: Job, result: Result) -> None:
+    async def keep(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
         events.append(session, DONE, {"owner": job.owner, "attempt": job.attempt}, job.key.experiment)
 
     return JobKind(worker="warm", arguments=arguments, keep=keep, transaction="aggregated")

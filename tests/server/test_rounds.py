@@ -23,6 +23,7 @@ from coterie.server.rounds import driver
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
 from coterie.server.store.experiments import OpenRound
+from coterie.server.store.tables import ExperimentRow
 from tests.patience import patience
 
 
@@ -221,12 +222,14 @@ def test_a_deadline_that_cannot_be_kept_is_tried_again_a_little_later_and_not_wi
 ) -> None:
     tries, apply = list[float](), Rounds.apply
 
-    async def troubled(self: Rounds, session: AsyncSession, opened: OpenRound, event: Event, *more: Any) -> OpenRound:
+    async def troubled(
+        self: Rounds, session: AsyncSession, owner: ExperimentRow, opened: OpenRound, event: Event, *more: Any
+    ) -> OpenRound | None:
         if isinstance(event, DeadlinePassed):
             tries.append(time.monotonic())
             if len(tries) < 3:
                 raise OSError("no")
-        return await apply(self, session, opened, event, *more)
+        return await apply(self, session, owner, opened, event, *more)
 
     monkeypatch.setattr(Rounds, "apply", troubled)
 

@@ -33,7 +33,7 @@ from coterie.privacy.secagg import client
 from coterie.server.clock import now_ms
 from coterie.server.rounds.workers import WorkerLost
 from coterie.server.settings import Settings
-from coterie.server.store import mailbox
+from coterie.server.store import experiments, mailbox
 from coterie.server.store.tables import RoundRow
 from tests.patience import patience
 
@@ -218,6 +218,7 @@ def test_devices_that_do_not_know_secure_aggregation_are_given_no_task_and_the_r
                 answer = await old.send("POST", "/v1/device/check-in", OLD_SDK)
                 assert answer.json()["task"] is None
             async with operator.app.state.coordinator.database.write("deadline") as session:
+                await experiments.lock(session, experiment)
                 await session.execute(update(RoundRow).values(deadline_at=1))
             await operator.finished(experiment)
             (entry,) = await operator.rounds(experiment)
