@@ -24,6 +24,7 @@ from coterie.protocol.device import Task
 from coterie.server.app import create_app
 from coterie.server.coordinator import Coordinator
 from coterie.server.settings import Settings
+from tests.lock_order import in_order
 from tests.patience import patience
 
 PATIENCE_S = 40.0
@@ -168,17 +169,18 @@ def lying_coordinator(
             await server.serve()
             app.state.coordinator.hang_up()
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
-    thread.start()
-    if not up.wait(patience(PATIENCE_S)):
-        raise TimeoutError("The lying coordinator did not start.")
-    try:
-        port = servers[0].servers[0].sockets[0].getsockname()[1]
-        admin = (chosen.folder / "admin.token").read_text().strip()
-        yield Lying(f"http://127.0.0.1:{port}", admin, chosen.folder, liar)
-    finally:
-        servers[0].should_exit = True
-        thread.join(patience(PATIENCE_S))
+    with in_order():
+        thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+        thread.start()
+        if not up.wait(patience(PATIENCE_S)):
+            raise TimeoutError("The lying coordinator did not start.")
+        try:
+            port = servers[0].servers[0].sockets[0].getsockname()[1]
+            admin = (chosen.folder / "admin.token").read_text().strip()
+            yield Lying(f"http://127.0.0.1:{port}", admin, chosen.folder, liar)
+        finally:
+            servers[0].should_exit = True
+            thread.join(patience(PATIENCE_S))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
 from coterie.server.faults import VARIABLE
 from coterie.server.settings import Settings
+from tests.lock_order import check_told, in_order
 from tests.patience import patience
 
 Arrays = dict[str, NDArray[Any]]
@@ -143,6 +144,7 @@ async def lab(folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> Asy
     )
     app = create_app(settings)
     async with AsyncExitStack() as stack:
+        stack.enter_context(in_order())
         await stack.enter_async_context(app.router.lifespan_context(app))
         transport = httpx.ASGITransport(wrap(app))
         admin = (settings.folder / "admin.token").read_text().strip()
@@ -221,13 +223,15 @@ import json, sys
 from pathlib import Path
 from coterie.server.serve import serve
 from coterie.server.settings import Settings
+from tests.lock_order import told_to
 
 def ready(started):
     token = started.admin_token_file.read_text().strip()
     print(json.dumps({"url": started.url, "token": token}), flush=True)
 
 settings = {"port": 0, "retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "error", **json.loads(sys.argv[2])}
-serve(Settings(folder=Path(sys.argv[1]), **settings), ready)
+with told_to(Path(sys.argv[1]).parent / "disorder"):
+    serve(Settings(folder=Path(sys.argv[1]), **settings), ready)
 """
 
 
@@ -238,6 +242,7 @@ def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Ge
         [sys.executable, "-c", _SERVE, str(folder / "server"), json.dumps(settings)],
         stdout=subprocess.PIPE,
         text=True,
+        cwd=Path(__file__).parents[2],
         env=clean_environment(**({VARIABLE: fault} if fault else {})),
     ) as process:
         try:
@@ -247,6 +252,7 @@ def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Ge
         finally:
             process.terminate()
             process.wait(patience(60))
+    check_told(folder / "disorder")
 
 
 def clean_environment(**more: str) -> dict[str, str]:

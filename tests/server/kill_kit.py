@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 import httpx
 from server_kit import Operator, prepare
 
+from tests.lock_order import check_told
 from tests.patience import patience
 from tests.ports import steady_port
 
@@ -23,9 +25,14 @@ class Zygote:
     """The process that forks coordinators."""
 
     def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._disorder = Path(self._folder.name) / "disorder"
         script = Path(__file__).parent / "zygote.py"
         self._process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(script), str(self._disorder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def ask(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -36,11 +43,13 @@ class Zygote:
         return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End it; its children have ended."""
+        """End it; its children have ended. Fails where one of them has gone against the order of locks."""
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
         self._process.wait(patience(60))
         self._process.stdout.close()
+        with self._folder:
+            check_told(self._disorder)
 
 
 @dataclass

@@ -44,6 +44,7 @@ from coterie.server.faults import Faults
 from coterie.server.settings import Settings
 from coterie.server.store.engine import sqlite_url
 from coterie.server.store.migrate import migrate
+from tests.lock_order import in_order
 from tests.patience import patience
 
 SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name="y", low=0, high=1))
@@ -381,13 +382,14 @@ Opener = Callable[..., AbstractAsyncContextManager[Operator]]
 
 @asynccontextmanager
 async def in_process(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Operator, None]:
-    """A coordinator in this process, spoken to over ASGI."""
+    """A coordinator in this process, spoken to over ASGI. Its transactions keep to the order of locks."""
     app = create_app(settings, faults=faults or Faults())
-    async with app.router.lifespan_context(app):
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as http:
-            token = (Path(settings.folder) / "admin.token").read_text().strip()
-            yield Operator(http, token, app)
+    with in_order():
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as http:
+                token = (Path(settings.folder) / "admin.token").read_text().strip()
+                yield Operator(http, token, app)
 
 
 async def fleet(operator: Operator, token: str, count: int) -> list[Device]:

@@ -26,6 +26,7 @@ from coterie.server.store.attempts import Standing
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import EventRow, JobRow, RoundRow
+from tests.lock_order import in_order
 from tests.patience import patience
 
 LEASE_MS = 1000
@@ -44,7 +45,8 @@ def with_runner(folder: Path, act: Callable[[Runner], Awaitable[None]], lease_s:
             await plant(runner.context.database)
             await act(runner)
 
-    asyncio.run(check())
+    with in_order():
+        asyncio.run(check())
 
 
 async def take(runner: Runner, owner: str, now: int, seen: int) -> Job | None:

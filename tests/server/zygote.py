@@ -2,7 +2,7 @@
 
 One JSON object per line: {"settings": {...}, "fault": "…", "ready": "file"} starts a coordinator and is answered with
 its pid; {"wait": pid} is answered with its exit status when it has ended. Every coordinator is a process of its own
-that serves over a real socket.
+that serves over a real socket. What they do against the order of locks goes to the file that the first argument names.
 """
 
 import json
@@ -10,8 +10,11 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))
+
 from coterie.server.serve import Started, serve
 from coterie.server.settings import Settings
+from tests.lock_order import told_to
 
 
 def child(order: dict[str, object]) -> None:
@@ -26,7 +29,8 @@ def child(order: dict[str, object]) -> None:
 
     code = 1
     try:
-        serve(Settings.model_validate(order["settings"]), on_ready)
+        with told_to(Path(sys.argv[1])):
+            serve(Settings.model_validate(order["settings"]), on_ready)
         code = 0
     finally:
         sys.stderr.flush()
