@@ -17,7 +17,8 @@ from coterie.aggregation.terms import Terms
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS, parameters
 from coterie.protocol.codecs.table import varying
 from coterie.protocol.layout import Layout, Tensor
-from coterie.protocol.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_aggregation import SecureAggregation
 

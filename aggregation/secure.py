@@ -35,9 +35,10 @@ from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol import spread
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import make_folder
+from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.metrics import METRICS, MetricSums
 from coterie.protocol.noise import NoiseTerms
-from coterie.protocol.privacy import DISTRIBUTED, LocalLevel, Privacy, UserLevel
+from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec

@@ -25,7 +25,8 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.privacy.dp import distributed
 from coterie.privacy.dp.noise import gaussian
-from coterie.protocol.privacy import CentralMechanism, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED, CentralMechanism
+from coterie.protocol.privacy import UserLevel
 from coterie.simulation.canaries import audit_by_canaries
 
 FACTORS = {"removed": 0.0, "halved": 0.5, "honest": 1.0}
@@ -69,7 +70,7 @@ def rows(seed: int) -> dict[str, np.ndarray]:
 
 def study(privacy: UserLevel, seed: int) -> Experiment:
     """The experiment that is audited."""
-    secure = privacy.mechanism in ("discrete_gaussian", "skellam")
+    secure = privacy.mechanism in DISTRIBUTED
     apart = privacy.min_separation
     return Experiment(
         name="audit",

@@ -3,10 +3,9 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -16,6 +15,7 @@ from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Ur
 from coterie.cli.promises import promise, promised
 from coterie.cli.query_kinds import Kind, in_python, levels_of, made, refuse_idle
 from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFound
+from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 
 if TYPE_CHECKING:
     from coterie.aggregation.analytics import Query
@@ -24,16 +24,10 @@ if TYPE_CHECKING:
     from coterie.protocol.schema import DataSchema
 
 
-class Mechanism(StrEnum):
-    """Who makes the noise, and of which kind."""
+Mechanism: TypeAlias = Literal["gaussian", DistributedMechanism, "local"]
+"""Who makes the noise, and of which kind."""
 
-    GAUSSIAN = "gaussian"
-    DISCRETE_GAUSSIAN = "discrete_gaussian"
-    SKELLAM = "skellam"
-    LOCAL = "local"
-
-
-_PRIVACY = {"clip": 100.0, "delta": 1e-6, "mechanism": Mechanism.GAUSSIAN}
+_PRIVACY = {"clip": 100.0, "delta": 1e-6, "mechanism": "gaussian"}
 
 
 def query(
@@ -71,8 +65,8 @@ def query(
     mechanism: Annotated[
         Mechanism | None,
         typer.Option(
-            help="With --epsilon: the coordinator's noise (gaussian), all devices' together (discrete_gaussian, "
-            "skellam; under secure aggregation), or each device's by itself (local)."
+            help="With --epsilon: the coordinator's noise (gaussian), all devices' together "
+            f"({', '.join(DISTRIBUTED)}; under secure aggregation), or each device's by itself (local)."
         ),
     ] = None,
     secure: Annotated[
@@ -215,9 +209,9 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
 
     chosen: dict[str, Any] = {name: usual if given[name] is None else given[name] for name, usual in _PRIVACY.items()}
     mechanism = chosen.pop("mechanism")
-    if mechanism is Mechanism.LOCAL:
+    if mechanism == "local":
         return LocalLevel(mechanism="gaussian", epsilon=epsilon, **chosen)
-    return UserLevel(mechanism=mechanism.value, epsilon=epsilon, **chosen)
+    return UserLevel(mechanism=mechanism, epsilon=epsilon, **chosen)
 
 
 @contextmanager

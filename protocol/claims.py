@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from coterie.protocol.mechanisms import LocalMechanism
 from coterie.protocol.wire import Number, Positive, Signed, Token
 
 
@@ -30,7 +31,7 @@ class LocalTerms(Signed):
     how many signs are sent; None for as many as tell most.
     """
 
-    mechanism: Literal["gaussian", "randomised_response", "sign_ds"]
+    mechanism: LocalMechanism
     epsilon: Annotated[Number, Field(gt=0)]
     delta: Annotated[Number, Field(ge=0, lt=1)]
     clip: Annotated[Number, Field(gt=0)]

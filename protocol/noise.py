@@ -1,9 +1,10 @@
 """What every client adds to its vector before it is masked, as a signed task says it."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
+from coterie.protocol.mechanisms import DistributedMechanism
 from coterie.protocol.wire import Number, Positive, Signed
 
 Above = Annotated[Number, Field(gt=0)]
@@ -16,7 +17,7 @@ class NoiseTerms(Signed):
     client's noise, in squared whole numbers. contributors: the fewest survivors that the guarantee counts on.
     """
 
-    mechanism: Literal["discrete_gaussian", "skellam"]
+    mechanism: DistributedMechanism
     clip: Above
     scale: Above
     variance: Above

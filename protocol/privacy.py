@@ -13,15 +13,8 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from coterie.protocol.by_hand import ByHand
+from coterie.protocol.mechanisms import MATRIX, CentralMechanism, LocalMechanism
 
-CentralMechanism: TypeAlias = Literal["gaussian", "toeplitz", "banded", "blt", "discrete_gaussian", "skellam"]
-"""How a round's sum is noised. ``toeplitz``, ``banded`` and ``blt`` correlate the noise of different rounds (DP-FTRL);
-``discrete_gaussian`` and ``skellam`` are added on the devices, under secure aggregation.
-"""
-LocalMechanism: TypeAlias = Literal["gaussian", "randomised_response", "sign_ds"]
-
-MATRIX: tuple[CentralMechanism, ...] = ("toeplitz", "banded", "blt")
-DISTRIBUTED: tuple[CentralMechanism, ...] = ("discrete_gaussian", "skellam")
 MOST_EPSILON = 1e4
 LARGEST_DELTA = 0.01
 MOST_ROUNDS = 1_000_000
@@ -57,7 +50,7 @@ class UserLevel(ByHand):
     1 / (number of devices). epsilon: of all rounds together; or noise_multiplier: give exactly one. The multiplier is
     the standard deviation of the noise on a round's sum over `clip`; for a matrix mechanism, that of its uncorrelated
     noise over `clip` times the sensitivity, so that all rounds together cost one Gaussian of this multiplier.
-    mechanism: see `CentralMechanism`. adaptive: move `clip` by noisy quantiles; not with correlated noise.
+    mechanism: how a round's sum is noised. adaptive: move `clip` by noisy quantiles; not with correlated noise.
     min_separation: a device that takes part in round i takes part again in i + min_separation at the earliest.
     max_participations: how often a device takes part at most; None for as often as the separation allows.
     bands: of ``banded``, at most min_separation; None for min_separation. buffers: of ``blt``.

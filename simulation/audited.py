@@ -13,7 +13,8 @@ from coterie.privacy.audit.gaussian import Terms, enough_canaries
 from coterie.privacy.audit.one_run import canaries_for
 from coterie.privacy.audit.whitening import Matrix, expected_strengths, whitening
 from coterie.privacy.secagg.parameters import share_of
-from coterie.protocol.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 
 ROUNDS = 4

@@ -16,7 +16,8 @@ from coterie.aggregation.server_optimizers import State
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.privacy import DISTRIBUTED, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.simulation.collect import Collector, in_secret, in_the_open
 from coterie.simulation.shares import Shares

@@ -19,7 +19,8 @@ from coterie.privacy.secagg.encoding import rounding
 from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol.codecs.grid import EXTENT
 from coterie.protocol.layout import Layout
-from coterie.protocol.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED, MATRIX
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_sections import SecureSection
 
@@ -57,7 +58,7 @@ def checked(what: str, privacy: Privacy) -> Noised:
         case _:
             why = f"{privacy!r}, which is no level of privacy"
     raise errors.ExperimentError(
-        f"{what} is noised by UserLevel with a fixed clip and mechanism gaussian, discrete_gaussian or skellam, or by "
+        f"{what} is noised by UserLevel with a fixed clip and mechanism gaussian, {' or '.join(DISTRIBUTED)}, or by "
         f"LocalLevel with mechanism gaussian, not by {why}.",
         hint="Give UserLevel(clip=<rows>, delta=..., epsilon=...).",
         code="query_invalid",

@@ -21,7 +21,8 @@ from coterie.privacy.dp.matrix.factorisation import NoiseState, factorisation
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.dp.rounds import round_noise
-from coterie.protocol.privacy import MATRIX, UserLevel
+from coterie.protocol.mechanisms import MATRIX
+from coterie.protocol.privacy import UserLevel
 
 Vector = npt.NDArray[np.float64]
 State = Mapping[str, npt.NDArray[Any]]

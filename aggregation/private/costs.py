@@ -5,7 +5,8 @@ from collections.abc import Collection
 from coterie.aggregation.private.shared_noise import measured
 from coterie.privacy.dp.events import Event
 from coterie.privacy.dp.rounds import Draws, Measured, round_cost
-from coterie.protocol.privacy import DISTRIBUTED, Privacy, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED
+from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 

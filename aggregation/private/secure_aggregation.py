@@ -4,7 +4,8 @@ import math
 
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS, share_of
 from coterie.protocol.control import ExperimentCreate
-from coterie.protocol.privacy import DISTRIBUTED, Privacy, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED
+from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secagg import SecureMode
 from coterie.protocol.secure_aggregation import SecureAggregation

@@ -4,12 +4,14 @@ import math
 from functools import lru_cache
 from typing import Any, cast
 
+from coterie import errors
 from coterie.privacy.dp import distributed
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.rounds import Measured, round_noise, whole_cost
 from coterie.privacy.secagg.parameters import share_of
+from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
@@ -26,7 +28,7 @@ def shared_noise(
     """
     honest = policy.min_updates - share_of(secure.corrupt, policy.cohort)
     multiplier = round_noise(privacy, round, policy.rounds, cohort=policy.cohort).updates
-    mechanism: distributed.Mechanism = "skellam" if privacy.mechanism == "skellam" else "discrete_gaussian"
+    mechanism = _distributed(privacy)
     found = _chosen(mechanism, privacy.clip, multiplier, length, policy.cohort, max(honest, 1))
     for _ in range(_CORRECTIONS):
         # Frozen messages have a hash, which a type checker does not see.
@@ -48,6 +50,13 @@ def measured(
 _CORRECTIONS = 4
 
 
+def _distributed(privacy: UserLevel) -> DistributedMechanism:
+    found: DistributedMechanism | None = next((name for name in DISTRIBUTED if name == privacy.mechanism), None)
+    if found is None:
+        raise errors.InternalError(f"Devices do not share noise of the mechanism {privacy.mechanism}.")
+    return found
+
+
 @lru_cache(maxsize=256)
 def _over(privacy: UserLevel, rounds: int, cohort: int, real: Concentrated) -> float:
     """What all rounds of this noise cost, over the epsilon that was asked for; 1 where none was."""
@@ -59,7 +68,7 @@ def _over(privacy: UserLevel, rounds: int, cohort: int, real: Concentrated) -> f
 
 @lru_cache(maxsize=64)
 def _chosen(
-    mechanism: distributed.Mechanism, clip: float, multiplier: float, length: int, clients: int, contributors: int
+    mechanism: DistributedMechanism, clip: float, multiplier: float, length: int, clients: int, contributors: int
 ) -> distributed.Terms:
     return choose(
         mechanism,

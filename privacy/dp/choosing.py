@@ -9,21 +9,22 @@ import math
 
 from coterie import errors
 from coterie.privacy.dp import spread
-from coterie.privacy.dp.distributed import LEAST_VARIANCE, Mechanism, Terms
-from coterie.privacy.dp.noise import skellam
+from coterie.privacy.dp.distributed import LEAST_VARIANCE, Terms
 from coterie.privacy.dp.noise.conditional_rounding import largest_square
+from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
+from coterie.protocol.mechanisms import DistributedMechanism
 
 RARE = 1e-9
 """The chance that a vector's sum wraps anywhere, as `overflow` bounds it, that `choose` allows."""
 # A share finer than this gains nothing: its rounding is a thousandth of its noise.
-_FINEST_VARIANCE = float(skellam.LARGEST_VARIANCE)
+_FINEST_VARIANCE = 2.0**20
 _INFLATION = 1.01
 # The part of the energy that a block holds, over the part of the coordinates: dealing keeps it near one.
 _UNEVEN = 2.0
 
 
 def choose(
-    mechanism: Mechanism,
+    mechanism: DistributedMechanism,
     *,
     clip: float,
     noise_multiplier: float,
@@ -66,23 +67,25 @@ def overflow(terms: Terms, clients: int) -> float:
     half = float(1 << (terms.bits - 1)) - 1
     signal = _UNEVEN * (clients * terms.clip * terms.scale) ** 2 / terms.padded + clients / 4
     noise = clients * terms.variance
-    if terms.mechanism == "discrete_gaussian":  # sub-Gaussian (Canonne et al. 2020, Fact 20)
-        best = half**2 / (2 * (signal + noise))
-    else:  # E exp(tX) = exp(μ (cosh t - 1))
-        tilts = (half / (signal + noise) * factor / 16 for factor in range(1, 33))
-        best = max(t * half - signal * t * t / 2 - noise * 2 * math.sinh(min(t, 60.0) / 2) ** 2 for t in tilts)
-    return min(1.0, 2 * terms.padded * math.exp(-max(0.0, best)))
+    exponent = DISTRIBUTIONS[terms.mechanism].tilt(half, signal, noise)
+    return min(1.0, 2 * terms.padded * math.exp(-max(0.0, exponent)))
 
 
 def _finest(
-    mechanism: Mechanism, clip: float, multiplier: float, length: int, clients: int, contributors: int, bits: int
+    mechanism: DistributedMechanism,
+    clip: float,
+    multiplier: float,
+    length: int,
+    clients: int,
+    contributors: int,
+    bits: int,
 ) -> Terms | None:
     """The terms of the largest scale that fits; None where even a share of the least variance does not."""
 
     def at(steps: float) -> Terms | None:
         """steps: of the grid in `clip`."""
         variance = multiplier**2 * largest_square(steps, dimension) / contributors
-        if not LEAST_VARIANCE <= variance <= _FINEST_VARIANCE:
+        if not LEAST_VARIANCE <= variance <= most:
             return None
         return Terms(
             mechanism=mechanism,
@@ -95,13 +98,14 @@ def _finest(
         )
 
     dimension = spread.padded(length)
+    most = min(_FINEST_VARIANCE, DISTRIBUTIONS[mechanism].largest_variance)
     low, high = math.log(1e-3), math.log(2.0**30)
     found: Terms | None = None
     for _ in range(60):
         middle = (low + high) / 2
         terms = at(math.exp(middle))
         variance = multiplier**2 * largest_square(math.exp(middle), dimension) / contributors
-        if variance > _FINEST_VARIANCE or (terms is not None and overflow(terms, clients) > RARE):
+        if variance > most or (terms is not None and overflow(terms, clients) > RARE):
             high = middle
         else:
             low = middle

@@ -1,7 +1,7 @@
 """Differential privacy without a trusted server: every client adds a share of the noise, secure aggregation adds them.
 
-Kairouz, Liu and Steinke 2021 (arXiv:2102.06387) with discrete Gaussian shares, Agarwal, Kairouz and Liu 2021
-(arXiv:2110.04995) with Skellam shares. A client
+Kairouz, Liu and Steinke 2021 (arXiv:2102.06387). What a share is drawn from is a row of `noise.distributions`, which
+says too what a sum of shares costs. A client
 
 1. shortens its vector to the norm `clip`; anything not finite makes it zeros (`clipping.clip`);
 2. spreads it over its coordinates by a public rotation (`spread`) and multiplies by `scale`: steps of the grid;
@@ -18,9 +18,9 @@ sees the sum, as long as so many survivors are honest: a share whose key somebod
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,12 @@ from coterie import errors
 from coterie.privacy.dp import spread
 from coterie.privacy.dp.clipping import clip as clip_vector
 from coterie.privacy.dp.events import Concentrated
-from coterie.privacy.dp.noise import discrete_gaussian, skellam
 from coterie.privacy.dp.noise.conditional_rounding import largest_square, round_within
+from coterie.privacy.dp.noise.distribution import Exposure
+from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.privacy.dp.noise.source import Source
+from coterie.protocol.mechanisms import DistributedMechanism
 from coterie.protocol.noise import NoiseTerms
-
-Mechanism = Literal["discrete_gaussian", "skellam"]
 
 LEAST_VARIANCE = 4.0
 """Of a share, in squared steps. Below it a sum of discrete Gaussians is too far from one."""
@@ -51,7 +51,7 @@ class Terms:
     counts on. bits: the ring has 2**bits numbers, up to 2**32.
     """
 
-    mechanism: Mechanism
+    mechanism: DistributedMechanism
     clip: float
     scale: float
     variance: float
@@ -70,7 +70,7 @@ class Terms:
             raise _invalid(f"a ring has 2 to 32 bits, not {self.bits}")
         if self.clip * self.scale > 2.0**30:
             raise _invalid(f"clip times scale is {self.clip * self.scale:g}, beyond 2**30")
-        most = skellam.LARGEST_VARIANCE if self.mechanism == "skellam" else 2.0**60
+        most = DISTRIBUTIONS[self.mechanism].largest_variance
         if not LEAST_VARIANCE <= self.variance <= most:
             raise _invalid(f"a share's variance lies in {LEAST_VARIANCE:g} … {most:g} steps², not at {self.variance:g}")
 
@@ -152,51 +152,30 @@ def decode(total: npt.NDArray[np.integer[Any]], terms: Terms, shared: bytes) -> 
     return spread.gather(lifted, terms.length, shared) / terms.scale
 
 
-def share(mechanism: Mechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
+def share(mechanism: DistributedMechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
     """Whole-number noise for `count` coordinates of the ring: one client's share. variance: in squared steps."""
-    return _SAMPLERS[mechanism].draw(count, Fraction(variance), source)
+    return DISTRIBUTIONS[mechanism].draw(count, Fraction(variance), source)
 
 
 def event(terms: Terms) -> Concentrated:
     """What one sum costs when at least `contributors` honest clients' shares are in it: for any two inputs of which
     one has a client's vector where the other has zeros, and for all who see the sum.
 
-    Discrete Gaussian (Theorem 1): ½ε²-concentrated, ε² = min {S/nv + τd/2, (√(S/nv) + τ√d)²},
-    τ = 10 Σ_{k<n} exp(-2π²v k/(k+1)), for S = `square`, n contributors, v = `variance`, d = `padded`.
-    Skellam (Theorem 3.5, for whole orders α): ε(α) ≤ αS/2μ + min {((2α - 1)S + 6L)/4μ², 3L/2μ}, μ = nv, with the L1
-    norm L ≤ min {√(dS), S}.
+    How much that is says the mechanism's row, for S = `square` and d = `padded`.
     delta charges the samplers' distance from exact: (1 + e**ε) times that of all draws, for ε up to 20.
     """
     return counted(terms.mechanism, terms.square, terms.padded, terms.variance, terms.contributors)
 
 
-def counted(mechanism: Mechanism, square: int, dimension: int, variance: float, contributors: int) -> Concentrated:
+def counted(
+    mechanism: DistributedMechanism, square: int, dimension: int, variance: float, contributors: int
+) -> Concentrated:
     """As `event`, for any sum of whole numbers: square is the largest sum of squares of one client's `dimension`
     numbers, variance that of one share.
     """
-    signal = square / (contributors * variance)
-    distance = _SAMPLERS[mechanism].distance(Fraction(variance)) * dimension * contributors * _FAILURES
-    if mechanism == "discrete_gaussian":
-        tau = 10 * _theta(variance, contributors)
-        squared = min(signal + tau * dimension / 2, (math.sqrt(signal) + tau * math.sqrt(dimension)) ** 2)
-        return Concentrated(squared / 2, delta=distance)
-    noise, absolute = contributors * variance, min(math.sqrt(dimension * square), square)
-    bounds = (
-        (signal / 2 + signal / (2 * noise), max(0.0, (6 * absolute - square) / (4 * noise**2))),
-        (signal / 2, 3 * absolute / (2 * noise)),
-    )
-    # Each holds for all orders; which is the less depends on the order, and what is asked in the end is seldom high.
-    rho, xi = min(bounds, key=lambda bound: 8 * bound[0] + bound[1])
-    return Concentrated(rho, xi, delta=distance, whole_orders=True)
-
-
-def _theta(variance: float, contributors: int) -> float:
-    """Σ exp(-2π²v k/(k+1)) for k from 1 to contributors - 1; all beyond the 64th are at most the 64th."""
-    terms = [math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in range(1, min(contributors, 65))]
-    return sum(terms) + max(0, contributors - 65) * (terms[-1] if terms else 0.0)
-
-
-_SAMPLERS = {"discrete_gaussian": discrete_gaussian, "skellam": skellam}
+    row = DISTRIBUTIONS[mechanism]
+    exposure = Exposure(square=square, dimension=dimension, variance=variance, contributors=contributors)
+    return replace(row.cost(exposure), delta=row.distance(Fraction(variance)) * dimension * contributors * _FAILURES)
 
 
 def _invalid(message: str) -> errors.ArgumentValueError:

@@ -96,7 +96,7 @@ class Approximate(_Event):
 @dataclass(frozen=True)
 class Concentrated(_Event):
     """A release whose Rényi divergence of order α is at most rho · α + xi, but for a failure of probability `delta`
-    (Bun and Steinke, 2016): what is proven of distributed discrete Gaussian and Skellam noise. whole_orders: the bound
+    (Bun and Steinke, 2016): what is proven of noise that devices share. whole_orders: the bound
     is proven only for α = 2, 3, ….
     """
 

@@ -24,7 +24,8 @@ from coterie.privacy.dp.calibration import analytic_gaussian
 from coterie.privacy.dp.clipping import clip
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
-from coterie.protocol.privacy import LocalLevel, LocalMechanism
+from coterie.protocol.mechanisms import LocalMechanism
+from coterie.protocol.privacy import LocalLevel
 
 Vector = npt.NDArray[np.float64]
 # tanh(x)² / x is greatest at x = 1.0887, the root of sinh 2x = 4x: as many signs as ε / (2 · 1.0887).

@@ -26,12 +26,13 @@ from coterie.privacy.dp.calibration import analytic_gaussian, calibrate, concent
 from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.participation import most_participations
-from coterie.protocol.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED, MATRIX
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 
 _BELOW = 1 - 1e-9
 """Leaves a billionth to sums of floats and to samplers, so that no claim is above what was asked for."""
 _SHARED_BELOW = 1 - 1e-4
-"""The same for noise that devices share: what a Skellam's tails cost more than a Gaussian's."""
+"""The same for noise that devices share: what the tails of its distribution cost more than a Gaussian's."""
 
 
 @dataclass(frozen=True)

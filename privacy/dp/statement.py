@@ -8,9 +8,11 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from coterie.privacy.dp.accounting import Spent, spent
+from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.privacy.dp.participation import most_participations
 from coterie.privacy.dp.rounds import Draws, Measured, multiplier, whole_cost
-from coterie.protocol.privacy import DISTRIBUTED, MATRIX, ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED, MATRIX
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
 
 Trust: TypeAlias = Literal["device", "cohort", "coordinator"]
@@ -129,8 +131,7 @@ _HOW: Mapping[str, str] = MappingProxyType(
         "toeplitz": "Gaussian noise correlated over rounds (DP-FTRL, square-root Toeplitz matrix)",
         "banded": "Gaussian noise correlated over rounds (DP-FTRL, banded square-root Toeplitz matrix)",
         "blt": "Gaussian noise correlated over rounds (DP-FTRL, buffered linear Toeplitz matrix)",
-        "discrete_gaussian": "discrete Gaussian noise, a share from every device, under secure aggregation",
-        "skellam": "Skellam noise, a share from every device, under secure aggregation",
+        **{name: row.how for name, row in DISTRIBUTIONS.items()},
         "randomised_response": "randomised response on signs of the update",
         "sign_ds": "a few signed coordinates, drawn by the exponential mechanism",
     }

@@ -13,7 +13,8 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import ExperimentError, InputError
-from coterie.protocol.privacy import DISTRIBUTED, ExampleLevel, LocalLevel, Privacy, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.secure_aggregation import SecureAggregation

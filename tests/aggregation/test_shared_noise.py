@@ -11,20 +11,21 @@ from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.privacy.secagg.encoding import Binding, encode
 from coterie.privacy.secagg.ring_sections import ring_sections
-from coterie.protocol.privacy import CentralMechanism, UserLevel
+from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
+from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.secure_sections import SecureSection
 
 
-@pytest.mark.parametrize("mechanism", ["discrete_gaussian", "skellam"])
+@pytest.mark.parametrize("mechanism", DISTRIBUTED)
 @pytest.mark.parametrize(
     ("epsilon", "length", "cohort", "rounds"),
     [(8.0, 10, 10, 1), (30.0, 10, 10, 1), (30.0, 1000, 10, 1), (2.0, 1000, 100, 20), (8.0, 20_000, 200, 5)],
 )
 def test_rounding_and_tails_are_within_the_epsilon_that_was_asked_for(
-    mechanism: CentralMechanism, epsilon: float, length: int, cohort: int, rounds: int
+    mechanism: DistributedMechanism, epsilon: float, length: int, cohort: int, rounds: int
 ) -> None:
     privacy = UserLevel(clip=0.5, delta=1e-5, epsilon=epsilon, mechanism=mechanism)
     policy = RoundPolicy(rounds=rounds, cohort=cohort, min_updates=cohort // 2, weight_cap=1, evaluate_every=0)

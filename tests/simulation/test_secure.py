@@ -13,6 +13,7 @@ from simulation_kit import CLIENTS, Spoils, experiment, rows, same
 from coterie.aggregation.history import History
 from coterie.aggregation.promises.claims import claim_of
 from coterie.aggregation.record import RoundRecord
+from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import AdaptiveClip, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
@@ -99,10 +100,10 @@ def test_groups_let_a_robust_rule_work_beside_secrecy() -> None:
     assert loss["median"] < 0.6 * loss["mean"]
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "toeplitz", "discrete_gaussian", "skellam"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "toeplitz", *DISTRIBUTED])
 @pytest.mark.parametrize("secure", [True, False])
 def test_noise_is_as_large_as_it_says_and_small_noise_learns(mechanism: str, secure: bool) -> None:
-    if mechanism in ("discrete_gaussian", "skellam") and not secure:
+    if mechanism in DISTRIBUTED and not secure:
         pytest.skip("devices noise only what is summed secretly")
     changes: dict[str, Any] = {"rounds": NOISED, "secure_aggregation": secure, "evaluation": rows(200, 77)}
     if mechanism == "toeplitz":

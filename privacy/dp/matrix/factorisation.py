@@ -29,7 +29,8 @@ from coterie import errors
 from coterie.privacy.dp.matrix import blt, toeplitz
 from coterie.privacy.dp.matrix.blt import Buffers
 from coterie.privacy.dp.matrix.toeplitz import Column
-from coterie.protocol.privacy import MATRIX, UserLevel
+from coterie.protocol.mechanisms import MATRIX
+from coterie.protocol.privacy import UserLevel
 
 Vector = npt.NDArray[np.float64]
 MOST_ROUNDS = 20_000

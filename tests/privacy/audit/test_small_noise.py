@@ -17,6 +17,7 @@ from coterie.compute.nn.zoo import mlp
 from coterie.errors import ArgumentValueError, ExperimentError
 from coterie.privacy.dp import clipping, distributed
 from coterie.privacy.dp.noise import gaussian
+from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
@@ -26,9 +27,8 @@ from coterie.simulation.canaries import CanaryAudit, audit_by_canaries
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "simulation"))
 kit: Any = import_module("simulation_kit")
 
-Mechanism = Literal["gaussian", "discrete_gaussian", "skellam"]
+Mechanism = Literal["gaussian", DistributedMechanism]
 CLIENTS = [kit.rows(20, seed) for seed in range(5)]
-SHARED = ("discrete_gaussian", "skellam")
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def noise_times(factor: float) -> Generator[None]:
 def _study(privacy: Any, *, seed: int = 0, rounds: int = 2, rest: int = 0, secure: Any = None, **changes: Any) -> Any:
     """An experiment of 2403 weights. Each seed has its own noise."""
     if secure is None:
-        secure = isinstance(privacy, UserLevel) and privacy.mechanism in SHARED
+        secure = isinstance(privacy, UserLevel) and privacy.mechanism in DISTRIBUTED
     policy = RoundPolicy(rounds=rounds, cohort=40, weight_cap=1, evaluate_every=0, rest_rounds=rest)
     common: dict[str, Any] = {"model": mlp((4, 300, 3)), "epochs": 1, "rounds": policy, "seed": seed}
     return kit.experiment(**common, privacy=privacy, secure_aggregation=secure, **changes)
@@ -84,7 +84,7 @@ def test_half_of_the_noise_is_caught_and_all_of_it_is_not_accused(epsilon: float
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
-@pytest.mark.parametrize("mechanism", ["gaussian", *SHARED])
+@pytest.mark.parametrize("mechanism", ["gaussian", *DISTRIBUTED])
 def test_noise_that_is_not_there_is_always_caught(mechanism: Mechanism, epsilon: float) -> None:
     with noise_times(0.0):
         found = _audit(_user(epsilon, mechanism))

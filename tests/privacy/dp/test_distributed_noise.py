@@ -17,20 +17,22 @@ from hypothesis.extra import numpy as arrays
 from coterie import errors
 from coterie.privacy.dp import distributed, spread
 from coterie.privacy.dp.choosing import RARE, choose, overflow
-from coterie.privacy.dp.distributed import Mechanism, Terms, decode, encode, event
+from coterie.privacy.dp.distributed import Terms, decode, encode, event
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.noise import discrete_gaussian
+from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.privacy.dp.noise.source import Source
+from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 
 special: Any = import_module("scipy.special")
 
 KEY = b"a key of noise for tests alone.."
 SHARED = bytes(range(32))
-MECHANISMS: tuple[Mechanism, ...] = ("discrete_gaussian", "skellam")
+MECHANISMS = DISTRIBUTED
 Vector = npt.NDArray[np.float64]
 
 
-def terms(mechanism: Mechanism = "discrete_gaussian", **changed: Any) -> Terms:
+def terms(mechanism: DistributedMechanism = "discrete_gaussian", **changed: Any) -> Terms:
     """Of 20 clients with vectors of 300 coordinates."""
     given_terms: dict[str, Any] = {
         "mechanism": mechanism,
@@ -51,9 +53,13 @@ def vectors(count: int, length: int, norm: float) -> list[Vector]:
     return list(drawn * (norm / np.linalg.norm(drawn, axis=1))[:, None])
 
 
-def silent(mechanism: Mechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
+def silent(mechanism: DistributedMechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
     """In the place of `distributed.share`: no noise."""
     return np.zeros(count, np.int64)
+
+
+def test_every_name_of_the_wire_has_a_row() -> None:
+    assert tuple(DISTRIBUTIONS) == DISTRIBUTED
 
 
 @pytest.mark.parametrize("length", [1, 5, 64, 65, 100, 4096, 7850, 20_000])
@@ -83,7 +89,7 @@ def test_a_layer_of_large_numbers_does_not_fill_one_block() -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_sum_in_the_ring_is_the_sum_of_the_clipped_vectors_and_the_noise(mechanism: Mechanism) -> None:
+def test_the_sum_in_the_ring_is_the_sum_of_the_clipped_vectors_and_the_noise(mechanism: DistributedMechanism) -> None:
     """20 clients, half of them beyond the clip: the error is the noise's, in every coordinate, without bias."""
     chosen = terms(mechanism)
     inputs = [*vectors(10, 300, 1.5), *vectors(10, 300, 7.0)]
@@ -121,7 +127,9 @@ def test_no_vector_weighs_more_than_the_sensitivity_after_rounding(vector: Vecto
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_vector_that_is_not_finite_is_sent_as_zeros_with_all_the_noise(mechanism: Mechanism, bad: float) -> None:
+def test_a_vector_that_is_not_finite_is_sent_as_zeros_with_all_the_noise(
+    mechanism: DistributedMechanism, bad: float
+) -> None:
     """Bit for bit what a vector of zeros would be: nobody can tell that anything was wrong."""
     vector = vectors(1, 300, 1.0)[0]
     vector[17] = bad
@@ -153,7 +161,7 @@ def test_a_sum_beyond_the_ring_wraps_and_comes_back_at_the_other_end() -> None:
 # --- the price ---
 
 
-def pmf(mechanism: Mechanism, variance: float, reach: int) -> Vector:
+def pmf(mechanism: DistributedMechanism, variance: float, reach: int) -> Vector:
     """Of one share on -reach … reach."""
     at = np.arange(-reach, reach + 1)
     if mechanism == "skellam":
@@ -175,7 +183,7 @@ def renyi(chances: Vector, shift: int, order: float) -> float:
 @pytest.mark.parametrize("shift", [1, 2, 6])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_the_price_is_above_the_true_divergence(
-    mechanism: Mechanism, shift: int, variance: float, contributors: int
+    mechanism: DistributedMechanism, shift: int, variance: float, contributors: int
 ) -> None:
     """One coordinate, one client of `shift` whole numbers or none: the exact distribution of the sum of the shares,
     order by order. Never below; and, where Skellam is near a Gaussian, not far above: a wrong factor would show.
@@ -261,7 +269,7 @@ def test_skellam_holds_for_whole_orders_and_costs_hardly_more() -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_samplers_distance_is_charged_to_delta(mechanism: Mechanism) -> None:
+def test_the_samplers_distance_is_charged_to_delta(mechanism: DistributedMechanism) -> None:
     chosen = terms(mechanism)
     found = event(chosen)
     assert isinstance(found, Concentrated)
@@ -280,7 +288,9 @@ def test_fewer_contributors_cost_more() -> None:
 
 @pytest.mark.parametrize("bits", [None, 14, 16, 20])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_choice_keeps_the_noise_multiplier_and_hardly_ever_wraps(mechanism: Mechanism, bits: int | None) -> None:
+def test_a_choice_keeps_the_noise_multiplier_and_hardly_ever_wraps(
+    mechanism: DistributedMechanism, bits: int | None
+) -> None:
     multiplier = 1.3
     chosen = choose(
         mechanism, clip=0.5, noise_multiplier=multiplier, length=7850, clients=200, contributors=150, bits=bits
@@ -304,7 +314,7 @@ def test_bits_are_the_fewest_that_waste_a_hundredth() -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_bound_of_overflow_is_one(mechanism: Mechanism) -> None:
+def test_the_bound_of_overflow_is_one(mechanism: DistributedMechanism) -> None:
     """A ring so small that sums of equal vectors wrap now and then: seen no oftener than the bound says."""
     chosen = terms(mechanism, length=256, clip=1.0, scale=60.0, variance=16.0, bits=10, contributors=20)
     vector = np.ones(256) / 16
@@ -329,7 +339,9 @@ def test_the_bound_of_overflow_is_one(mechanism: Mechanism) -> None:
     ids=["bits", "noise", "more than clients", "nobody"],
 )
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_what_no_grid_fits_is_refused_by_name(mechanism: Mechanism, changed: dict[str, Any], match: str) -> None:
+def test_what_no_grid_fits_is_refused_by_name(
+    mechanism: DistributedMechanism, changed: dict[str, Any], match: str
+) -> None:
     arguments: dict[str, Any] = {
         "clip": 1.0, "noise_multiplier": 1.0, "length": 1000, "clients": 100, "contributors": 90,
     }  # fmt: skip

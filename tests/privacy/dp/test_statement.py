@@ -10,6 +10,7 @@ from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.rounds import Draws, Measured, whole_cost
 from coterie.privacy.dp.statement import Trust, statement, trusted
+from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
 
@@ -19,14 +20,13 @@ def user(**given: Any) -> UserLevel:
     return UserLevel(**asked)
 
 
-SHARED: tuple[Any, ...] = ("discrete_gaussian", "skellam")
 LOCAL = LocalLevel(mechanism="gaussian", epsilon=2.0, delta=1e-6)
 ROWS = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0)
 # Whoever makes the noise alone is whom it rests on. Shared noise rests on the cohort where the coordinator may lie.
 TRUSTED: tuple[tuple[Privacy, SecureMode | None, Trust], ...] = (
-    *((user(mechanism=name), "consistent", "cohort") for name in SHARED),
-    *((user(mechanism=name), "semi_honest", "coordinator") for name in SHARED),
-    *((user(mechanism=name), None, "coordinator") for name in SHARED),
+    *((user(mechanism=name), "consistent", "cohort") for name in DISTRIBUTED),
+    *((user(mechanism=name), "semi_honest", "coordinator") for name in DISTRIBUTED),
+    *((user(mechanism=name), None, "coordinator") for name in DISTRIBUTED),
     *((user(), mode, "coordinator") for mode in (None, "semi_honest", "consistent")),
     *((ROWS, mode, "device") for mode in (None, "semi_honest", "consistent")),
     *((LOCAL, mode, "device") for mode in (None, "semi_honest", "consistent")),
@@ -79,7 +79,7 @@ def test_a_statement_trusts_whoever_could_break_it(privacy: Privacy, mode: Secur
     assert said.trusts == trusted(privacy, mode) == trusts
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", DISTRIBUTED)
 def test_shared_noise_in_semi_honest_says_that_the_coordinator_must_follow_the_protocol(name: Any) -> None:
     kept, weaker = (statement(user(mechanism=name), 5, cohort=100, mode=mode) for mode in ("consistent", "semi_honest"))
     assert kept.claim == weaker.claim, "who is trusted changes, and not what is counted"
