@@ -47,6 +47,9 @@ RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "c
 Role = Literal["admin", "operator", "researcher", "auditor"]
 """What a person or a script may do on the control plane."""
 TokenKind = Literal[Role, "enrol", "edge"]
+"""The kinds of tokens that are made by request."""
+AnyTokenKind = Literal[TokenKind, "party"]
+"""With those that come with a session: one for each role, with which its party joins."""
 ClientState = Literal["kept", "none"]
 ReducerText = Annotated[str, Field(min_length=1, max_length=200)]
 """A reducer by its text, as `coterie.aggregation.reducers.reducer` reads it."""
@@ -214,7 +217,7 @@ class TokenView(Response):
     """A token without its secret."""
 
     id: TokenId
-    kind: TokenKind
+    kind: AnyTokenKind
     name: str
     population: Slug | None = None
     uses_left: Whole | None = None

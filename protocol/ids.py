@@ -19,6 +19,8 @@ REQUEST: Final = "req"
 ATTEMPT: Final = "att"
 JOB: Final = "job"
 RUNNER: Final = "run"
+SESSION: Final = "ses"
+PARTY: Final = "pty"
 
 _PREFIX = re.compile(r"[a-z]{2,8}")
 

@@ -35,6 +35,7 @@ class Domain(Enum):
     SECURE_SURVIVORS = b"coterie secure survivors v1\n"
     LEDGER = b"coterie ledger v1\n"
     ENDORSEMENT = b"coterie endorsement v1\n"
+    SESSION_KEYS = b"coterie session keys v1\n"
 
 
 @dataclass(frozen=True, repr=False)

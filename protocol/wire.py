@@ -46,6 +46,8 @@ Signature = Annotated[str, StringConstraints(pattern=SIGNATURE_PATTERN)]
 DeviceId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.DEVICE))]
 TaskId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.TASK))]
 ExperimentId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.EXPERIMENT))]
+SessionId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.SESSION))]
+PartyId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.PARTY))]
 TokenId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.TOKEN))]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """A population's name: safe in paths and addresses."""

@@ -47,6 +47,7 @@ GENERATORS = (
     "privacy/make_secagg_vectors.py",
     "privacy/make_secagg_transcript.py",
     "privacy/make_noise_vectors.py",
+    "privacy/make_session_vectors.py",
     "client_sdk/make_lies.py",
 )
 
