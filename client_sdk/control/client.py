@@ -76,7 +76,7 @@ class ControlClient:
 
     async def populations(self) -> list[PopulationView]:
         """All populations."""
-        return await self._items(PopulationView, "/v1/populations")
+        return await self.items(PopulationView, "/v1/populations")
 
     async def ensure_population(
         self,
@@ -101,7 +101,7 @@ class ControlClient:
                 raise
             request = PopulationCreate(name=name, data_schema=schema, signers=tuple(signers), client_state=client_state)
             with _only_operators(f"There is no population {name!r}", f"coterie populations make {name} SCHEMA"):
-                found = read_message(PopulationView, await self._post("/v1/populations", request))
+                found = read_message(PopulationView, await self.create("/v1/populations", request))
         if (why := departure(schema, found.data_schema)) is not None:
             raise ExperimentError(
                 f"Population {name!r} has another data schema than this experiment, whose schema is no finer reading "
@@ -140,18 +140,18 @@ class ControlClient:
 
     async def budget_entries(self, name: str) -> list[LedgerEntry]:
         """The whole ledger of a population's privacy budget, the oldest entry first."""
-        return await self._items(LedgerEntry, f"/v1/populations/{quote(name, safe='')}/budget/entries")
+        return await self.items(LedgerEntry, f"/v1/populations/{quote(name, safe='')}/budget/entries")
 
     async def audit_trail(self) -> list[AuditEntry]:
         """Every administrative action, the oldest first; `coterie.protocol.audit.first_fault` checks it."""
-        return await self._items(AuditEntry, "/v1/audit")
+        return await self.items(AuditEntry, "/v1/audit")
 
     async def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"
     ) -> TokenCreated:
         """A token with which devices join. uses: how many; ttl_s: seconds until it runs out; None for no limit."""
         request = TokenCreate(kind="enrol", name=name, population=population, uses=uses, expires_s=ttl_s)
-        return read_message(TokenCreated, await self._post("/v1/tokens", request))
+        return read_message(TokenCreated, await self.create("/v1/tokens", request))
 
     async def role_token(
         self, role: Role, population: str | None = None, *, ttl_s: int | None = None, name: str | None = None
@@ -162,11 +162,11 @@ class ControlClient:
         Raises RemoteError (``token_role``, ``token_population``, ``population_unknown``).
         """
         request = TokenCreate(kind=role, name=name or role, population=population, expires_s=ttl_s)
-        return read_message(TokenCreated, await self._post("/v1/tokens", request))
+        return read_message(TokenCreated, await self.create("/v1/tokens", request))
 
     async def tokens(self) -> list[TokenView]:
         """Every token without its secret, the oldest first."""
-        return await self._items(TokenView, "/v1/tokens")
+        return await self.items(TokenView, "/v1/tokens")
 
     async def revoke_token(self, token: str) -> None:
         """Make a token useless for ever, by its id. Raises RemoteError (``token_unknown``, ``token_in_use``)."""
@@ -194,7 +194,7 @@ class ControlClient:
             min_clients=min_clients,
             max_clients=max_clients,
         )
-        return read_message(TokenCreated, await self._post("/v1/tokens", request))
+        return read_message(TokenCreated, await self.create("/v1/tokens", request))
 
     async def put_blob(self, data: bytes, *, kind: str) -> BlobRef:
         """Store bytes under their SHA-256; bytes that are there already are not an error."""
@@ -214,11 +214,11 @@ class ControlClient:
 
     async def create_experiment(self, request: ExperimentCreate) -> ExperimentView:
         """Start an experiment whose blobs are stored already."""
-        return read_message(ExperimentView, await self._post("/v1/experiments", request))
+        return read_message(ExperimentView, await self.create("/v1/experiments", request))
 
     async def experiments(self) -> list[ExperimentView]:
         """All experiments, newest first."""
-        return await self._items(ExperimentView, "/v1/experiments")
+        return await self.items(ExperimentView, "/v1/experiments")
 
     async def experiment(self, experiment: str) -> ExperimentView:
         """An experiment by its id, a unique beginning of it, or its unique name."""
@@ -231,16 +231,16 @@ class ControlClient:
 
     async def rounds(self, experiment: str) -> list[RoundView]:
         """The rounds begun so far."""
-        return await self._items(RoundView, f"/v1/experiments/{experiment}/rounds")
+        return await self.items(RoundView, f"/v1/experiments/{experiment}/rounds")
 
     async def models(self, experiment: str) -> list[ModelView]:
         """The model versions; round 0 is the initial one."""
-        return await self._items(ModelView, f"/v1/experiments/{experiment}/models")
+        return await self.items(ModelView, f"/v1/experiments/{experiment}/models")
 
     async def devices(self, population: str | None = None) -> list[DeviceView]:
         """Enrolled devices, of one population or of all."""
         query = "" if population is None else f"?population={population}"
-        return await self._items(DeviceView, f"/v1/devices{query}")
+        return await self.items(DeviceView, f"/v1/devices{query}")
 
     async def revoke(self, device: str) -> DeviceView:
         """Shut a device out for ever."""
@@ -328,12 +328,13 @@ class ControlClient:
                 return False
             raise
 
-    async def _post(self, target: str, message: BaseModel) -> Any:
+    async def create(self, target: str, message: BaseModel) -> Any:
         """A creating request, repeated safely under one idempotency key when its answer is lost."""
         key = {"Idempotency-Key": uuid4().hex}
         return await _patiently(lambda: self.link.json("POST", target, message.model_dump(mode="json"), headers=key))
 
-    async def _items(self, kind: type[View], target: str) -> list[View]:
+    async def items(self, kind: type[View], target: str) -> list[View]:
+        """Everything that a list holds, page by page."""
         items: list[View] = []
         cursor: str | None = None
         while True:

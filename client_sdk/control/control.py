@@ -8,6 +8,7 @@ from typing import Literal
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
+from coterie.client_sdk.control import sessions
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.download import Form, download, forms
 from coterie.client_sdk.control.submission import Submission, send
@@ -29,6 +30,7 @@ from coterie.protocol.control import (
     TokenView,
 )
 from coterie.protocol.schema import DataSchema
+from coterie.protocol.session import SessionCreate, SessionCreated, SessionView
 from coterie.protocol.signing import SigningKey
 
 
@@ -143,6 +145,22 @@ class Control:
     def revoke(self, device: str) -> DeviceView:
         """Shut a device out for ever, by its id."""
         return self.portal.call(self.client.revoke(device))
+
+    def make_session(self, request: SessionCreate) -> SessionCreated:
+        """A session of parties; its field ``tokens`` is shown this once."""
+        return self.portal.call(sessions.make(self.client, request))
+
+    def sessions(self) -> list[SessionView]:
+        """Every session of parties, the oldest first."""
+        return self.portal.call(sessions.every(self.client))
+
+    def session(self, session: str) -> SessionView:
+        """One session of parties, by its id."""
+        return self.portal.call(sessions.one(self.client, session))
+
+    def end_session(self, session: str, detail: str = "") -> SessionView:
+        """End a session for all its parties, by its id."""
+        return self.portal.call(sessions.end(self.client, session, detail))
 
     def close(self) -> None:
         """Close all connections. May be called twice."""

@@ -11,7 +11,7 @@ from coterie.protocol.private_files import make_private_database
 
 
 class Database:
-    """``device.db`` in ``folder``, with the tables of ``schema``.
+    """The file ``name`` in ``folder``, with the tables of ``schema``.
 
     What a row held is overwritten in the file when the row goes (``secure_delete``), and so is the journal
     (``TRUNCATE``): the secrets of an attempt do not outlive it in this file. What a file system or a flash disk keeps
@@ -19,9 +19,9 @@ class Database:
     Raises ConfigurationError when another process uses the folder, StorageError when the disk refuses.
     """
 
-    def __init__(self, folder: Path, schema: str) -> None:
+    def __init__(self, folder: Path, schema: str, name: str = "device.db") -> None:
         self._folder = folder
-        self._connection = _connect(folder / "device.db", schema)
+        self._connection = _connect(folder / name, schema)
 
     def close(self) -> None:
         """Release the file."""
@@ -62,7 +62,7 @@ def _connect(path: Path, schema: str) -> sqlite3.Connection:
         raise _database_error(path.parent, error) from error
     except sqlite3.DatabaseError as error:
         raise ConfigurationError(
-            f"{path} is not a device's database: {error}.", hint="Choose another folder."
+            f"{path} is not a {path.stem}'s database: {error}.", hint="Choose another folder."
         ) from error
     return database
 

@@ -1,0 +1,1 @@
+"""A party: an organisation's side of a session."""

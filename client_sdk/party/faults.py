@@ -1,0 +1,34 @@
+"""Faults for tests: the table of every point between two durable facts of a party, and a hook that kills the process
+there.
+
+``COTERIE_PARTY_FAULT="<point>:<nth>"`` sends SIGKILL to the process when it reaches the point for the nth time (counted
+from 1). It is read when a party is made.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final, final
+
+from coterie.faults import FaultHook
+
+VARIABLE: Final = "COTERIE_PARTY_FAULT"
+
+
+@final
+class Faults(FaultHook):
+    """The points of a party."""
+
+    points: ClassVar[Mapping[str, str]] = {
+        "taken": "the coordinator knows the party in its role, its folder does not",
+        "joined": "the membership is stored, no key is offered",
+        "key_made": "a key for a partner is stored, it is not offered",
+        "offer_kept": "a partner's key is pinned and stored, the coordinator does not know that it came",
+        "spooled": "the sealed bytes of a large message are on disk, the outbox does not know them",
+        "sealed": "the outbox knows the message, nothing of it is sent",
+        "sending": "a part of a large message is with the coordinator",
+        "accepted": "the coordinator accepted the message, the outbox does not know that",
+        "sent": "the outbox knows that the message is with the coordinator",
+        "opening": "a part of a message has come and opened",
+        "worked_in": "a message is counted as worked in, the coordinator does not know that",
+        "acknowledged": "the coordinator has deleted the message",
+    }
+    variable = VARIABLE

@@ -1,0 +1,173 @@
+"""Requests of a party about its messages: sealed bytes go out in pieces, and come in by ranges; both go on where they
+broke off. Constant memory.
+"""
+
+import asyncio
+import base64
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from coterie.client_sdk.device.backoff import Backoff, after_failure
+from coterie.client_sdk.device.signed import SignedLink
+from coterie.client_sdk.http import Answer, is_transient, parsed, problem
+from coterie.client_sdk.party.faults import Faults
+from coterie.errors import RemoteError
+from coterie.protocol.session import SEQUENCE_HEADER, Acknowledged, SendReceipt
+from coterie.protocol.wire import read_message
+
+PIECE: Final = 2 << 20
+WAIT_MS: Final = 25_000
+SOONEST_S: Final = 0.5
+"""So long after a request that found no message comes the next."""
+BUSY: Final = frozenset(("mailbox_full", "upload_superseded"))
+"""Refusals that pass by themselves."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A message that is there. sealed: SHA-256 of its sealed bytes, hex; size: how many; first: the first of them."""
+
+    sequence: int
+    sealed: str
+    size: int
+    first: bytes
+
+
+class Mail:
+    """A party's requests, each made again for as long as the coordinator is away."""
+
+    def __init__(
+        self, link: SignedLink, backoff: Backoff, on_pause: Callable[[RemoteError], None], faults: Faults
+    ) -> None:
+        self._link = link
+        self._faults = faults
+        self._backoff = backoff
+        self._on_pause = on_pause
+        self._rng = random.Random()
+
+    async def request(self, method: str, target: str, accept: tuple[int, ...] = (), **options: Any) -> Answer:
+        """One signed request, repeated while the coordinator does not answer or the mailbox is full."""
+        failures = 0
+        while True:
+            try:
+                return await self._link.request(method, target, accept=accept, **options)
+            except RemoteError as error:
+                if not is_transient(error) and error.reason not in BUSY:
+                    raise
+                failures += 1
+                await self._pause(error, failures)
+
+    async def send(
+        self, stage: str, role: str, sequence: int, body: bytes | Path, size: int, sealed: str
+    ) -> SendReceipt:
+        """Send sealed bytes, from memory or a file; go on where an earlier sending broke off."""
+        target = f"/v1/party/messages/{stage}/{role}/{sequence}"
+        digest = f"sha-256=:{base64.b64encode(bytes.fromhex(sealed)).decode()}:"
+        offset = 0 if size <= PIECE else await self._offset(target)
+        failures = 0
+        while True:
+            piece = _piece(body, offset, PIECE)
+            headers = {
+                "Content-Type": "application/octet-stream",
+                "Upload-Offset": str(offset),
+                "Upload-Length": str(size),
+                "Repr-Digest": digest,
+            }
+            answer = await self.request("PATCH", target, body=piece, headers=headers, accept=(409,))
+            if answer.status_code == 200:
+                receipt = read_message(SendReceipt, parsed(answer))
+                if (receipt.sequence, receipt.sha256) != (sequence, sealed):
+                    raise RemoteError(
+                        f"The coordinator accepted other bytes than message {sequence} to {role} in stage {stage}.",
+                        hint="End the session and make another; the coordinator mixed up its messages, or is not "
+                        "honest.",
+                        code="message_differs",
+                    )
+                return receipt
+            told = answer.headers.get("Upload-Offset", "")
+            if answer.status_code == 204:
+                self._faults.reach("sending")
+            if answer.status_code == 409:
+                refusal = problem(409, answer.content, answer.headers)
+                if refusal.reason in BUSY:
+                    failures += 1
+                    await self._pause(refusal, failures)
+                    continue
+                if refusal.reason != "offset_mismatch" or not told.isdecimal() or int(told) >= size:
+                    raise refusal
+            offset = int(told) if told.isdecimal() else offset + len(piece)
+
+    async def _pause(self, error: RemoteError, failures: int) -> None:
+        self._on_pause(error)
+        told = error.details.get("retry_after_s")
+        after_s = float(told) if isinstance(told, int | float) else 0.0
+        await asyncio.sleep(after_failure(failures, self._backoff, self._rng, retry_after_s=after_s))
+
+    async def _offset(self, target: str) -> int:
+        try:
+            answer = await self.request("HEAD", target)
+        except RemoteError:
+            return 0  # an answer to HEAD has no body, so the reason is unknown: the PATCH that follows learns it
+        told, whole = answer.headers.get("Upload-Offset", "0"), answer.headers.get("Upload-Length")
+        return int(told) if told.isdecimal() and whole is None else 0
+
+    async def arrived(self, stage: str, role: str, *, patience_s: float | None) -> Arrived | None:
+        """The next message from a role, with its first bytes; None when none has come for ``patience_s`` seconds."""
+        loop = asyncio.get_running_loop()
+        until = None if patience_s is None else loop.time() + patience_s
+        while True:
+            left = WAIT_MS if until is None else max(0, min(WAIT_MS, round((until - loop.time()) * 1000)))
+            target = f"/v1/party/messages/{stage}/{role}?wait_ms={left}"
+            asked = loop.time()
+            answer = await self.request("GET", target, headers={"Range": f"bytes=0-{PIECE - 1}"})
+            if answer.status_code == 204:
+                now = loop.time()
+                if until is not None and now >= until:
+                    return None
+                # A coordinator that closes, or a proxy, answers sooner than asked.
+                await asyncio.sleep(max(0.0, min(left / 1000, SOONEST_S) - (now - asked)))
+                continue
+            total = answer.headers.get("Content-Range", "").rpartition("/")[2]
+            size = int(total) if total.isdecimal() else len(answer.content)
+            sequence = answer.headers.get(SEQUENCE_HEADER, "")
+            if not sequence.isdecimal():
+                raise RemoteError(
+                    f"The coordinator gave a message without {SEQUENCE_HEADER}.", code="not_a_coordinator"
+                )
+            return Arrived(int(sequence), answer.headers.get("ETag", "").strip('"'), size, answer.content)
+
+    async def rest(self, stage: str, role: str, message: Arrived) -> AsyncIterator[bytes]:
+        """All sealed bytes of a message that has arrived, piece by piece."""
+        yield message.first
+        place = len(message.first)
+        while place < message.size:
+            stop = min(place + PIECE, message.size)
+            answer = await self.request(
+                "GET", f"/v1/party/messages/{stage}/{role}", headers={"Range": f"bytes={place}-{stop - 1}"}
+            )
+            told = answer.headers.get(SEQUENCE_HEADER), answer.headers.get("ETag", "").strip('"')
+            if told != (str(message.sequence), message.sealed) or len(answer.content) != stop - place:
+                raise RemoteError(
+                    f"Message {message.sequence} from {role} was replaced while it was read.",
+                    hint="Read it again; if it happens again, end the session.",
+                    code="message_differs",
+                )
+            yield answer.content
+            place = stop
+
+    async def acknowledge(self, stage: str, role: str, sequence: int) -> Acknowledged:
+        """Take a message out of the mailbox."""
+        answer = await self.request("POST", f"/v1/party/messages/{stage}/{role}/{sequence}/acknowledge")
+        return read_message(Acknowledged, parsed(answer))
+
+
+def _piece(body: bytes | Path, offset: int, length: int) -> bytes:
+    if isinstance(body, bytes):
+        return body[offset : offset + length]
+    with body.open("rb") as file:
+        file.seek(offset, os.SEEK_SET)
+        return file.read(length)
