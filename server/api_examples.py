@@ -17,11 +17,15 @@ _PATTERNS: Final[Mapping[str, str]] = {
     r"^[a-z_]+(\([0-9a-z_=., ]*\))?$": "uniform",
     r"^[A-Za-z0-9_.=+/-]+$": "Y290ZXJpZS1ub25jZQ",
     r"^[a-z0-9][a-z0-9._-]{0,62}$": "clinics",
-    **{rf"^{kind}_[0-9a-f]{{32}}$": f"{kind}_{_HEX * 2}" for kind in ("att", "dev", "exp", "task", "tok")},
+    r"^[a-z0-9][a-z0-9_-]{0,31}$": "label-owner",
+    **{
+        rf"^{kind}_[0-9a-f]{{32}}$": f"{kind}_{_HEX * 2}" for kind in ("att", "dev", "exp", "pty", "ses", "task", "tok")
+    },
 }
 _SCHEMA: Final = DataSchema(
     features=(Feature(name="age", low=0, high=120), Feature(name="pressure")), label=Label(name="ill", low=0, high=1)
 )
+_ROLES: Final = [{"name": "label-owner", "party": "Clinic"}, {"name": "feature-owner", "party": "Registry"}]
 _FIELDS: Final[Mapping[str, Any]] = {
     "codecs": ["float32"],
     "cohort": 10,
@@ -44,6 +48,8 @@ _OF_MESSAGES: Final[Mapping[tuple[str, str], Any]] = {
     ("PopulationView", "name"): "clinics",
     ("Problem", "status"): 404,
     ("ServerRule", "name"): "sgd",
+    ("SessionCreate", "roles"): _ROLES,
+    ("SessionTerms", "roles"): _ROLES,
     ("Abort", "code"): "data_empty",
 }
 _WHOLE: Final[Mapping[str, Any]] = {
@@ -63,6 +69,10 @@ _PATHS: Final[Mapping[str, str]] = {
     "experiment": _PATTERNS[r"^exp_[0-9a-f]{32}$"],
     "name": "clinics",
     "public": _HEX * 4,
+    "role": "label-owner",
+    "sequence": "0",
+    "session": _PATTERNS[r"^ses_[0-9a-f]{32}$"],
+    "stage": "messages",
     "sha256": _HEX * 4,
     "task": _PATTERNS[r"^task_[0-9a-f]{32}$"],
     "token": _PATTERNS[r"^tok_[0-9a-f]{32}$"],

@@ -8,13 +8,14 @@ from fastapi import FastAPI
 from coterie.server import cors, pages, problems
 from coterie.server.auth.policy import POLICY
 from coterie.server.auth.signatures import check_public_url
-from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, tokens
+from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, sessions, tokens
 from coterie.server.coordinator import open_coordinator
 from coterie.server.device import blobs as device_blobs
 from coterie.server.device import check_in, enrol, lineage, report, secure, upload, withdraw
 from coterie.server.faults import Faults
 from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
+from coterie.server.sessions import fetching, joining, sending
 from coterie.server.settings import Settings
 from coterie.version import __version__
 
@@ -25,6 +26,8 @@ ROUTERS = (
     upload.router,
     secure.router,
     device_blobs.router,
+    fetching.router,
+    sending.router,
     pages.router,
     populations.router,
     budget.router,
@@ -37,6 +40,8 @@ ROUTERS = (
     enrol.router,
     lineage.router,
     withdraw.router,
+    joining.router,
+    sessions.router,
 )
 
 

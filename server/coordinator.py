@@ -37,8 +37,9 @@ from coterie.server.rounds.workers import Workers
 from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.machines import Machines
 from coterie.server.secure.turns import Turns
+from coterie.server.sessions.ending import clear, end_overdue
 from coterie.server.settings import Settings
-from coterie.server.store import housekeeping, jobs, populations, upstream
+from coterie.server.store import housekeeping, jobs, populations, sessions, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.checkpoints import Checkpoints
 from coterie.server.store.compression import Compression
@@ -49,6 +50,7 @@ from coterie.server.store.ledger import Ledger
 from coterie.server.store.lock import FolderLock
 from coterie.server.store.migrate import migrate
 from coterie.server.store.objects import open_objects
+from coterie.server.store.sessions import PartyCache
 
 TIDY_EVERY_S = 300.0
 SWEEP_EVERY_S = 3600.0
@@ -78,6 +80,9 @@ class Coordinator:
     machines: Machines
     turns: Turns
     fleet: Fleet
+    parties: PartyCache
+    guests: Fleet
+    """When parties of sessions were last seen."""
     pacer: Pacer
     first_token: Token | None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -168,6 +173,8 @@ async def _opened(
         machines=Machines(),
         turns=Turns(),
         fleet=fleet,
+        parties=PartyCache(database),
+        guests=Fleet(),
         pacer=Pacer(settings, fleet),
         first_token=secrets.token,
     )
@@ -206,7 +213,7 @@ async def _opened(
         if above is not None:
             await above.close()
         with suppress(Exception):  # closing must go on: when devices were last seen is worth no failure
-            await housekeeping.tidy(database, coordinator.fleet.take_unwritten())
+            await housekeeping.tidy(database, coordinator.fleet.take_unwritten(), coordinator.guests.take_unwritten())
 
 
 def _driver(coordinator: Coordinator) -> Driver:
@@ -294,11 +301,25 @@ async def _check_ledgers(database: Database, ledger: Ledger) -> None:
 async def _tidy(coordinator: Coordinator) -> None:
     while True:
         try:
-            await housekeeping.tidy(coordinator.database, coordinator.fleet.take_unwritten())
+            await housekeeping.tidy(
+                coordinator.database, coordinator.fleet.take_unwritten(), coordinator.guests.take_unwritten()
+            )
+            await _end_overdue(coordinator)
             await retention.forget_old(coordinator.database, coordinator.settings.retention_days)
         except Exception as error:
             log.error("housekeeping failed", exc_info=error)
         await asyncio.sleep(TIDY_EVERY_S)
+
+
+async def _end_overdue(coordinator: Coordinator) -> None:
+    """End sessions of parties whose time is over."""
+    async with coordinator.database.read() as session:
+        if not await sessions.overdue(session, now_ms()):
+            return
+    async with coordinator.database.write("session") as session:
+        ended = await end_overdue(session)
+    for identifier in ended:
+        await clear(identifier, coordinator.turns, coordinator.blobs.parts)
 
 
 async def _sweep(coordinator: Coordinator) -> None:

@@ -54,6 +54,11 @@ TRANSACTIONS: Final[Mapping[str, str]] = {
     "settled": "what became above of an edge aggregator's answers",
     "withdrawn": "a round of an edge aggregator ended by the coordinator above",
     "told": "a task given up, and the coordinator above told so",
+    "session": "a session of parties made, or ended",
+    "party": "a party in its role, and the use of its token",
+    "reserved": "room for a message between two parties, whose parts come in",
+    "posted": "a message between two parties accepted: from here on it is delivered, once",
+    "acknowledged": "a message acknowledged by its recipient: from here on it is never delivered again",
     "sweep": "housekeeping at start and now and then: expired nonces and idempotency keys",
 }
 
@@ -63,6 +68,7 @@ BLOB_WRITES: Final[Mapping[str, str]] = {
     "masked": "a masked vector that a device sent",
     "result": "a model version or server state that an aggregation made",
     "accumulator": "an accumulator that an edge aggregator made",
+    "posted": "the parts of a message between two parties",
     "mirror": "a blob that an edge aggregator fetched from the coordinator above",
 }
 
@@ -91,6 +97,11 @@ SECURE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswit
 _OF_BUDGETS: Final = ("policy", "spent")
 BUDGET_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_BUDGETS))
 """The points that only a privacy budget reaches."""
+_OF_SESSIONS: Final = ("session", "party", "reserved", "posted", "acknowledged")
+QUIET: Final = frozenset(("reserved", "posted", "acknowledged"))
+"""Transactions after which no round, event or job is due: they ring no bell."""
+SESSION_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_SESSIONS))
+"""The points that only sessions of parties reach."""
 
 
 @final

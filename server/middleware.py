@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 BODY_LIMIT = 1024 * 1024
 LEFT = 499
 """How a request is counted whose client left before it was whole."""
-STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"))
+STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"), ("PATCH", "/v1/party/messages/"))
 
 
 class Envelope:

@@ -23,7 +23,8 @@ SCHEMES: Final[Mapping[Credential, dict[str, Any]]] = {
     Credential.ENROLMENT_TOKEN: {
         "type": "http",
         "scheme": "bearer",
-        "description": "coterie_enrol_<id>_<secret>, or of an edge aggregator coterie_edge_<id>_<secret>",
+        "description": "coterie_enrol_<id>_<secret>, of an edge aggregator coterie_edge_<id>_<secret>, of a party "
+        "that is invited to a session coterie_party_<id>_<secret>",
     },
     Credential.SIGNATURE: {
         "type": "apiKey",
@@ -31,7 +32,8 @@ SCHEMES: Final[Mapping[Credential, dict[str, Any]]] = {
         "name": SIGNATURE,
         "description": f"HTTP Message Signatures (RFC 9421), Ed25519, with {SIGNATURE_INPUT} and {CONTENT_DIGEST} "
         f"(RFC 9530), over {', '.join(COMPONENTS)} and, where the request has them, {', '.join(FIELDS)}; keyid is the "
-        f"device's id, nonce what {NONCE_HEADER} of the answer before said. See docs/device-protocol.md#signatures.",
+        f"id of the device or party, nonce what {NONCE_HEADER} of the answer before said. See "
+        "docs/device-protocol.md#signatures.",
     },
 }
 

@@ -1,18 +1,21 @@
 """The gate: every request passes here once, and leaves with the one principal that its route asks for."""
 
-from collections.abc import Callable, Coroutine
+from abc import ABC
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, Final, cast, final, get_args
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from coterie.errors import Forbidden, InternalError, Unauthenticated
+from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import Role
-from coterie.protocol.http_signatures import check_content_digest, parse_signature
+from coterie.protocol.http_signatures import RequestSignature, check_content_digest, parse_signature
+from coterie.protocol.session import SessionTerms
 from coterie.server.auth.caller import Caller
-from coterie.server.auth.policy import POLICY, Credential, Rule, Scope
+from coterie.server.auth.policy import POLICY, Credential, Principal, Rule, Scope
 from coterie.server.auth.signatures import signed_fields, verify_head
 from coterie.server.auth.tokens import Token, matches, parse_token
 from coterie.server.clock import now_ms
@@ -20,6 +23,9 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.store import tokens
 from coterie.server.store.devices import ClientBounds, client_bounds
 from coterie.server.store.tables import TokenRow
+
+JOINS: Final[Mapping[str, Principal]] = {"enrol": "newcomer", "edge": "newcomer", "party": "invited"}
+"""As whom the holder of a token of this kind comes."""
 
 
 @dataclass(frozen=True)
@@ -31,23 +37,45 @@ class Enroller:
     clients: ClientBounds | None
 
 
+@dataclass(frozen=True)
+class Invited:
+    """The holder of a token with which a party takes a role of a session."""
+
+    token: str
+
+
 @dataclass(frozen=True, kw_only=True)
-class SignedDevice:
-    """A device that signed the head of this request. public: its key. content_digest: what its body must have. clients:
-    for how many an edge aggregator may speak; None for a device.
-    """
+class SignedRequest(ABC):
+    """Who signed the head of this request. public: their key. content_digest: what its body must have."""
 
     id: str
-    population: str
     public: str
     nonce: str
     nonce_expires: int
     content_digest: str
-    clients: ClientBounds | None = None
 
     def check_body(self, sha256: str) -> None:
-        """Return only if a body of this SHA-256 is what the device signed. Raises errors.RequestRefused."""
+        """Return only if a body of this SHA-256 is what was signed. Raises errors.RequestRefused."""
         check_content_digest(self.content_digest, sha256)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SignedDevice(SignedRequest):
+    """A device. clients: for how many an edge aggregator may speak; None for a device."""
+
+    population: str
+    clients: ClientBounds | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SignedParty(SignedRequest):
+    """A party of a session, in its role."""
+
+    session: str
+    role: str
+    terms: SessionTerms
 
 
 def coordinator_of(request: Request) -> Coordinator:
@@ -104,37 +132,51 @@ async def _caller(request: Request, rule: Rule) -> Caller:
     return caller
 
 
-async def _enroller(request: Request) -> Enroller:
+async def _newcomer(request: Request, rule: Rule) -> Enroller | Invited:
     row = await _known(coordinator_of(request), _bearer(request))
-    if row.kind not in ("enrol", "edge") or row.population is None:
+    wanted, who = ("party", "a party joins") if "invited" in rule.roles else ("enrol, edge", "devices join")
+    if JOINS.get(row.kind) not in rule.roles:
         raise Forbidden(
-            f"This needs a token with which devices join (enrol, edge); this one is of the kind {row.kind}.",
-            hint="Ask an operator for one: coterie tokens make --population NAME.",
+            f"This needs a token with which {who} ({wanted}); this one is of the kind {row.kind}.",
+            hint="Ask an operator for one: coterie tokens make --population NAME, or coterie sessions make.",
             code="token_role",
         )
+    if row.population is None:
+        return Invited(row.id)
     return Enroller(row.id, row.population, client_bounds(row))
 
 
-async def _device(request: Request, *, streamed: bool) -> SignedDevice:
-    """The device that signed this request: nothing of its body is read before that is proven. A streamed body is the
-    route's to check.
+async def _signer(request: Request, rule: Rule) -> SignedRequest:
+    """The device or party that signed this request: nothing of its body is read before that is proven. A streamed body
+    is the route's to check.
     """
-    coordinator = coordinator_of(request)
     fields = signed_fields(request)
     signature = parse_signature(fields)
+    prove = _party if signature.device.startswith(f"{ids.PARTY}_") else _device
+    signed = await prove(request, fields, signature)
+    role: Principal = "party" if isinstance(signed, SignedParty) else "device"
+    if role not in rule.roles:
+        raise Forbidden(
+            f"This needs a request signed by a {' or '.join(sorted(rule.roles))}; this one is signed by a {role}.",
+            hint="Devices use the routes under /v1/device, parties of sessions those under /v1/party.",
+            code="token_role",
+        )
+    if not rule.streamed:
+        signed.check_body(sha256_hex(await request.body()))
+    return signed
+
+
+async def _device(request: Request, fields: Mapping[str, str], signature: RequestSignature) -> SignedDevice:
+    coordinator = coordinator_of(request)
     device = await coordinator.devices.find(signature.device)
     if device is None:
         raise Unauthenticated("No device of this id is enrolled here.", hint="Enrol again.", code="device_unknown")
-    fresh = coordinator.nonces.issue(device.id)
-    request.scope["coterie.headers"] = ((b"coterie-nonce", fresh.encode()),)
-    expires = coordinator.nonces.check(device.id, signature.nonce)
-    verify_head(request, fields, signature, device.public, coordinator.settings.public_url)
-    coordinator.nonces.spend(signature.nonce, expires)
+    expires = _proven(request, fields, signature, device.public)
     if device.revoked:
         raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
     # Rounds choose among devices: an edge aggregator answers for others, and nothing is kept for it.
     coordinator.fleet.saw(device.id, now_ms(), "" if device.clients else device.population)
-    signed = SignedDevice(
+    return SignedDevice(
         id=device.id,
         population=device.population,
         public=device.public,
@@ -143,9 +185,40 @@ async def _device(request: Request, *, streamed: bool) -> SignedDevice:
         content_digest=fields["content-digest"],
         clients=device.clients,
     )
-    if not streamed:
-        signed.check_body(sha256_hex(await request.body()))
-    return signed
+
+
+async def _party(request: Request, fields: Mapping[str, str], signature: RequestSignature) -> SignedParty:
+    coordinator = coordinator_of(request)
+    known = await coordinator.parties.find(signature.device)
+    if known is None:
+        raise Unauthenticated(
+            "No party of this id has joined a session here.",
+            hint="Join again with the token of the role.",
+            code="party_unknown",
+        )
+    expires = _proven(request, fields, signature, known.public)
+    coordinator.guests.saw(signature.device, now_ms())
+    return SignedParty(
+        id=signature.device,
+        public=known.public,
+        nonce=signature.nonce,
+        nonce_expires=expires,
+        content_digest=fields["content-digest"],
+        session=known.session,
+        role=known.role,
+        terms=known.terms,
+    )
+
+
+def _proven(request: Request, fields: Mapping[str, str], signature: RequestSignature, public: str) -> int:
+    """When the nonce of a request expires that this key signed, here and now, once."""
+    coordinator = coordinator_of(request)
+    fresh = coordinator.nonces.issue(signature.device)
+    request.scope["coterie.headers"] = ((b"coterie-nonce", fresh.encode()),)
+    expires = coordinator.nonces.check(signature.device, signature.nonce)
+    verify_head(request, fields, signature, public, coordinator.settings.public_url)
+    coordinator.nonces.spend(signature.nonce, expires)
+    return expires
 
 
 async def gate(request: Request, rule: Rule) -> None:
@@ -156,9 +229,9 @@ async def gate(request: Request, rule: Rule) -> None:
         case Credential.ROLE_TOKEN:
             principal = await _caller(request, rule)
         case Credential.ENROLMENT_TOKEN:
-            principal = await _enroller(request)
+            principal = await _newcomer(request, rule)
         case Credential.SIGNATURE:
-            principal = await _device(request, streamed=rule.streamed)
+            principal = await _signer(request, rule)
     request.state.principal = principal
 
 
@@ -204,10 +277,26 @@ def enroller(request: Request) -> Enroller:
     return principal
 
 
+def invited(request: Request) -> Invited:
+    """The holder of a party's token whom the gate let through."""
+    principal = _principal(request)
+    if not isinstance(principal, Invited):
+        raise Forbidden
+    return principal
+
+
 def signed_device(request: Request) -> SignedDevice:
     """The device that the gate let through."""
     principal = _principal(request)
     if not isinstance(principal, SignedDevice):
+        raise Forbidden
+    return principal
+
+
+def signed_party(request: Request) -> SignedParty:
+    """The party that the gate let through."""
+    principal = _principal(request)
+    if not isinstance(principal, SignedParty):
         raise Forbidden
     return principal
 
@@ -231,7 +320,17 @@ async def _signed(request: Request) -> SignedDevice:
     return signed_device(request)
 
 
+async def _joining_party(request: Request) -> Invited:
+    return invited(request)
+
+
+async def _signed_party(request: Request) -> SignedParty:
+    return signed_party(request)
+
+
 Calling = Annotated[Caller, Depends(_calling)]
 Enrolling = Annotated[Enroller, Depends(_enrolling)]
 Signed = Annotated[SignedDevice, Depends(_signed)]
+Joining = Annotated[Invited, Depends(_joining_party)]
+Party = Annotated[SignedParty, Depends(_signed_party)]
 Here = Annotated[Coordinator, Depends(_here)]

@@ -10,8 +10,10 @@ from typing import Final, Literal
 from coterie.errors import InternalError
 from coterie.protocol.control import Role
 
-Principal = Literal[Role, "newcomer", "device"]
-"""Whoever calls: a role of the control plane, a newcomer that wants to join, or a device (or edge aggregator)."""
+Principal = Literal[Role, "newcomer", "device", "invited", "party"]
+"""Whoever calls: a role of the control plane; a newcomer that wants to join a population, or a device (or edge
+aggregator) that has; who is invited to a role of a session, or a party that has taken one.
+"""
 
 
 class Credential(Enum):
@@ -29,6 +31,8 @@ CREDENTIALS: Final[Mapping[Principal, Credential]] = {
     "auditor": Credential.ROLE_TOKEN,
     "newcomer": Credential.ENROLMENT_TOKEN,
     "device": Credential.SIGNATURE,
+    "invited": Credential.ENROLMENT_TOKEN,
+    "party": Credential.SIGNATURE,
 }
 
 
@@ -106,6 +110,10 @@ POLICY: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/devices/{device}/revoke"): _to("admin", "operator"),
     ("GET", "/v1/events"): _to("admin", "operator", "researcher", "auditor"),
     ("GET", "/v1/audit"): _to("admin", "auditor", scope=Scope.ALL),
+    ("POST", "/v1/sessions"): _to("admin", "operator", scope=Scope.ALL),
+    ("GET", "/v1/sessions"): _to("admin", "operator", "auditor", scope=Scope.ALL),
+    ("GET", "/v1/sessions/{session}"): _to("admin", "operator", "auditor", scope=Scope.ALL),
+    ("POST", "/v1/sessions/{session}/end"): _to("admin", "operator", scope=Scope.ALL),
     ("GET", "/v1/device/population"): _to("newcomer"),
     ("POST", "/v1/device/enrol"): _to("newcomer"),
     ("POST", "/v1/device/check-in"): _to("device"),
@@ -120,4 +128,11 @@ POLICY: Final[Mapping[tuple[str, str], Rule]] = {
     ("POST", "/v1/device/tasks/{task}/secure/agreement"): _to("device"),
     ("POST", "/v1/device/tasks/{task}/secure/reveal"): _to("device"),
     ("GET", "/v1/device/tasks/{task}/secure/{awaited}"): _to("device"),
+    ("POST", "/v1/party/join"): _to("invited"),
+    ("GET", "/v1/party/session"): _to("party"),
+    ("POST", "/v1/party/end"): _to("party"),
+    ("HEAD", "/v1/party/messages/{stage}/{role}/{sequence}"): _to("party"),
+    ("PATCH", "/v1/party/messages/{stage}/{role}/{sequence}"): _to("party", streamed=True),
+    ("GET", "/v1/party/messages/{stage}/{role}"): _to("party"),
+    ("POST", "/v1/party/messages/{stage}/{role}/{sequence}/acknowledge"): _to("party"),
 }

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from coterie.errors import Unauthenticated
-from coterie.protocol.control import TokenKind
+from coterie.protocol.control import AnyTokenKind
 from coterie.protocol.ids import TOKEN, new_id
 
 PREFIX = f"{TOKEN}_"
-_KINDS: Final[tuple[TokenKind, ...]] = get_args(TokenKind)
+_KINDS: Final[tuple[AnyTokenKind, ...]] = get_args(AnyTokenKind)
 _FORM = re.compile(rf"coterie_({'|'.join(_KINDS)})_([0-9a-f]{{32}})_([A-Za-z0-9-]{{43}})")
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
 
@@ -23,7 +23,7 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-"
 class Token:
     """A token in clear. Shown once; its text never enters a log or a row."""
 
-    kind: TokenKind
+    kind: AnyTokenKind
     id: str
     secret: str
 
@@ -41,7 +41,7 @@ class Token:
         return f"Token({self.kind}, {self.id}, …)"
 
 
-def new_token(kind: TokenKind, identifier: str | None = None) -> Token:
+def new_token(kind: AnyTokenKind, identifier: str | None = None) -> Token:
     """A fresh token, or a fresh secret for an existing one."""
     return Token(kind, identifier or new_id(TOKEN), "".join(secrets.choice(_ALPHABET) for _ in range(43)))
 
@@ -54,7 +54,7 @@ def parse_token(text: str) -> Token:
             "The bearer token does not have the form coterie_<kind>_<id>_<secret>.",
             hint="Copy the whole token, once, without line breaks.",
         )
-    return Token(_KINDS[_KINDS.index(cast(TokenKind, match[1]))], PREFIX + match[2], match[3])
+    return Token(_KINDS[_KINDS.index(cast(AnyTokenKind, match[1]))], PREFIX + match[2], match[3])
 
 
 def matches(token: Token, digest: str) -> bool:

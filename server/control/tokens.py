@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, get_args
 from fastapi import Path, Response
 
 from coterie.errors import Conflict, Forbidden, InputError, NotFound
-from coterie.protocol.control import Page, Role, TokenCreate, TokenCreated, TokenKind, TokenView
+from coterie.protocol.control import AnyTokenKind, Page, Role, TokenCreate, TokenCreated, TokenKind, TokenView
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.auth.tokens import new_token
@@ -20,13 +20,15 @@ from coterie.server.store.tables import TokenRow
 router = gated_router("tokens")
 JOINING: Final[tuple[TokenKind, ...]] = ("enrol", "edge")
 """The kinds of tokens that let devices and edge aggregators join."""
-MAKES: Final[Mapping[Role, frozenset[TokenKind]]] = {
-    "admin": frozenset(get_args(TokenKind)),
-    "operator": frozenset(JOINING),
+MAKES: Final[Mapping[Role, frozenset[AnyTokenKind]]] = {
+    "admin": frozenset(get_args(AnyTokenKind)),
+    "operator": frozenset((*JOINING, "party")),
     "researcher": frozenset(),
     "auditor": frozenset(),
 }
-"""The kinds of tokens that a role makes and revokes: never one that may do more than its own."""
+"""The kinds of tokens that a role makes and revokes: never one that may do more than its own. Those of the kind party
+come with a session.
+"""
 FEWEST_CLIENTS = 2
 """An accumulator of one client is that client's update."""
 

@@ -58,7 +58,8 @@ class Body:
     size: int
 
 
-def _part(offset: int, length: int, digest: str) -> Part:
+def part_of(offset: int, length: int, digest: str) -> Part:
+    """What the headers of a part say. Raises InputError (``digest_missing``, ``request_invalid``)."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
         raise InputError(
@@ -110,14 +111,14 @@ async def upload(
     repr_digest: Annotated[str, Header(max_length=200)],
 ) -> Response:
     """The same bytes again are answered with ``already``."""
-    part = _part(upload_offset, upload_length, repr_digest)
+    part = part_of(upload_offset, upload_length, repr_digest)
     async with here.database.read() as session:
         row = await own(session, task, device.id)
     message = Task.model_validate_json(row.message)
     limit = min(message.upload_limit, here.settings.update_limit)
     if part.length > limit:
         raise too_large(limit)
-    path, digest, size = await _received(request, here, task, part)
+    path, digest, size = await received(request, here, task, part)
     body = Body(path, digest, size)
     try:
         device.check_body(digest)
@@ -131,9 +132,12 @@ async def upload(
         path.unlink(missing_ok=True)
 
 
-async def _received(request: Request, here: Coordinator, task: str, part: Part) -> tuple[File, str, int]:
-    """The body in a scratch file. A task has one body that is coming in: the newest, since a device that sends another
-    has lost the connection of the one before. Whoever holds a task so fills the disk with no more than one update.
+async def received(request: Request, here: Coordinator, task: str, part: Part) -> tuple[File, str, int]:
+    """The body in a scratch file, its SHA-256 and its size.
+
+    task: or another name for what is sent. A task has one body that is coming in: the newest, since a device that sends
+    another has lost the connection of the one before. Whoever holds a task so fills the disk with no more than one
+    update.
     """
     try:
         async with asyncio.timeout(None) as turn:
@@ -142,19 +146,20 @@ async def _received(request: Request, here: Coordinator, task: str, part: Part) 
                 before.reschedule(asyncio.get_running_loop().time())
             here.bodies[task] = turn
             try:
-                return await here.blobs.receive(_body(request), limit=part.length - part.offset)
+                return await here.blobs.receive(streamed_body(request), limit=part.length - part.offset)
             finally:
                 if here.bodies.get(task) is turn:
                     del here.bodies[task]
     except TimeoutError:
         raise Conflict(
-            "The device began to send the update of this task anew, on another connection.",
-            hint="Send one part of an update at a time.",
+            "The sender began to send the same thing anew, on another connection.",
+            hint="Send one part at a time.",
             code="upload_superseded",
         ) from None
 
 
-async def _body(request: Request) -> AsyncIterator[bytes]:
+async def streamed_body(request: Request) -> AsyncIterator[bytes]:
+    """The chunks of a request's body. Raises InputError (``body_truncated``)."""
     try:
         async for chunk in request.stream():
             yield chunk
@@ -179,7 +184,7 @@ async def _take(here: Coordinator, device: Signed, row: TaskRow, message: Task, 
             headers={UPLOAD_OFFSET_HEADER: str(held)},
         )
     if part.offset + body.size < part.length:
-        await _kept(here.blobs.parts.add(row.id, part.offset, body.path))
+        await kept(here.blobs.parts.add(row.id, part.offset, body.path))
         if vector:
             await masked.keep_part(here, device, row, body.size)
         else:
@@ -211,14 +216,14 @@ async def _joined(here: Coordinator, task: str, part: Part, body: Body) -> Body:
     """The whole update: the parts that came before, and the last one."""
     path = here.blobs.scratch_file(task)
     try:
-        digest = await _kept(here.blobs.parts.join(task, part.offset, body.path, path))
+        digest = await kept(here.blobs.parts.join(task, part.offset, body.path, path))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
     return Body(path, digest, part.length)
 
 
-async def _kept(writing: Awaitable[_T]) -> _T:
+async def kept(writing: Awaitable[_T]) -> _T:
     """The result of a write. Raises StorageError ``storage_full`` for want of space."""
     try:
         return await writing

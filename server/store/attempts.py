@@ -31,7 +31,7 @@ KEYS: Final = "keys"
 _ARRIVED: Final = (
     select(func.count())
     .select_from(MailboxRow)
-    .where(MailboxRow.session == AttemptRow.id, MailboxRow.phase == AttemptRow.phase)
+    .where(MailboxRow.session == AttemptRow.id, MailboxRow.stage == AttemptRow.phase)
     .scalar_subquery()
 )
 

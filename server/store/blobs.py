@@ -123,6 +123,15 @@ class BlobStore:
     async def _write(self, key: str, source: Path) -> None:
         await obstore.put_async(self._objects.store, key, source)
 
+    async def keep_parts(self, name: str, *, point: str) -> None:
+        """Make the parts of an upload durable where they are. Raises StorageError ``storage_full``."""
+        self._faults.reach(f"{point}_blob.before_sync")
+        try:
+            await self.parts.sync(name)
+        except (OSError, obstore.exceptions.BaseError) as error:
+            raise storage_full(error) or error from error
+        self._faults.reach(f"{point}_blob.after_sync")
+
     async def read(self, digest: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes [start, stop) of a blob, in chunks. Raises StorageError (``blob_damaged``) for a missing file."""
         for offset in range(start, stop, CHUNK):

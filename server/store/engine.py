@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from coterie.errors import InternalError
 from coterie.server.bell import Bell
-from coterie.server.faults import TRANSACTIONS, Faults
+from coterie.server.faults import QUIET, TRANSACTIONS, Faults
 from coterie.server.store import events
 from coterie.server.store.inline import connect
 from coterie.server.store.intact import lost
@@ -126,7 +126,8 @@ class Database:
             ring = self._bell.ring_soon if session.info.get(_CAN_WAIT) else self._bell.ring
         self.commits += 1
         self._faults.reach(f"{point}.after_commit")
-        ring()
+        if point not in QUIET:
+            ring()
 
     async def close(self) -> None:
         """Close every connection."""

@@ -13,7 +13,18 @@ from coterie.protocol.files import create_durably
 from coterie.protocol.signing import SigningKey
 from coterie.server.auth.tokens import Token, new_token, parse_token
 from coterie.server.clock import now_ms
-from coterie.server.store import attempts, audit, blob_rows, devices, nonces, tasks, tokens, upstream
+from coterie.server.store import (
+    attempts,
+    audit,
+    blob_rows,
+    devices,
+    mailbox,
+    nonces,
+    sessions,
+    tasks,
+    tokens,
+    upstream,
+)
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.objects import Shelf
@@ -72,17 +83,20 @@ def _token_file(path: Path) -> Token:
         return _token_file(path)
 
 
-async def tidy(database: Database, seen: Mapping[str, int]) -> None:
-    """Forget expired nonces and old idempotency keys; write down when devices were last seen."""
+async def tidy(database: Database, devices_seen: Mapping[str, int], parties_seen: Mapping[str, int]) -> None:
+    """Forget expired nonces, messages and old idempotency keys; write down when devices and parties were last seen."""
     now = now_ms()
     async with database.write("sweep") as session:
         await nonces.forget_expired(session, now)
         await session.execute(delete(IdempotencyRow).where(IdempotencyRow.created_at < now - DAY_MS))
-        await devices.saw(session, seen)
+        await mailbox.expire(session, now)
+        await devices.saw(session, devices_seen)
+        await sessions.saw(session, parties_seen)
 
 
 async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORPHAN_AGE_S) -> int:
-    """Delete blobs that no row mentions, and parts of uploads whose tasks are not out: what crashes have left.
+    """Delete blobs that no row mentions, and parts of uploads whose tasks are not out, and of messages
+    that nobody waits for: what crashes have left.
 
     age_s: how old an orphan must be, in seconds; a younger one may be a blob whose row another process is about to
     write. Returns how many there were.
@@ -94,6 +108,7 @@ async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORP
     begun = await blobs.parts.tasks()
     async with database.read() as session:
         out = await tasks.leased(session) | await attempts.uploading(session)
+        out |= await mailbox.live_parts(session, now_ms())
         live = await tasks.live_uploads(session) | await upstream.live_accumulators(session)
         mentioned = {
             "blobs": await blob_rows.all_digests(session),

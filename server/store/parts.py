@@ -2,6 +2,8 @@
 
 A part is named by where it starts and how long it is. What a device promised is durable only when its update is
 accepted, so parts are not synced: after a crash of the machine the device is told how much is left and sends the rest.
+A message of a session stays as the parts in which it came, which are synced when it is accepted: a gigabyte is written
+once. What an upload is of stands here as its *task*: a task's id, or a name for the message.
 """
 
 import asyncio
@@ -53,7 +55,7 @@ class Parts:
         """Write what is here up to ``start``, and the last part after it, to a file; the SHA-256 of it all as hex."""
         digest = hashlib.sha256()
         with into.open("wb") as target:
-            async for chunk in self._until(task, start):
+            async for chunk in self.read(task, 0, start):
                 digest.update(chunk)
                 await asyncio.to_thread(target.write, chunk)
             with last.open("rb") as source:
@@ -61,6 +63,18 @@ class Parts:
                     digest.update(chunk)
                     await asyncio.to_thread(target.write, chunk)
         return digest.hexdigest()
+
+    async def digest(self, task: str, length: int) -> str:
+        """The SHA-256, as hex, of the first ``length`` bytes of an upload."""
+        digest = hashlib.sha256()
+        async for chunk in self.read(task, 0, length):
+            await asyncio.to_thread(digest.update, chunk)
+        return digest.hexdigest()
+
+    async def sync(self, task: str) -> None:
+        """Make the parts of an upload durable."""
+        for part in await self._parts(task):
+            await asyncio.to_thread(self.objects.sync, _key(task, part))
 
     async def drop(self, task: str) -> None:
         """Delete the parts of a task's upload."""
@@ -82,8 +96,9 @@ class Parts:
         ]
         return sorted(Part(*(int(number, 16) for number in name.split("-"))) for name in names)
 
-    async def _until(self, task: str, stop: int) -> AsyncIterator[bytes]:
-        place = 0
+    async def read(self, task: str, start: int, stop: int) -> AsyncIterator[bytes]:
+        """The bytes [start, stop) of an upload, in chunks, as far as they are here without a gap."""
+        place = start
         for part in await self._parts(task):
             # A crash between two writes can leave a part twice, once cut short.
             while part.start <= place < min(part.stop, stop):

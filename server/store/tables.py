@@ -268,20 +268,78 @@ class JobRow(Base):
     finished_at: Mapped[int | None]
 
 
-class MailboxRow(Base):
-    """A message from one client to others: one row per sender and phase, with what is for each recipient in one bundle.
+class SessionRow(Base):
+    """A session of parties. ``terms``: what the parties must agree on, as JSON. ``reason``: why it ended."""
 
-    ``session``: the attempt, or the session of silos, that it belongs to and is deleted with. What a bundle holds for
-    its recipients is sealed end to end.
+    __tablename__ = "sessions"
+    __table_args__ = (Index("ix_sessions_state", "state", "expires_at"),)
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(200))
+    terms: Mapped[str] = mapped_column(Text)
+    party_quota: Mapped[int]
+    session_quota: Mapped[int]
+    message_ttl_ms: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str | None] = mapped_column(String(64))
+    detail: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[int]
+    expires_at: Mapped[int]
+    ended_at: Mapped[int | None]
+
+
+class PartyRow(Base):
+    """A role of a session, and the party that has taken it. ``token``: what it is joined with. ``party``: the id by
+    which its requests are signed; null until somebody joined.
+    """
+
+    __tablename__ = "session_parties"
+    session: Mapped[str] = mapped_column(ForeignKey("sessions.id"), primary_key=True)
+    role: Mapped[str] = mapped_column(String(64), primary_key=True)
+    token: Mapped[str] = mapped_column(ForeignKey("tokens.id"), unique=True)
+    party: Mapped[str | None] = mapped_column(String(64), unique=True)
+    public: Mapped[str | None] = mapped_column(String(64))
+    joined_at: Mapped[int | None]
+    seen_at: Mapped[int | None]
+
+
+WAITING = text("expires_at IS NOT NULL AND acknowledged_at IS NULL")
+
+
+class MailboxRow(Base):
+    """A message from one client to another, or a bundle from one to all (``recipient`` ``*``, ``sequence`` 0).
+
+    ``session``: the attempt, or the session of parties, that it belongs to and is deleted with. ``body``: its bytes,
+    where they are few; ``parts``: the name of the parts in the store that make it up, otherwise. What it holds for its
+    recipients is sealed end to end. ``is_whole``: false while its parts come in; its size is reserved then, and nobody
+    is given it. ``expires_at``: null for what stays as long as its attempt. ``acknowledged_at``: when its recipient had
+    it, and its bytes went.
     """
 
     __tablename__ = "mailbox"
+    __table_args__ = (
+        Index(
+            "ix_mailbox_waiting",
+            "session",
+            "sender",
+            "size",
+            "expires_at",
+            sqlite_where=WAITING,
+            postgresql_where=WAITING,
+        ),
+    )
     session: Mapped[str] = mapped_column(String(64), primary_key=True)
-    phase: Mapped[str] = mapped_column(String(16), primary_key=True)
+    stage: Mapped[str] = mapped_column(String(32), primary_key=True)
     sender: Mapped[str] = mapped_column(String(64), primary_key=True)
-    bundle: Mapped[str] = mapped_column(Text)
+    recipient: Mapped[str] = mapped_column(String(64), primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    body: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
+    parts: Mapped[str | None] = mapped_column(String(128))
     size: Mapped[int]
+    sha256: Mapped[str | None] = mapped_column(String(64))
+    is_whole: Mapped[bool] = mapped_column(default=True)
     created_at: Mapped[int]
+    expires_at: Mapped[int | None]
+    acknowledged_at: Mapped[int | None]
 
 
 class ParticipationRow(Base):

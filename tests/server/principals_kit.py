@@ -12,6 +12,7 @@ from server_kit import RESEARCHER, SCHEMA, Device, Operator, once, sha256
 from coterie.protocol.signing import SigningKey
 
 PUBLIC_KEY = SigningKey.from_seed(b"s" * 32).public
+JOINT = {"name": "joint", "roles": [{"name": "owner", "party": "Clinic"}, {"name": "feature", "party": "Registry"}]}
 ROWS = b"rows that only people's evaluation knows"
 
 
@@ -57,6 +58,7 @@ class Place:
     request: dict[str, Any]
     target: str
     spare_token: str
+    session: str
     enrolment: dict[str, str]
     rows: bytes = ROWS
 
@@ -96,6 +98,10 @@ class Place:
                 return self._bearer(f"{self.operator.token[:-4]}AAAA")
             case "device" | "edge aggregator":
                 return await self._device(holder)
+            case "party's token":
+                return self._bearer((await self._invitation(holder))[1])
+            case "party":
+                return await self._party(holder)
             case _:
                 ttl = {"expires_s": 1} if holder.state == "expired" else {}
                 made = await self.token(holder.kind, holder.population, **ttl)
@@ -127,6 +133,31 @@ class Place:
             lambda method, path, body, others: device.signed(method, path, body, nonces.issue(device.id), others),
         )
 
+    async def _invitation(self, holder: Holder) -> tuple[str, str]:
+        """A session, and the token of a role in it."""
+        body = JOINT | ({"expires_s": 1} if holder.state == "expired" else {})
+        made = await self.operator.ok("POST", "/v1/sessions", json=body, headers=once())
+        if holder.state == "expired":
+            await asyncio.sleep(1.05)
+        if holder.state == "revoked":
+            await self.operator.ok("POST", f"/v1/sessions/{made['id']}/end", json={})
+        return made["id"], made["tokens"]["owner"]
+
+    async def _party(self, holder: Holder) -> Sender:
+        _, token = await self._invitation(holder)
+        # A party signs as a device does, with its own id and key.
+        party = Device(self.operator.http)
+        headers = {"Authorization": f"Bearer {token}"}
+        body = {"public_key": party.key.public}
+        party.id = (await self.operator.http.post("/v1/party/join", json=body, headers=headers)).json()["party"]
+        if holder.state == "another's signature":
+            party.key = SigningKey.generate()
+        nonces = self.operator.app.state.coordinator.nonces
+        return Sender(
+            self.operator.http,
+            lambda method, path, body, others: party.signed(method, path, body, nonces.issue(party.id), others),
+        )
+
     def assert_tells_nothing_of_people(self, route: tuple[str, str], answer: httpx.Response) -> None:
         """An answer to somebody of `others` names nothing of `people`."""
         named = (self.experiment, self.target, self.spare_token, '"people"', self.model)
@@ -135,7 +166,9 @@ class Place:
 
 
 async def open_place(operator: Operator) -> Place:
-    """Both populations, each with a device; an experiment over `people` with a version, and a token to take back."""
+    """Both populations, each with a device; an experiment over `people` with a version, and a token to take back. A
+    session of parties.
+    """
     enrolment = {name: await operator.population(name) for name in ("people", "others")}
     target = await Device(operator.http).enrol(enrolment["people"])
     await Device(operator.http).enrol(enrolment["others"])
@@ -145,6 +178,7 @@ async def open_place(operator: Operator) -> Place:
     await operator.put(ROWS, "evaluation")
     body = {"kind": "enrol", "population": "people"}
     spare = await operator.ok("POST", "/v1/tokens", json=body, headers=once())
+    session = await operator.ok("POST", "/v1/sessions", json=JOINT, headers=once())
     return Place(
         operator=operator,
         experiment=view["id"],
@@ -152,5 +186,6 @@ async def open_place(operator: Operator) -> Place:
         request=request,
         target=target.id,
         spare_token=spare["id"],
+        session=session["id"],
         enrolment=enrolment,
     )

@@ -255,7 +255,7 @@ async def until_phase(operator: Operator, phase: str, seconds: float = 30) -> At
 async def mailed(operator: Operator) -> dict[str, int]:
     """How many rows the mailbox has, by phase."""
     async with operator.app.state.coordinator.database.read() as session:
-        query = select(MailboxRow.phase, func.count()).group_by(MailboxRow.phase)
+        query = select(MailboxRow.stage, func.count()).group_by(MailboxRow.stage)
         return {row[0]: row[1] for row in await session.execute(query)}
 
 

@@ -23,7 +23,7 @@ from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny,
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
-from coterie.server.faults import BUDGET_POINTS, COMMIT_POINTS, EDGE_POINTS, SECURE_POINTS
+from coterie.server.faults import BUDGET_POINTS, COMMIT_POINTS, EDGE_POINTS, SECURE_POINTS, SESSION_POINTS
 from tests.patience import patience
 
 REFUSED = (409, 422)
@@ -183,7 +183,7 @@ ENDINGS: dict[Story, tuple[str, str, str, str | None]] = {
     stopped_story: ("stopped", "stopped", "abandoned", "stopped"),
 }
 
-ELSEWHERE = (*EDGE_POINTS, *SECURE_POINTS, *BUDGET_POINTS)
+ELSEWHERE = (*EDGE_POINTS, *SECURE_POINTS, *BUDGET_POINTS, *SESSION_POINTS)
 
 
 def test_every_point_is_struck_once() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 import pytest
 from fastapi import APIRouter
-from principals_kit import PUBLIC_KEY, Holder, Place, open_place
+from principals_kit import JOINT, PUBLIC_KEY, Holder, Place, open_place
 from server_kit import Opener
 
 from coterie.errors import InternalError
@@ -57,6 +57,7 @@ def of(part: str, path: str, *, outside: int = ABSENT, body: Part = empty) -> As
     return Asked(lambda place: path.format(getattr(place, part)), outside, body)
 
 
+MESSAGES: Final = "/v1/party/messages/messages/feature"
 TASK: Final = f"/v1/device/tasks/task_{'0' * 32}"
 OFFSETS: Final = {"Upload-Offset": "0", "Upload-Length": "2", "Repr-Digest": f"sha-256=:{'A' * 43}=:"}
 REQUESTS: Final[dict[Route, Asked]] = {
@@ -92,6 +93,10 @@ REQUESTS: Final[dict[Route, Asked]] = {
     ("POST", "/v1/devices/{device}/revoke"): of("target", "/v1/devices/{}/revoke"),
     ("GET", "/v1/events"): at("/v1/events?live=false", outside=LIST),
     ("GET", "/v1/audit"): at("/v1/audit"),
+    ("POST", "/v1/sessions"): at("/v1/sessions", body=lambda _: JOINT),
+    ("GET", "/v1/sessions"): at("/v1/sessions"),
+    ("GET", "/v1/sessions/{session}"): of("session", "/v1/sessions/{}"),
+    ("POST", "/v1/sessions/{session}/end"): of("session", "/v1/sessions/{}/end"),
     ("GET", "/v1/device/population"): at("/v1/device/population"),
     ("POST", "/v1/device/enrol"): at("/v1/device/enrol", body=lambda p: p.newcomer),
     ("POST", "/v1/device/check-in"): at("/v1/device/check-in"),
@@ -106,6 +111,15 @@ REQUESTS: Final[dict[Route, Asked]] = {
     ("POST", "/v1/device/tasks/{task}/secure/agreement"): at(f"{TASK}/secure/agreement"),
     ("POST", "/v1/device/tasks/{task}/secure/reveal"): at(f"{TASK}/secure/reveal"),
     ("GET", "/v1/device/tasks/{task}/secure/{awaited}"): at(f"{TASK}/secure/roster"),
+    ("POST", "/v1/party/join"): at("/v1/party/join", body=lambda _: {"public_key": PUBLIC_KEY}),
+    ("GET", "/v1/party/session"): at("/v1/party/session"),
+    ("POST", "/v1/party/end"): at("/v1/party/end"),
+    ("HEAD", "/v1/party/messages/{stage}/{role}/{sequence}"): at(f"{MESSAGES}/0"),
+    ("PATCH", "/v1/party/messages/{stage}/{role}/{sequence}"): at(
+        f"{MESSAGES}/0", headers=lambda _: OFFSETS, body=lambda _: b"{}"
+    ),
+    ("GET", "/v1/party/messages/{stage}/{role}"): at(MESSAGES),
+    ("POST", "/v1/party/messages/{stage}/{role}/{sequence}/acknowledge"): at(f"{MESSAGES}/0/acknowledge"),
 }
 STATES: Final = ("valid", "expired", "revoked")
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -123,9 +137,21 @@ HOLDERS: Final = {
         Holder("device", "people", "revoked"),
         Holder("device", "people", "another's signature"),
     ),
+    "parties": (
+        *(Holder("party's token", state=state) for state in STATES),
+        Holder("party"),
+        Holder("party", state="another's signature"),
+    ),
 }
-STANDS_FOR: Final = {"enrol": "newcomer", "edge": "newcomer", "device": "device", "edge aggregator": "device"}
+STANDS_FOR: Final = {
+    "enrol": "newcomer",
+    "edge": "newcomer",
+    "device": "device",
+    "edge aggregator": "device",
+    "party's token": "invited",
+}
 """As which role of the table a holder comes; a token of a role as that role."""
+SIGNERS: Final = ("device", "party")
 
 
 def routes() -> list[Route]:
@@ -146,7 +172,7 @@ def expected(route: Route, rule: Rule, holder: Holder) -> tuple[int | None, str]
     role = STANDS_FOR.get(holder.kind, holder.kind)
     if rule.credential is None:
         return None, ""
-    if role not in CREDENTIALS or (role == "device") != (rule.credential is Credential.SIGNATURE):
+    if role not in CREDENTIALS or (role in SIGNERS) != (rule.credential is Credential.SIGNATURE):
         return 401, "unauthenticated"
     if holder.state == "expired":
         return 401, "token_expired"
@@ -202,8 +228,8 @@ def test_a_route_answers_each_role_and_scope_as_its_row_says(group: str, coordin
 
 async def _ask_everything(place: Place, holder: Holder) -> None:
     credential = await place.credential(holder)
-    # Leaving the population comes last: nothing is let through after it.
-    for route in sorted(POLICY, key=lambda each: each[1].endswith("withdraw")):
+    # Leaving the population, or ending the session, comes last: nothing is let through after it.
+    for route in sorted(POLICY, key=lambda each: (each[1].endswith("withdraw"), each[1].endswith("/end"))):
         rule, asked = POLICY[route], REQUESTS[route]
         answer = await credential.send(route[0], asked.path(place), asked.body(place), asked.headers(place))
         told = (holder, route, answer.status_code, answer.headers.get("Coterie-Problem", ""))

@@ -1,0 +1,1 @@
+"""Sessions of parties: joining, and the messages between them."""

@@ -1,0 +1,162 @@
+"""Sessions over a real coordinator: two parties send, receive and acknowledge; every refusal has its code."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_kit import Opener
+from sessions_kit import two
+
+from coterie.client_sdk.party.pins import refuse
+from coterie.errors import CoterieError
+from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.http_signatures import content_digest
+from coterie.protocol.session import fingerprint
+
+
+def test_messages_come_in_order_and_are_acknowledged_once(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator, two(operator, tmp_path) as (session, one, other):
+            large = bytes(range(256)) * 20_000
+            for sequence, body in enumerate((b"first", b"", large)):
+                assert (await one.send("rows", "feature", body)).sequence == sequence
+            for sequence, body in enumerate((b"first", b"", large)):
+                message = await other.receive("rows", "owner", patience_s=20)
+                assert (message.sequence, await message.read()) == (sequence, body)
+                await other.acknowledge("rows", "owner", sequence)
+                await other.acknowledge("rows", "owner", sequence)
+            view = await operator.ok("GET", f"/v1/sessions/{session['id']}")
+            assert view["messages"] == 0
+            with pytest.raises(CoterieError) as silent:
+                await other.receive("rows", "owner", patience_s=0)
+            assert silent.value.reason == "partner_silent" and "Clinic" in silent.value.message
+
+    asyncio.run(work())
+
+
+def test_a_counted_message_is_sent_once_and_with_one_body(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator, two(operator, tmp_path) as (_, one, _other):
+            assert (await one.send("rows", "feature", b"x", sequence=0)).state == "accepted"
+            assert (await one.send("rows", "feature", b"x", sequence=0)).state == "already"
+            for body, sequence, code in ((b"y", 0, "message_differs"), (b"y", 2, "message_order")):
+                with pytest.raises(CoterieError) as refused:
+                    await one.send("rows", "feature", body, sequence=sequence)
+                assert refused.value.reason == code
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "code"),
+    [
+        ("rows/feature/1", 1, "message_order"),
+        ("rows/nobody/0", 1, "role_unknown"),
+        ("rows/owner/0", 1, "role_unknown"),
+        ("nowhere/feature/0", 1, "stage_unknown"),
+        ("rows/feature/0", 500, "message_too_large"),
+        ("rows/feature/0", 90, "mailbox_full"),
+        ("rows/feature/0", 1, "digest_mismatch"),
+        ("keys/feature/1", 1, "message_order"),
+        ("keys/feature/0", 5000, "message_too_large"),
+    ],
+)
+def test_the_coordinator_refuses_by_name(
+    coordinator: Opener, tmp_path: Path, path: str, length: int, code: str
+) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            async with two(operator, tmp_path) as (_, one, _other):
+                pass
+            async with two(operator, tmp_path / "again", message_limit=100, party_quota=50) as (_, one, _other):
+                body = b"z" * length
+                digest = content_digest(sha256_hex(b"other" if code == "digest_mismatch" else body))
+                headers = {"Upload-Offset": "0", "Upload-Length": str(length), "Repr-Digest": digest}
+                signed: Any = one._lane("test")._link  # pyright: ignore[reportPrivateUsage]
+                target = f"/v1/party/messages/{path}"
+                with pytest.raises(CoterieError) as refused:
+                    await signed.request("PATCH", target, body=body, headers=headers)
+                assert refused.value.reason == code and refused.value.hint
+
+    asyncio.run(work())
+
+
+def test_an_ended_and_an_expired_session_take_nothing(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            async with two(operator, tmp_path) as (session, one, _other):
+                await operator.ok("POST", f"/v1/sessions/{session['id']}/end", json={"detail": "done"})
+                with pytest.raises(CoterieError, match="done") as ended:
+                    await one.send("rows", "feature", b"x")
+                assert ended.value.reason == "session_ended"
+            async with two(operator, tmp_path / "again", expires_s=1) as (_, one, _other):
+                await asyncio.sleep(1.1)
+                with pytest.raises(CoterieError) as expired:
+                    await one.send("rows", "feature", b"x")
+                assert expired.value.reason == "session_expired"
+
+    asyncio.run(work())
+
+
+def test_an_expired_message_is_told_by_name_and_left_behind(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator, two(operator, tmp_path, message_ttl_s=1) as (_, one, other):
+            for body in (b"late", bytes(100_000)):
+                sent = await one.send("rows", "feature", body)
+                await asyncio.sleep(1.1)
+                with pytest.raises(CoterieError) as expired:
+                    await other.receive("rows", "owner", patience_s=20)
+                assert expired.value.reason == "message_expired"
+                assert expired.value.details["sequence"] == sent.sequence
+                await other.acknowledge("rows", "owner", sent.sequence)
+            await one.send("rows", "feature", b"in time")
+            message = await other.receive("rows", "owner", patience_s=20)
+            assert (message.sequence, await message.read()) == (2, b"in time")
+
+    asyncio.run(work())
+
+
+def test_messages_are_acknowledged_in_their_order(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator, two(operator, tmp_path) as (_, one, other):
+            for body in (b"first", b"second"):
+                await one.send("rows", "feature", body)
+            await other.receive("rows", "owner", patience_s=20)
+            signed: Any = other._lane("test")._link  # pyright: ignore[reportPrivateUsage]
+            for number, code in ((1, "message_order"), (2, "message_unknown")):
+                with pytest.raises(CoterieError) as refused:
+                    await signed.request("POST", f"/v1/party/messages/rows/owner/{number}/acknowledge")
+                assert refused.value.reason == code and refused.value.hint
+
+    asyncio.run(work())
+
+
+def test_a_role_is_taken_by_one_key(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator, two(operator, tmp_path) as (session, _one, _other):
+            body = {"public_key": "ab" * 32}
+            headers = {"Authorization": f"Bearer {session['tokens']['owner']}"}
+            answer = await operator.http.post("/v1/party/join", json=body, headers=headers)
+            assert answer.json()["code"] == "role_taken"
+
+    asyncio.run(work())
+
+
+def test_a_changed_or_unpinned_key_is_refused_with_fingerprints(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator, two(operator, tmp_path) as (_, one, other):
+            store: Any = one._store  # pyright: ignore[reportPrivateUsage]
+            shown = fingerprint(other._store.key.public)  # pyright: ignore[reportPrivateUsage]
+            one._judge = refuse  # pyright: ignore[reportPrivateUsage]
+            with pytest.raises(CoterieError, match=shown) as unknown:
+                await one.send("rows", "feature", b"x")
+            assert unknown.value.reason == "partner_unknown"
+            store.pins.pin("Registry", "ab" * 32)
+            with pytest.raises(CoterieError, match=shown) as changed:
+                await one.send("rows", "feature", b"x")
+            assert changed.value.reason == "partner_changed" and "abababab-" in changed.value.message
+            store.pins.pin("Registry", shown)
+            assert (await one.send("rows", "feature", b"x")).state == "accepted"
+
+    asyncio.run(work())
