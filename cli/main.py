@@ -18,11 +18,13 @@ from coterie.cli import (
     identities,
     models,
     new,
+    party,
     policy,
     populations,
     prepare,
     query,
     server,
+    sessions,
     simulate,
     stop,
     submit,
@@ -86,6 +88,8 @@ app.add_typer(models.app, name="models")
 app.add_typer(devices.app, name="devices")
 app.add_typer(populations.app, name="populations")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(sessions.app, name="sessions")
+app.add_typer(party.app, name="party")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budget.app, name="budget")
 app.add_typer(identities.app, name="identities")
