@@ -56,7 +56,8 @@ def apply(house: Path, block: Block) -> None:
     file = house / block.path
     if block.verb == "add":
         assert not file.exists(), f"{block.path} is there already"
-        file.write_text(block.text, encoding="utf-8")
+        newest = max(path.name[:4] for path in (ROOT / "server/store/migrations/versions").glob("[0-9]*.py"))
+        file.write_text(block.text.replace("NEWEST", newest), encoding="utf-8")
         return
     lines = block.text.splitlines(keepends=True)
     before = "".join(line[1:] for line in lines if line[0] == " ")
