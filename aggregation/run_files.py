@@ -80,7 +80,7 @@ def _lines(file: Path) -> Iterator[tuple[int, str, bool]]:
     except OSError as error:
         raise _unreadable(file, error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise _unreadable(file, f"it is no text in UTF-8: {error}") from error
+        raise _unreadable(file, f"it is not UTF-8 text: {error}") from error
     return ((number, line, number < len(lines)) for number, line in enumerate(lines, 1) if line.strip())
 
 
@@ -90,7 +90,7 @@ def _text(value: object) -> str | None:
 
 def _unreadable(file: Path, why: str) -> errors.InputError:
     return errors.InputError(
-        f"{file} is no record of a run: {why}.",
+        f"{file} is not a record of a run: {why}.",
         hint=f"Name a run's folder, which holds {ROUNDS}, or a file of the lines that a command with --json printed.",
         code="run_unreadable",
     )

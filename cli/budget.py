@@ -246,11 +246,11 @@ def _receipt(path: Path) -> "Entry":
     try:
         value = parse_json(path.read_bytes())
         if not isinstance(value, dict):
-            raise InputError("it is no object")
+            raise InputError("it is not a JSON object")
         return Entry.from_json(cast(dict[str, object], value))
     except (OSError, InputError) as error:
         raise InputError(
-            f"{path} is no receipt of a ledger: {error}",
+            f"{path} is not a receipt of a ledger: {error}",
             hint="Give a file that `coterie budget receipt` wrote.",
             code="file_unusable",
         ) from error

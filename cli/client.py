@@ -96,7 +96,7 @@ def client(
 
     output = Output(json)
     if save is not None and not dry_run:
-        raise InputError("--save belongs to a dry run.", hint="Add --dry-run, or leave out --save.", code="usage")
+        raise InputError("--save needs --dry-run.", hint="Add --dry-run, or leave out --save.", code="usage")
     floor = policy_of(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data, provider=provider)
     own: Trainer | None = _own_trainer(trainer) if trainer else None
     device = Device(
@@ -271,7 +271,7 @@ def policy_of(
     for name, (option, value) in options.items():
         if value is not None and base.source is not None and name in base.source.lines:
             raise ConfigurationError(
-                f"{base.where(name)} and the option {option} both say it.",
+                f"{base.where(name)} and the option {option} both set it.",
                 hint="Leave one of them out; which of them should count is not guessed.",
                 code="policy_conflict",
             )

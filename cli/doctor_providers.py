@@ -128,7 +128,7 @@ def broken_packages() -> Iterator[tuple[str, str]]:
 def _memory(store: Path) -> Verdicts:
     if not (store / "device.db").exists():
         raise ConfigurationError(
-            f"{store} is no device's folder: it has no device.db.",
+            f"{store} is not a device's folder: it has no device.db.",
             hint="Name the folder of a client, as in --store .coterie/client, or leave --store out.",
             code="store_absent",
         )

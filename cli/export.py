@@ -131,7 +131,7 @@ def export(
 def _require(met: bool, given: str, needed: str) -> None:
     """Refuse an option that would do nothing without another."""
     if not met:
-        raise InputError(f"The options say {given}, which does nothing without {needed}.", code="usage")
+        raise InputError(f"{given} has no effect without {needed}.", code="usage")
 
 
 def _keep_apart(source: Path | bytes, target: Path, bundle: Path | None) -> None:

@@ -151,7 +151,7 @@ def _needs_delta(change: Mapping[str, Any], before: float | None) -> None:
     if bounds and change.get("delta", before) is None:
         option = f"--{bounds[0].replace('_', '-')}"
         raise InputError(
-            f"{option} says nothing without the δ that it is held at, and this population has none yet.",
+            f"{option} needs a δ, and this population has none yet.",
             hint="Add --delta, far below 1 / devices, for example --delta 1e-7.",
             code="usage",
         )

@@ -61,7 +61,7 @@ def prepare(
     else:
         if asked is None:
             raise ConfigurationError(
-                "How many devices are to be asked in a round is not said.",
+                "The number of devices to ask in a round is missing.",
                 hint="Add --asked N: all there are, so that the answer is everybody's.",
                 code="asked_missing",
             )
@@ -82,7 +82,7 @@ def _refuse_idle(**given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigurationError(
-                f"--{name} says which devices of a coordinator are asked, and no coordinator is named.",
+                f"--{name} chooses devices of a coordinator, and no coordinator is given.",
                 hint=f"Add --url URL, or leave --{name} out to simulate the clients of FILE.",
                 code="url_missing",
             )

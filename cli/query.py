@@ -200,7 +200,7 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
         for name, value in given.items():
             if value is not None:
                 raise InputError(
-                    f"--{name} says nothing without --epsilon: the answer would have no noise.",
+                    f"--{name} has no effect without --epsilon: the answer would have no noise.",
                     hint=f"Add --epsilon, or leave --{name} out.",
                     code="usage",
                 )

@@ -119,4 +119,4 @@ def refuse_idle(kind: Kind, given: dict[str, Any]) -> None:
         if value is not None and name not in _TAKES[kind]:
             takes = " ".join(f"--{one}" for one in _TAKES[kind])
             hint = f"It takes {takes}." if takes else "It takes a column alone."
-            raise InputError(f"--{name} says nothing to {kind.value}.", hint=hint, code="usage")
+            raise InputError(f"--{name} has no effect on {kind.value}.", hint=hint, code="usage")

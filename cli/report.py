@@ -140,7 +140,7 @@ def _ending(path: Path) -> str:
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
         raise InputError(
-            f"{path} does not say what to draw: its ending is none of {', '.join(_ENDINGS)}.",
+            f"{path} cannot be drawn: its extension is none of {', '.join(_ENDINGS)}.",
             hint=f"Name it {path.with_suffix('.svg')}.",
             code="report_format",
         )

@@ -65,7 +65,7 @@ def make(
     output = Output(json)
     if role is None and population is None:
         raise InputError(
-            "Neither --role nor --population says what the token is for.",
+            "A token needs --role or --population.",
             hint="Give --population NAME for devices that join, or --role ROLE for a person or a script.",
             code="token_population",
         )

@@ -105,7 +105,7 @@ class PopulationPolicy(Response):
     @model_validator(mode="after")
     def _has_its_delta(self) -> Self:
         if (self.max_epsilon_per_experiment or self.max_epsilon_per_year) and self.delta is None:
-            raise ValueError("a max_epsilon says nothing without its delta; give delta, far below 1 / devices")
+            raise ValueError("max_epsilon needs a delta; give delta, far below 1 / devices")
         return self
 
 

@@ -274,7 +274,7 @@ async def _check_upstream(settings: Settings, database: Database) -> None:
         return
     if settings.upstream_token and parse_token(settings.upstream_token).kind != "edge":
         raise ConfigurationError(
-            "The token for the coordinator above is not of the kind edge, so nobody could be spoken for.",
+            "The token for the coordinator above is not of the kind edge, so it cannot act for clients.",
             hint='Ask the operator above for one: POST /v1/tokens with {"kind": "edge", …}.',
             code="token_kind",
         )

@@ -43,7 +43,7 @@ class Envelope:
                 async with asyncio.timeout(None if whole else min(self._stall_s, left)):
                     message = await receive()
             except TimeoutError:
-                why = f"The body paused for {self._stall_s:g} seconds, or is slower than {self._rate:g} bytes a second."
+                why = f"Request body timed out: nothing for {self._stall_s:g} s, or less than {self._rate:g} bytes/s."
                 raise HTTPException(408, why) from None
             if message["type"] == "http.request":
                 whole = not message.get("more_body", False)

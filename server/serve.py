@@ -104,7 +104,7 @@ def bind(settings: Settings) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise ConfigurationError(
-            f"The address {settings.host} means nothing here: {error.strerror}.", hint="Use an IP address."
+            f"Cannot bind to {settings.host}: {error.strerror}.", hint="Use an IP address."
         ) from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -121,7 +121,7 @@ def bind(settings: Settings) -> socket.socket:
                 code="port_in_use",
             ) from None
         raise ConfigurationError(
-            f"The address {settings.host}:{settings.port} cannot be bound: {error.strerror}.",
+            f"Cannot bind to {settings.host}:{settings.port}: {error.strerror}.",
             hint="Use 127.0.0.1, or a port above 1023.",
         ) from None
     return bound

@@ -18,7 +18,7 @@ def read_endorsement(path: Path) -> Endorsement:
         return Endorsement.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{path} is no endorsement: {str(error).splitlines()[0]}.",
+            f"{path} is not an endorsement: {str(error).splitlines()[0]}.",
             hint="Give a file that `coterie identities endorse` wrote.",
             code="endorsement_file",
         ) from error

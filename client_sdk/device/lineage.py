@@ -102,7 +102,7 @@ async def _follows(task: Task, told: Place, before: str, seen: Place, ask: Ask) 
     else:
         holds = seen.head == await _later(task, told, seen.round + 1, ask)
     if not holds:
-        raise _broken(f"does not go together with the version of round {seen.round} that this device has seen")
+        raise _broken(f"is incompatible with the version of round {seen.round} that this device has seen")
 
 
 async def _later(task: Task, known: Place, until: int, ask: Ask) -> str:

@@ -145,7 +145,7 @@ def read_policy(path: Path) -> DevicePolicy:
         raise _error(
             path,
             None,
-            "the file says nothing, and so would guard nothing",
+            "the file is empty, and would guard nothing",
             "Write at least one rule, for example: require_secure_aggregation = true",
         )
     lines = _lines(text)

@@ -50,7 +50,7 @@ def check_store(folder: Path) -> None:
     path = folder / FILE
     if not path.is_file():
         raise ConfigurationError(
-            f"{folder} is no folder of a client: there is no {path}.",
+            f"{folder} is not a client's folder: there is no {path}.",
             hint="Name the client with --name, or its folder with --store.",
             code="store_unknown",
         )
@@ -87,7 +87,7 @@ def _settled(path: Path) -> bytes:
                 return found
         time.sleep(_PAUSE_S)
     raise ConfigurationError(
-        f"The client that uses {path.parent} writes without a pause.",
+        f"The client that uses {path.parent} keeps its database busy.",
         hint="Try again, or stop that client first.",
         code="store_in_use",
     )

@@ -31,7 +31,7 @@ def signed_fields(request: Request) -> dict[str, str]:
     for name in SINGLE:
         values = request.headers.getlist(name)
         if len(values) > 1:
-            raise malformed(f"the header {name} is there {len(values)} times")
+            raise malformed(f"the header {name} appears {len(values)} times")
         if values:
             fields[name] = values[0]
     if "signature-input" not in fields and "signature" not in fields:

@@ -88,7 +88,7 @@ async def stream(
     """
     if last_event_id is not None and NUMBER.fullmatch(last_event_id) is None:
         raise InputError(
-            "Last-Event-ID must be a number that this stream sent.",
+            "Last-Event-ID must be the id of an event of this stream.",
             hint="Leave it out to begin at the first event.",
             code="cursor_invalid",
         )

@@ -67,7 +67,7 @@ async def found(session: AsyncSession, text: str, caller: Caller) -> ExperimentR
         )
     if len(rows) > 1:
         raise Conflict(
-            f"{text[:64]!r} means several experiments.", hint="Give the whole id.", code="experiment_ambiguous"
+            f"{text[:64]!r} matches several experiments.", hint="Give the whole id.", code="experiment_ambiguous"
         )
     return rows[0]
 

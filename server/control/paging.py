@@ -28,7 +28,7 @@ def after(cursor: str | None) -> str | None:
         return base64.b64decode(cursor, altchars=b"-_", validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
         raise InputError(
-            "The cursor is not one that this coordinator gave.", hint="Start without a cursor.", code="cursor_invalid"
+            "The cursor is not from this coordinator.", hint="Start without a cursor.", code="cursor_invalid"
         ) from None
 
 
@@ -39,7 +39,7 @@ def number_after(cursor: str | None, first: int) -> int:
         return first
     if NUMBER.fullmatch(text) is None:
         raise InputError(
-            "The cursor is not one that this coordinator gave.", hint="Start without a cursor.", code="cursor_invalid"
+            "The cursor is not from this coordinator.", hint="Start without a cursor.", code="cursor_invalid"
         )
     return int(text)
 

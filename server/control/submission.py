@@ -91,7 +91,7 @@ async def _check_trusted(session: AsyncSession, request: ExperimentCreate) -> No
     trusted = request.rounds.trusted
     if trusted is not None and not await devices.enrolled(session, trusted, request.population):
         raise ExperimentError(
-            f"The trusted client {trusted!r} is no device of population {request.population!r}.",
+            f"The trusted client {trusted!r} is not a device of population {request.population!r}.",
             hint="Name its whole id: `coterie list devices --json` shows it to an operator.",
             code="trusted_unknown",
         )

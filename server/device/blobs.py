@@ -64,7 +64,7 @@ async def _size(here: Coordinator, sha256: str) -> int:
     async with here.database.read() as session:
         row = await blob_rows.find(session, sha256)
     if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
-        raise NotFound(f"There is no blob {sha256} to be had.", code="blob_unknown")
+        raise NotFound(f"Blob {sha256} is not available.", code="blob_unknown")
     return row.size
 
 

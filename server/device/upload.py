@@ -75,7 +75,7 @@ def part_of(offset: int, length: int, digest: str) -> Part:
     try:
         return Part(offset, length, base64.b64decode(match[1], validate=True).hex())
     except binascii.Error:
-        raise InputError(f"{DIGEST_HEADER} holds no base64.", code="digest_missing") from None
+        raise InputError(f"{DIGEST_HEADER} is not valid base64.", code="digest_missing") from None
 
 
 @router.head("/v1/device/tasks/{task}/update", operation_id="getUploadOffset", summary="How much of the update is here")

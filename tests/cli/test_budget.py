@@ -91,7 +91,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     (shown,) = run("policy", "people")
     assert (shown["min_cohort"], shown["max_epsilon_per_year"]) == (None, None)
     (problem,) = run("policy", "--max-epsilon-per-year", "6", code=USAGE)
-    assert "--max-epsilon-per-year says nothing without the δ" in problem["message"] and "--delta" in problem["hint"]
+    assert "--max-epsilon-per-year needs a δ" in problem["message"] and "--delta" in problem["hint"]
     options = ("--require-secure-aggregation", "--min-cohort", "20", "--max-epsilon-per-year", "6", "--delta", "1e-6")
     (changed,) = run("policy", *options, "--algorithm", "fedavg", "--algorithm", "fedprox")
     assert changed["require_secure_aggregation"] and changed["min_cohort"] == 20
@@ -107,7 +107,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     (changed,) = run("policy", "--signer", "none")
     assert (changed["signers"], changed["signers_only"]) == (["ab" * 32], False)
     (problem,) = run("policy", "--delta", "none", code=REMOTE)
-    assert "max_epsilon says nothing without its delta" in problem["message"]
+    assert "max_epsilon needs a delta" in problem["message"]
 
     *experiments, whole = run("budget", "show", "people")
     assert [row["experiment"] for row in experiments] == [FIRST, SECOND]

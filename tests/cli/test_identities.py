@@ -63,6 +63,6 @@ def test_a_wrong_key_or_subject_is_named(
 def test_a_file_that_is_no_endorsement_is_named(tmp_path: Path) -> None:
     (tmp_path / "e.json").write_text("{}")
     for path in (tmp_path / "e.json", tmp_path / "absent.json"):
-        with pytest.raises(ConfigurationError, match="is no endorsement") as refused:
+        with pytest.raises(ConfigurationError, match="is not an endorsement") as refused:
             read_endorsement(path)
         assert refused.value.reason == "endorsement_file"

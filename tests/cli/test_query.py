@@ -204,8 +204,8 @@ def test_noise_is_stated_and_paid_from_the_ledger_until_nothing_is_left(people: 
 
 
 WRONG = {
-    "count pulse --delta 1e-6": (USAGE, "usage", "--delta says nothing without --epsilon"),
-    "count pulse --mechanism local": (USAGE, "usage", "--mechanism says nothing without --epsilon"),
+    "count pulse --delta 1e-6": (USAGE, "usage", "--delta has no effect without --epsilon"),
+    "count pulse --mechanism local": (USAGE, "usage", "--mechanism has no effect without --epsilon"),
     "count pulse --bins 3": (USAGE, "usage", "It takes a column alone"),
     "mean pulse --levels 0.5": (USAGE, "usage", "It takes --low --high"),
     "quantiles pulse --levels half": (USAGE, "usage", "--levels are numbers from 0 to 1 between commas"),

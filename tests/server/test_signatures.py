@@ -79,7 +79,7 @@ def test_a_header_that_is_there_twice_is_refused(name: str, coordinator: Opener)
         doubled = [*headers.items(), (name, headers[name])]
         answer = await device.http.post(PATH, content=BODY, headers=doubled)
         assert (answer.status_code, answer.json()["code"]) == (401, "signature_malformed")
-        assert f"{name.lower()} is there 2 times" in answer.json()["detail"]
+        assert f"{name.lower()} appears 2 times" in answer.json()["detail"]
 
     with_device(coordinator, check)
 
