@@ -5,14 +5,16 @@ FUZZ_SECONDS ?= 300
 BIN := .venv/bin
 FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
 KILLS := $(wildcard tests/*/test_kill*.py tests/*/test_*_kill.py)
+API := tests/server/test_wrong_fields.py
 # Four workers for two cores: many tests wait for processes that they start.
 PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal
 
-.PHONY: help demo test test-kill check test-providers test-flower test-node fuzz clean
+.PHONY: help demo test test-api test-kill check test-providers test-flower test-node fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
 	@echo "make test    the tests"
+	@echo "make test-api  every field of the REST interface wrong once, as everybody who may ask"
 	@echo "make test-kill  processes killed at every point of their work; a few minutes"
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
@@ -25,7 +27,10 @@ demo: .venv/installed-demo
 	@$(BIN)/coterie demo $(ARGS)
 
 test: .venv/installed-test
-	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS))
+	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS) $(API))
+
+test-api: .venv/installed-test
+	@$(PYTEST) $(API)
 
 test-kill: .venv/installed-test
 	@$(PYTEST) $(KILLS)
