@@ -7,8 +7,11 @@ import json
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +50,7 @@ async def _work(url: str, token: str, folder: Path, wanted: int) -> None:
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def told(event: dict[str, object]) -> None:
+    def told(event: Mapping[str, Any]) -> None:
         nonlocal ends
         print(json.dumps(dict(event), default=str), flush=True)
         if event["event"] in _ENDS:
@@ -55,18 +58,16 @@ async def _work(url: str, token: str, folder: Path, wanted: int) -> None:
             if ends >= wanted or event["event"] == "refused":
                 loop.call_soon_threadsafe(done.set)
 
-    policy = folder / "policy.toml"
-    agent = Agent(
-        AgentSettings(
-            url=url,
-            data=dict(np.load(folder / "rows.npz")),
-            folder=folder / "state",
-            token=token,
-            backoff=Backoff(base_s=0.05, cap_s=0.2),
-            on_event=told,
-            **({"policy": read_policy(policy)} if policy.read_text() else {}),
-        )
+    settings = AgentSettings(
+        url=url,
+        data=dict(np.load(folder / "rows.npz")),
+        folder=folder / "state",
+        token=token,
+        backoff=Backoff(base_s=0.05, cap_s=0.2),
+        on_event=told,
     )
+    policy = folder / "policy.toml"
+    agent = Agent(replace(settings, policy=read_policy(policy)) if policy.read_text() else settings)
     running = asyncio.ensure_future(agent.run(rounds=1000))
     waiting = asyncio.ensure_future(done.wait())
     await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)

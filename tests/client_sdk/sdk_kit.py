@@ -242,8 +242,7 @@ def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Ge
         [sys.executable, "-c", _SERVE, str(folder / "server"), json.dumps(settings)],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
-        env=clean_environment(**({VARIABLE: fault} if fault else {})),
+        env=clean_environment(PYTHONPATH=str(Path(__file__).parents[2]), **({VARIABLE: fault} if fault else {})),
     ) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
