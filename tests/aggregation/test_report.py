@@ -99,7 +99,7 @@ def test_a_wrong_line_is_named_and_a_mark_of_byte_order_is_none(tmp_path: Path) 
             read_run(file)
         assert caught.value.reason == "run_unreadable"
     file.write_bytes("".join(lines).encode("utf-16"))
-    with pytest.raises(errors.InputError, match="no text in UTF-8"):
+    with pytest.raises(errors.InputError, match="it is not UTF-8 text"):
         read_run(file)
 
 
