@@ -81,7 +81,7 @@ def _weights(terms: Terms) -> str | None:
     return f"weight_cap={policy.weight_cap} for a cohort of {policy.cohort} at {bits} bits" if most > _RING else None
 
 
-def _unsound(terms: Terms) -> str | None:
+def _without_parameters(terms: Terms) -> str | None:
     secure, policy = _secure(terms), terms.rounds
     mode = mode_for(secure, terms.privacy)
     fewest = policy.min_updates if secure.groups is None else policy.cohort // secure.groups
@@ -139,7 +139,7 @@ _IN_ROUNDS = 'choose mode="synchronous"'
 _SELECT_BLINDLY = "choose uniform, weighted, cyclic or least_recent"
 _COUNT_ALIKE = "set weight_cap=1 in the round policy, so that every device counts alike"
 _MEASURE_CENTRALLY = "set evaluate_every=0 and give the coordinator evaluation rows"
-_CHANGE_ALONE = "choose FedAvg, FedProx or another method that sends the change alone"
+_CHANGE_ALONE = "choose FedAvg, FedProx or another method that sends the change only"
 _HIDES_NOBODY = f"a sum of fewer than {FEWEST_CLIENTS} clients hides nobody"
 
 SECURE: tuple[Clash, ...] = (
@@ -156,7 +156,7 @@ SECURE: tuple[Clash, ...] = (
     Clash(
         lambda t: f"reducer={t.reducer!r}" if t.reducer != "mean" and _secure(t).groups is None else None,
         "it must look at single updates, and only their sum is ever seen",
-        "choose reducer='mean', whose clients bound their norm themselves (SecureAggregation(norm=...)), or "
+        "choose reducer='mean', whose clients bound their own norm (SecureAggregation(norm=...)), or "
         "SecureAggregation(groups=...), which gives the rule the means of random groups",
     ),
     Clash(
@@ -199,14 +199,14 @@ SECURE: tuple[Clash, ...] = (
         f"choose an evaluation_cohort of at least {FEWEST_CLIENTS}, or evaluate_every=0",
     ),
     Clash(
-        _unsound,
-        "no number of neighbours keeps the promise for so many corrupt and vanished clients",
+        _without_parameters,
+        "no number of neighbours is enough for so many corrupt and dropped clients",
         "lower corrupt or dropout, or raise the cohort",
     ),
     Clash(
         _without_range,
-        "what it sends beside the change has no public bound, so a ring could overflow",
-        "choose a method that sends the change alone, such as FedAvg or FedProx",
+        "what it sends besides the change has no public bound, so a ring could overflow",
+        "choose a method that sends the change only, such as FedAvg or FedProx",
     ),
     Clash(
         _keeps_state,
@@ -239,7 +239,7 @@ def _noise_of_one_sum(terms: Terms) -> str | None:
 USER: tuple[Clash, ...] = (
     Clash(
         _uneven_weights,
-        "weights by examples let one device move the sum by more than the noise is made for",
+        "weights by examples let one device move the sum by more than the noise covers",
         _COUNT_ALIKE,
     ),
     Clash(
@@ -249,7 +249,7 @@ USER: tuple[Clash, ...] = (
     ),
     Clash(
         lambda t: f"reducer={t.reducer!r}" if t.reducer != "mean" and not (t.secure and t.secure.groups) else None,
-        "how far one device moves a robust rule is not known, so no noise can be made for it",
+        "how far one device can move a robust rule is unknown, so its noise cannot be calibrated",
         "choose reducer='mean', whose clip bounds what one device does, or SecureAggregation(groups=...), which gives "
         "the rule the means of groups, each with all of the noise",
     ),
@@ -296,7 +296,7 @@ USER: tuple[Clash, ...] = (
 LOCAL: tuple[Clash, ...] = (
     Clash(
         _uneven_weights,
-        "a weight by examples would tell how many rows a device has",
+        "a weight by examples would reveal how many rows a device has",
         _COUNT_ALIKE,
     ),
     Clash(
@@ -332,7 +332,7 @@ EXAMPLE: tuple[Clash, ...] = (
     ),
     Clash(
         _uneven_weights,
-        "a weight by examples would tell how many rows a device has",
+        "a weight by examples would reveal how many rows a device has",
         _COUNT_ALIKE,
     ),
     Clash(
@@ -354,7 +354,7 @@ EXAMPLE: tuple[Clash, ...] = (
         lambda t: (
             f"holdout={t.training.holdout:g}" if t.training.holdout and t.schema.label.others == "dropped" else None
         ),
-        "which rows are held out goes by their places, and one row that the label's classes drop moves all behind it",
+        "rows are held out by position, and a row that the label's classes drop shifts all rows after it",
         "set holdout=0",
     ),
 )

@@ -166,7 +166,7 @@ DUE: Mapping[Phase, tuple[Duty, ...]] = {
 def due(round: Round) -> tuple[Due, ...]:
     """What the host has to see to now: tasks to take back first, then work, then devices to ask."""
     duty = next(row for row in DUE[round.phase] if row.holds(round))
-    closes = (Close(kind) for kind in KINDS if not accepts(round, kind) and not _out(round, kind))
+    closes = (Close(kind) for kind in KINDS if not accepts(round, kind) and not _leased_tasks(round, kind))
     work = () if duty.work is None else (Do(duty.work, round.version),)
     asks = (
         Ask(kind, open_slots(round, kind), _deadline_s(round.config, kind) if duty.awaits == kind else None)
@@ -181,7 +181,7 @@ def work_due(round: Round) -> Work | None:
     return next((entry.work for entry in due(round) if isinstance(entry, Do)), None)
 
 
-def _out(round: Round, kind: Kind) -> int:
+def _leased_tasks(round: Round, kind: Kind) -> int:
     return round.leased if kind == "train" else round.evaluation_leased
 
 

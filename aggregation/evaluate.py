@@ -42,7 +42,9 @@ def evaluate(
     """
     if not next(iter(rows.values())).shape[0]:
         return MetricSums()
-    return metric_sums(manifest, _walked("evaluate", graphs, manifest, weights, rows, frozen, client_state, threads))
+    return metric_sums(
+        manifest, _run_stages("evaluate", graphs, manifest, weights, rows, frozen, client_state, threads)
+    )
 
 
 def metric_sums(manifest: Manifest, measured: Supply) -> MetricSums:
@@ -69,11 +71,11 @@ def predictions(
     """
     if manifest.chooses:
         raise errors.ExperimentError(
-            f"Method {manifest.algorithm.name!r} keeps several models, so there is no one prediction for a row.",
+            f"Method {manifest.algorithm.name!r} keeps several models, so a row has no single prediction.",
             hint="Take the model file, whose output holds the prediction of each: Simulation.infer().",
             code="experiment_combination",
         )
-    found = _walked("predict", graphs, manifest, weights, rows, frozen, client_state, threads)
+    found = _run_stages("predict", graphs, manifest, weights, rows, frozen, client_state, threads)
     return found.at("prediction")[PREDICTION]
 
 
@@ -83,15 +85,15 @@ def require_client(manifest: Manifest, task: TaskName, client_state: Arrays | No
     """
     if client_state is None and manifest.personal(task):
         raise errors.ExperimentError(
-            f"With {manifest.algorithm.name!r} each client has a model of its own, part of which never leaves it as "
-            "client state, so there is none without a client.",
+            f"With {manifest.algorithm.name!r} each client has its own model, part of which never leaves the "
+            "client, so there is no model without a client.",
             hint="On a device: coterie client export. In a simulation: predict(rows, client=0), infer(client=0).",
             code="personal_model",
         )
     return client_state or {}
 
 
-def _walked(
+def _run_stages(
     task: TaskName,
     graphs: Graphs,
     manifest: Manifest,
@@ -104,7 +106,7 @@ def _walked(
     state = require_client(manifest, task, client_state)
     supply = Supply(model=weights, frozen=frozen or {}, client_state=state)
     for stage in manifest.stages_of(task):
-        supply = run(stage, _loaded(graphs[stage.name], threads), supply, rows)
+        supply = run(stage, _executable_of(graphs[stage.name], threads), supply, rows)
     return supply
 
 
@@ -118,7 +120,7 @@ def with_whole(
     return sums.add({name: value * sums.examples for name, value in found.items()})
 
 
-def _loaded(graph: bytes | Executable, threads: int) -> Executable:
+def _executable_of(graph: bytes | Executable, threads: int) -> Executable:
     return graph if isinstance(graph, Executable) else Executable(graph, threads=threads)
 
 

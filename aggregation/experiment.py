@@ -132,7 +132,7 @@ class Experiment:
             value = getattr(self, name)
             if not isinstance(value, kinds) or (isinstance(value, bool) and name in _WHOLE):
                 raise errors.ExperimentError(
-                    f"Experiment {str(self.name)[:64]!r}: {name} must be {wanted}, not {_shown(value)}.",
+                    f"Experiment {str(self.name)[:64]!r}: {name} must be {wanted}, not {_describe(value)}.",
                     code="experiment_invalid",
                 )
         object.__setattr__(self, "model", as_module(self.model))
@@ -244,7 +244,7 @@ def is_shape(shape: object) -> bool:
     return bool(sizes) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return f"{str(value)[:64]!r} ({type(value).__name__})"
 
 
@@ -268,7 +268,7 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (1 <= e.infer_batch <= MOST_ROWS, f"infer_batch must be in 1..{MOST_ROWS}, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
-        (not nameless, f"codecs must be names such as 'int8', not {', '.join(map(_shown, nameless))}"),
+        (not nameless, f"codecs must be names such as 'int8', not {', '.join(map(_describe, nameless))}"),
         (
             e.uploads is None or (bool(e.uploads) and all(name and type(name) is str for name in e.uploads)),
             "uploads must name at least one tensor, or be None for all",

@@ -145,7 +145,7 @@ def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tupl
     if outcome.number != progress.started or progress.finished is not None:
         raise errors.Conflict(f"Round {outcome.number} is not the one this experiment waits for.", code="round_phase")
     after = _count(progress, outcome, policy)
-    reason = _finished(after, outcome, policy)
+    reason = _reason_to_finish(after, outcome, policy)
     if reason is None:
         return first_round(after, policy)
     ended = replace(after, finished=reason)
@@ -170,7 +170,7 @@ def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:
     return replace(after, since_best=after.since_best + 1)
 
 
-def _finished(after: Progress, outcome: Round, policy: RoundPolicy) -> Reason | None:
+def _reason_to_finish(after: Progress, outcome: Round, policy: RoundPolicy) -> Reason | None:
     """The first rule that holds, in this order."""
     rules = (
         (outcome.cause is Cause.STOPPED, Reason.STOPPED),

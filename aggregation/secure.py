@@ -174,7 +174,7 @@ def secure_evaluation(
         binding=Binding(manifest.id, base),
     )
     if not found.examples:
-        raise errors.UpdateRefused("The evaluations run over no examples.", code="metric_invalid")
+        raise errors.UpdateRefused("The evaluations cover no examples.", code="metric_invalid")
     sums = measured(manifest, found.sections[METRICS], found.examples)
     counts = found.sections[spread.SECTION].astype(np.float32)
     return sums.merge(spread.counted(manifest.metrics, counts, clients=min(spread.clients(counts), survivors)))

@@ -71,7 +71,7 @@ def select(
 
 def _uniform() -> Rule:
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
-        return [candidates[place] for place in _lots(random, len(candidates))[:count]]
+        return [candidates[place] for place in _random_order(random, len(candidates))[:count]]
 
     return choose
 
@@ -128,7 +128,7 @@ def _oort(exploration: float, decay: float, floor: float, seconds: float, penalt
         fresh = [candidate for candidate in candidates if candidate.loss is None]
         share = max(floor, exploration * decay ** (round - 1))
         new = min(len(fresh), max(math.ceil(share * count), count - len(tried)))
-        chosen = [fresh[place] for place in _lots(random, len(fresh))[:new]]
+        chosen = [fresh[place] for place in _random_order(random, len(fresh))[:new]]
         old = min(count - new, len(tried))
         if old:
             gains = zip(tried, _gains(tried), strict=True)
@@ -171,7 +171,7 @@ def _least_recent() -> Rule:
     """Those whose last contribution is the longest ago; newcomers first, ties by lot."""
 
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
-        shuffled = [candidates[place] for place in _lots(random, len(candidates))]
+        shuffled = [candidates[place] for place in _random_order(random, len(candidates))]
         return sorted(shuffled, key=lambda c: -1 if c.last_round is None else c.last_round)[:count]
 
     return choose
@@ -213,7 +213,7 @@ def selector_of(text: str) -> Selector:
     return Selector(text, entry.needs_loss, entry.make(*call.numbers.values()))
 
 
-def _lots(random: np.random.Generator, count: int) -> list[int]:
+def _random_order(random: np.random.Generator, count: int) -> list[int]:
     """0 .. count-1 in an order drawn by lot."""
     return random.permutation(count).tolist()
 

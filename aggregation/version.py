@@ -134,7 +134,7 @@ def _step(
     placed = dict(together.sections)
     for spec in manifest.sections:
         if spec.slices:
-            placed[spec.name] = _place(spec, together.sections[spec.name], layout.size)
+            placed[spec.name] = _scatter(spec, together.sections[spec.name], layout.size)
             bare, at = untrained.get(spec.name), 0
             for start, stop in spec.slices:
                 uncovered[start:stop] &= False if bare is None else bare[at : at + stop - start]
@@ -149,17 +149,17 @@ def _step(
         change, after = server.update(delta, kept)
         # State that is not one number for each weight, such as a count of steps, is the whole model's.
         stays = {name: uncovered if value.shape == uncovered.shape else False for name, value in after.items()}
-        kept.update({name: _unless(stays[name], value, kept[name]) for name, value in after.items()})
+        kept.update({name: _replaced_where(stays[name], value, kept[name]) for name, value in after.items()})
         return change
 
     # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
     change = placed[DELTA] if DELTA in placed else np.zeros(layout.size)
-    told = {**placed, DELTA: _unless(statistics, change, 0.0)}
+    told = {**placed, DELTA: _replaced_where(statistics, change, 0.0)}
     aggregates = replace(together, sections=told)
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
-    step = _unless(statistics, step, change)
+    step = _replaced_where(statistics, step, change)
     named = {_OPTIMIZER + name: value for name, value in kept.items()}
-    return _unless(uncovered, step, 0.0), named | {_METHOD + name: value for name, value in own.items()}
+    return _replaced_where(uncovered, step, 0.0), named | {_METHOD + name: value for name, value in own.items()}
 
 
 def _as_in_files(layout: Layout) -> npt.NDArray[np.int64]:
@@ -167,12 +167,12 @@ def _as_in_files(layout: Layout) -> npt.NDArray[np.int64]:
     return np.concatenate([np.arange(*layout.slices[name]) for name in sorted(layout.names)])
 
 
-def _unless(mask: npt.NDArray[np.bool_] | bool, value: Vector, other: Vector | float) -> Vector:
+def _replaced_where(mask: npt.NDArray[np.bool_] | bool, value: Vector, other: Vector | float) -> Vector:
     """The value, but for the other where the mask holds. Most models have no such place, and need no copy."""
     return np.where(mask, other, value) if np.any(mask) else value
 
 
-def _place(spec: SectionSpec, section: Vector, size: int) -> Vector:
+def _scatter(spec: SectionSpec, section: Vector, size: int) -> Vector:
     """A section's elements where they belong in the whole vector; zeros elsewhere."""
     if spec.slices == ((0, size),):
         return section

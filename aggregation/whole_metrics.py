@@ -98,7 +98,7 @@ def whole_metrics(names: tuple[str, ...], prediction: npt.NDArray[Any], label: n
     check_prediction(names, prediction.shape)
     if not np.isfinite(prediction).all():
         raise errors.InputError(
-            "The model predicts NaN or infinity, of which no metric can be taken.",
+            "The model predicts NaN or infinity, so no metric can be computed.",
             hint="The training diverged: lower the clients' or the server's learning rate.",
             code="metric_invalid",
         )

@@ -68,7 +68,7 @@ class Terms:
             except errors.ExperimentError:
                 pass
         raise errors.InputError(
-            f"What this version says of its noise is not what a version of the query {query} says.",
+            f"The noise that this version states does not match the query {query}.",
             hint="Read the version of the experiment that was made from this very query, as its coordinator keeps it.",
             code="query_mismatch",
         )
@@ -90,10 +90,10 @@ class Terms:
         most = self.clip * clients / math.sqrt(1 + SAID**2)
         if self.clip and LEAST * self.noise > most:
             raise errors.ExperimentError(
-                f"The query {query} is not asked: {clients} clients with a clip of {self.clip:g} rows can say "
-                f"{most:,.0f} rows at most, and the noise of this epsilon is {self.noise:,.0f}, so no answer would say "
-                "anything.",
-                hint="Ask more clients, or with a larger epsilon. A larger clip makes as much more noise.",
+                f"The query {query} was not asked: {clients} clients with a clip of {self.clip:g} rows contribute "
+                f"at most {most:,.0f} rows, and the noise of this epsilon is {self.noise:,.0f}, so the noise "
+                "would hide every answer.",
+                hint="Ask more clients, or use a larger epsilon. A larger clip raises the noise in proportion.",
                 code="query_hopeless",
             )
 
@@ -160,9 +160,9 @@ def seen(query: str, total: float, deviation: float) -> float:
     """The total, which is more than noise. Raises errors.ExperimentError (``query_unanswered``)."""
     if total < LEAST * deviation:
         raise errors.ExperimentError(
-            f"The query {query}: about {total:.0f} rows answered, give or take {deviation:.3g} for noise, which leaves "
-            "nothing to say.",
-            hint="Ask more clients, or with less noise.",
+            f"The query {query} has no usable answer: about {total:.0f} rows answered, and the noise has a standard "
+            f"deviation of {deviation:.3g} rows.",
+            hint="Ask more clients, or use less noise.",
             code="query_unanswered",
         )
     return total

@@ -40,7 +40,7 @@ def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> Rule:
         name="count",
         parameters=terms.parameters,
         size=1 if bound is None else 2,
-        contribute=_one if bound is None else _one_and_none,
+        contribute=_ones_of_rows if bound is None else _one_and_none,
         told=terms.told,
         bound=bound,
     )
@@ -51,7 +51,7 @@ def count(column: str) -> Query[Count]:
     return Query(column, count_rule(), lambda terms: count_rule(**terms.parameters), _read)
 
 
-def _one(values: Array, told: Arrays) -> Array:
+def _ones_of_rows(values: Array, told: Arrays) -> Array:
     from coterie.compute import numpy as xp
 
     return xp.ones((values.shape[0], 1))
@@ -60,7 +60,7 @@ def _one(values: Array, told: Arrays) -> Array:
 def _one_and_none(values: Array, told: Arrays) -> Array:
     from coterie.compute import numpy as xp
 
-    return xp.concat([_one(values, told), xp.zeros((values.shape[0], 1))], axis=1)
+    return xp.concat([_ones_of_rows(values, told), xp.zeros((values.shape[0], 1))], axis=1)
 
 
 def _read(rule: Rule, total: Vector, told: Told) -> Count:

@@ -46,7 +46,7 @@ def inside(values: Array, told: Arrays) -> Array:
     """For each row: how many values it has, how many lie in each bin, and a zero, ``[B, 2 + bins of all intervals]``:
     what is noised, since a value is in one bin of an interval and below many edges. values: ``[B, elements]``.
     """
-    under = _under(values, told)
+    under = _below_edges(values, told)
     return _with_ends(values, under[:, :, 1:] - under[:, :, :-1])
 
 
@@ -54,12 +54,12 @@ def parted(values: Array, told: Arrays) -> Array:
     """As `inside`, with what lies below and above all bins of an interval as the first and the last of its bins."""
     from coterie.compute import numpy as xp
 
-    under = _under(values, told)
+    under = _below_edges(values, told)
     above = float(values.shape[1]) - under[:, :, -1:]
     return _with_ends(values, xp.concat([under[:, :, :1], under[:, :, 1:] - under[:, :, :-1], above], axis=2))
 
 
-def _under(values: Array, told: Arrays) -> Array:
+def _below_edges(values: Array, told: Arrays) -> Array:
     """How many values of each row lie below each edge, ``[B, intervals, edges]``."""
     from coterie.compute import numpy as xp
 

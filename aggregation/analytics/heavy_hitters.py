@@ -141,7 +141,7 @@ def heavy_hitters_rule(
             for slot, start in enumerate(prefixes.tolist()):
                 after[slot] = _cut(int(start), left, stride)
         said = {} if bound is None else {**terms.told, FLOOR: np.maximum(told[FLOOR], np.float32(alone))}
-        return {EDGES: after, **_listed(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
+        return {EDGES: after, **_padded_to_slots(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
 
     return Rule(
         name="heavy_hitters",
@@ -150,7 +150,7 @@ def heavy_hitters_rule(
         contribute=_of_whole(below if bound is None else inside),
         told={
             EDGES: edges,
-            **_listed(slots, np.zeros(0, np.float32), np.zeros(0)),
+            **_padded_to_slots(slots, np.zeros(0, np.float32), np.zeros(0)),
             **({} if bound is None else {**terms.told, FLOOR: np.zeros(1, np.float32)}),
         },
         advance=advance,
@@ -221,7 +221,7 @@ def _cut(start: int, bits: int, step: int) -> Edges:
     return np.minimum(edges, start + (1 << bits)).astype(np.float32)
 
 
-def _listed(slots: int, found: Edges, times: Vector) -> dict[str, Edges]:
+def _padded_to_slots(slots: int, found: Edges, times: Vector) -> dict[str, Edges]:
     """What was found, in as many places as there may be."""
     values, high, low = (np.full(slots, NOTHING, np.float32), np.zeros(slots, np.float32), np.zeros(slots, np.float32))
     number_found = found.size

@@ -216,7 +216,7 @@ def quantiles(
         # Every level counted all values for itself.
         error = float(rule.bound.deviations()[1]) * math.sqrt(counted.shape[1] / counted.shape[0])
         unsure = tuple(
-            _unsure(quantile, ends, float(ranks.max()))
+            _without_open_bounds(quantile, ends, float(ranks.max()))
             for quantile, ends, ranks in zip(found, told[SURE], told[RANK], strict=True)
         )
         return Quantiles(float(counted.sum()) / len(counted), unsure, error, rule.bound.shortened(total))
@@ -224,7 +224,7 @@ def quantiles(
     return Query(column, quantiles_rule(low, high, bins, rounds, *levels), noised, read)
 
 
-def _unsure(found: Quantile, ends: Edges, rank: float) -> Quantile:
+def _without_open_bounds(found: Quantile, ends: Edges, rank: float) -> Quantile:
     """The quantile, without the bounds that noise leaves open."""
     lower, upper = found.lower if ends[0] else -math.inf, found.upper if ends[1] else math.inf
     return replace(found, lower=lower, upper=upper, rank_error=rank)

@@ -188,7 +188,7 @@ def method(rule: Sums) -> Algorithm:
         return Finished(sections={section: change}, client_state={})
 
     def init(layout: Layout) -> State:
-        return {"version": _flat(rule, np.zeros(rule.size), rule.told), "round": np.zeros(1)}
+        return {"version": _version_vector(rule, np.zeros(rule.size), rule.told), "round": np.zeros(1)}
 
     def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
         number = int(state["round"][0]) + 1
@@ -196,8 +196,8 @@ def method(rule: Sums) -> Algorithm:
         # Clipped ones are the mean of what a public number of clients sent.
         total = total[places(rule.size, length)] * aggregates.clients if rule.clipped else total[: rule.size]
         total = total if rule.bound is None else rule.bound.received(total)
-        told = rule.advance(total, _told(rule, state["version"]), number)
-        after = _flat(rule, total, told)
+        told = rule.advance(total, _settings_of(rule, state["version"]), number)
+        after = _version_vector(rule, total, told)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}
 
     def asked(given: Arrays) -> Arrays:
@@ -266,14 +266,14 @@ def most_rows(rule: Rule, elements: int) -> int:
     return exact
 
 
-def _flat(rule: Sums, total: Vector, told: Told) -> Vector:
+def _version_vector(rule: Sums, total: Vector, told: Told) -> Vector:
     """A version's numbers in the order of its layout, each one a float32."""
     high = total.astype(np.float32)
     low = (total - high).astype(np.float32)
     return np.concatenate([high, low, *(told[name].reshape(-1) for name in rule.told)]).astype(np.float64)
 
 
-def _told(rule: Sums, version: Vector) -> Told:
+def _settings_of(rule: Sums, version: Vector) -> Told:
     told: dict[str, npt.NDArray[np.float32]] = {}
     at = 2 * rule.size
     for name, first in rule.told.items():

@@ -43,16 +43,17 @@ class LineSearch:
         steps = bool(self.steps) and all(math.isfinite(step) and step > 0 for step in self.steps)
         if not (steps and self.evaluations >= 1 and math.isfinite(self.start) and 0 < self.ratio < 1):
             raise errors.ArgumentValueError(
-                f"{self} is no search: it takes finite steps above 0, at least one evaluation, a finite start and a "
+                f"{self} is not a valid search: it needs finite steps above 0, at least one evaluation, a finite "
+                "start and a "
                 "ratio between 0 and 1."
             )
 
     def strongest(self, moved: Callable[[float], float]) -> float:
         """The strength that moves farthest of those tried. What lies between them is not seen, so no more is said."""
-        found = [self._from(first, moved) for first in self.steps]
+        found = [self._farthest_from_start(first, moved) for first in self.steps]
         return max(found, key=lambda one: one[0])[1]
 
-    def _from(self, step: float, moved: Callable[[float], float]) -> tuple[float, float]:
+    def _farthest_from_start(self, step: float, moved: Callable[[float], float]) -> tuple[float, float]:
         """How far the best strength moves, and that strength."""
         best, farthest, gains = self.start, moved(self.start), True
         for _ in range(self.evaluations - 1):

@@ -88,8 +88,8 @@ class ModelCalls:
         encoder = Sequential(*layers) if layers else getattr(self.model, "encoder", None)
         if not isinstance(encoder, Module):
             raise errors.ExperimentError(
-                f"Algorithm {self.experiment.algorithm.name!r} needs what the model makes of a row before its last "
-                f"layer, and {type(self.model).__name__} does not say what that is.",
+                f"Algorithm {self.experiment.algorithm.name!r} needs the features that the model computes before "
+                f"its last layer, and {type(self.model).__name__} does not define them.",
                 hint="Use nn.Sequential(...) with two layers or more, or give the model an attribute `encoder`: a "
                 "module that takes the model's own parameters.",
                 code="model_mismatch",

@@ -86,7 +86,7 @@ class Tally:
 
     def take(self, parts: Sequence[Part]) -> None:
         """Count these updates. Raises errors.UpdateRefused (``duplicate_task``), with none of them counted."""
-        self._new([part.task for part in parts])
+        self._require_new_tasks([part.task for part in parts])
         for part in parts:
             effective = part.weight * part.freshness
             self.clients += part.clients
@@ -98,7 +98,7 @@ class Tally:
 
     def join(self, other: "Tally") -> None:
         """Count those of another state too. Raises errors.UpdateRefused (``duplicate_task``)."""
-        self._new(sorted(other.tasks))
+        self._require_new_tasks(sorted(other.tasks))
         self.clients += other.clients
         self.weight += other.weight
         self.effective += other.effective
@@ -115,7 +115,7 @@ class Tally:
         """`Folded.freshness`."""
         return self.effective / self.weight if self.weight else 1.0
 
-    def _new(self, tasks: Sequence[str]) -> None:
+    def _require_new_tasks(self, tasks: Sequence[str]) -> None:
         known = set(self.tasks)
         for task in tasks:
             if task in known:

@@ -87,7 +87,7 @@ def add_sums(total: Vector, parts: Sequence[Part], specs: Sequence[SectionSpec])
 def no_weight(count: int) -> errors.UpdateRefused:
     """That updates have no mean."""
     return errors.UpdateRefused(
-        f"{count} updates carry no weight, so there is nothing to average.",
+        f"{count} updates have a total weight of zero, so there is nothing to average.",
         hint="Every client reported zero examples; check the clients' data.",
         code="zero_weight",
     )

@@ -51,7 +51,7 @@ def _begin(context: Begin) -> Arrays:
 
 
 def _needs(terms: MethodTerms) -> Rules:
-    why = "the method says itself where the model goes"
+    why = "the method computes the next model itself"
     return (
         *enough_clients(terms, "FedDyn", terms.algorithm.parameters["clients"]),
         *plain_server(terms, "FedDyn", why),

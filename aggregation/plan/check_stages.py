@@ -194,7 +194,7 @@ def _in_layout(layout: Layout | None, key: str) -> Type | None:
     return ("float32", layout.shapes[key]) if layout and key in layout.shapes else None
 
 
-def _among(tensors: Collection[Tensor], key: str) -> Type | None:
+def _type_of_tensor(tensors: Collection[Tensor], key: str) -> Type | None:
     return next((("float32", tensor.shape) for tensor in tensors if tensor.name == key), None)
 
 
@@ -217,7 +217,7 @@ def _as_stated(manifest: Manifest, stage: Stage, tensor: StageInput | StageOutpu
     return tensor.dtype, tensor.shape
 
 
-def _one(known: Collection[str], key: str) -> Type | None:
+def _type_of_scalar(known: Collection[str], key: str) -> Type | None:
     return ("float32", (1,)) if key in known else None
 
 
@@ -236,24 +236,24 @@ _SUPPLIED: Mapping[Source, Callable[[Manifest, Stage, StageInput], Type | None]]
     "frozen": lambda manifest, stage, tensor: _in_layout(
         manifest.frozen.layout if manifest.frozen else None, tensor.key
     ),
-    "client_state": lambda manifest, stage, tensor: _among(manifest.client_state, tensor.key),
+    "client_state": lambda manifest, stage, tensor: _type_of_tensor(manifest.client_state, tensor.key),
     "probe": lambda manifest, stage, tensor: ("float32", (1,)),
-    "hyper": lambda manifest, stage, tensor: _one(manifest.hyper.keys(), tensor.key),
+    "hyper": lambda manifest, stage, tensor: _type_of_scalar(manifest.hyper.keys(), tensor.key),
     "active": lambda manifest, stage, tensor: ("float32", (1,)),
     "random": lambda manifest, stage, tensor: ("float32", tensor.shape),
     "noise": _noised,
     "batch": _batch,
     "state": _as_stated,
     "zeros": _as_stated,
-    "counter": lambda manifest, stage, tensor: _one(("steps", "weight"), tensor.key),
+    "counter": lambda manifest, stage, tensor: _type_of_scalar(("steps", "weight"), tensor.key),
 }
 _TAKEN: Mapping[Destination, Callable[[Manifest, Stage, StageOutput], Type | None]] = {
     "carry": _carried,
     "state": _as_stated,
     "probe": lambda manifest, stage, tensor: ("float32", (1,)),
     "upload": _section,
-    "client_state": lambda manifest, stage, tensor: _among(manifest.client_state, tensor.key),
-    "metric": lambda manifest, stage, tensor: _one(manifest.metrics, tensor.key),
+    "client_state": lambda manifest, stage, tensor: _type_of_tensor(manifest.client_state, tensor.key),
+    "metric": lambda manifest, stage, tensor: _type_of_scalar(manifest.metrics, tensor.key),
     "prediction": lambda manifest, stage, tensor: (
         _as_stated(manifest, stage, tensor) if tensor.key == PREDICTION else None
     ),

@@ -98,7 +98,7 @@ class Calibration:
         rule = self._rule(1)
         if {name: value.shape for name, value in version.items()} != shapes_of(rule):
             raise errors.InputError(
-                f"This version is no answer to a calibration of {rule.tensors} tensors.",
+                f"This version is not the result of a calibration of {rule.tensors} tensors.",
                 hint="Read the newest version of the experiment that was made from this very calibration.",
                 code="query_mismatch",
             )
@@ -109,8 +109,9 @@ class Calibration:
             held = np.flatnonzero(counts > 0)
             if found.logarithmic or not held.size:
                 raise errors.ExperimentError(
-                    f"Nothing is known of the tensor {name!r}: the calibration has not finished, or nobody answered.",
-                    hint="Ask again, with more clients there or a longer deadline_s.",
+                    f"There is no calibration of the tensor {name!r}: the calibration has not finished, or no "
+                    "client answered.",
+                    hint="Ask again when more clients are online, or with a longer deadline_s.",
                     code="survey_unanswered",
                 )
             histograms[name] = Histogram(

@@ -104,7 +104,7 @@ def read(draft: Draft, rule: SurveyRule, sheet: Sheet, told: Told, *, share: flo
     noise = float(told[NOISE][0])
     floor = above_noise(noise, rule.size)
     if sheet.rows < max(1.0, 3 * noise):
-        raise _unanswered(f"About {sheet.rows:.0f} rows answered, which the noise of {noise:.3g} rows hides")
+        raise _unanswered(f"About {sheet.rows:.0f} rows answered, too few against noise of {noise:.3g} rows")
     numbers: list[FoundNumber] = []
     features: dict[str, Feature] = {}
     for part in draft.numbers:
@@ -145,7 +145,7 @@ def _number(name: str, counts: Vector, told: Told, place: int, noise: float) -> 
     width = float(told[WIDTH][place])
     whole = float(counts.sum())
     if bool(told[LOGARITHMIC][0]) or not whole > 0:
-        raise _unanswered(f"Nothing is known of the numbers of {name!r}")
+        raise _unanswered(f"No value of {name!r} was counted")
     edges = Range.of_told(told).edges(counts.size)[place]
     middles = (edges[:-1] + edges[1:]) / 2
     mean = float(counts @ middles / whole)
@@ -173,7 +173,8 @@ def _normalised(part: Number, found: list[FoundNumber]) -> Feature:
     for number, pair in zip(found, pairs, strict=True):
         if max(map(abs, pair)) >= MOST_NORMALISED:
             raise _unanswered(
-                f"The numbers of {number.name!r} go from {number.low:.3g} to {number.high:.3g}, too far to be scaled",
+                f"The numbers of {number.name!r} go from {number.low:.3g} to {number.high:.3g}, too wide a range to "
+                "be scaled",
                 hint="Raise `tail` above the share of wrong values, or refuse these by low and high of the Number.",
             )
     offset = tuple(float(np.float32(pair[0])) for pair in pairs)

@@ -141,7 +141,7 @@ def survey_rule(
             least = max(least_share * sheet.rows * (1 - 1e-12), floor, few)
             after[SLOTS] = told[SLOTS].copy()
             for column in range(known, columns):
-                after[SLOTS][column] = _followed(told[SLOTS][column], sheet.texts[column], round - 1, least)
+                after[SLOTS][column] = _next_slots(told[SLOTS][column], sheet.texts[column], round - 1, least)
         return after
 
     rule = SurveyRule(
@@ -157,7 +157,7 @@ def survey_rule(
             "largest": float(reach),
             "clipped": float(short),
         },
-        told=_first(groups, bins, columns, known, places, deviation, rounds, slots),
+        told=_first_settings(groups, bins, columns, known, places, deviation, rounds, slots),
         advance=advance,
         rounds=rounds,
         largest=reach,
@@ -170,7 +170,7 @@ def survey_rule(
     return rule
 
 
-def _first(
+def _first_settings(
     numbers: int, bins: int, texts: int, declared: int, most: int, noise: float, rounds: int, slots: Slots | None
 ) -> dict[str, npt.NDArray[np.float32]]:
     told = {NOISE: np.array([noise], np.float32)}
@@ -191,7 +191,7 @@ def _stage(round: int, rounds: int) -> npt.NDArray[np.float32]:
     return stage
 
 
-def _followed(slots: Slots, sums: Vector, digit: int, least: float) -> Slots:
+def _next_slots(slots: Slots, sums: Vector, digit: int, least: float) -> Slots:
     """The slots after a round that asked for the digit: the most frequent prefixes with it, and of equals the first.
 
     slots: ``[most, 3]``; sums: ``[most, COLUMNS]``. After the last digit they stay.

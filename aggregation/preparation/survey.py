@@ -147,8 +147,8 @@ class Survey:
         rule = self.rule(_Terms(noise=abs(noise)))
         if {name: value.shape for name, value in version.items()} != shapes_of(rule):
             raise errors.InputError(
-                f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}, which is no answer to this "
-                f"survey's {rule.size} sums.",
+                f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}, which is not the result of "
+                f"this survey's {rule.size} sums.",
                 hint="Read the newest version of the experiment that was made from this very survey.",
                 code="query_mismatch",
             )

@@ -50,7 +50,7 @@ def check_reducer(
         raise errors.ExperimentError(
             f"The reducer {rule.name} must see the trusted client's update alone, and under secure aggregation only "
             "sums are ever seen.",
-            hint="Set secure_aggregation=False, or choose mean, whose clients bound their norm themselves.",
+            hint="Set secure_aggregation=False, or choose mean, whose clients bound their own norm.",
             code="reducer_reference",
         )
     fewest = rule.fewest + judges
@@ -77,7 +77,7 @@ def check_reducer(
     if apart or (algorithm in _BESIDE and rule.measures):
         raise errors.ExperimentError(
             f"The reducer {rule.name} compares or measures whole updates, and those of {algorithm} hold "
-            f"{_BESIDE[algorithm]} beside the change.",
+            f"{_BESIDE[algorithm]} besides the change.",
             hint="Choose mean." if algorithm in _APART else "Choose mean, median, trimmed_mean(f) or meamed(f) alone.",
             code="reducer_method",
         )

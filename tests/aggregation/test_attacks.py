@@ -74,7 +74,7 @@ def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(errors.InputError, match="no attack 'moon'") as caught:
         attack("moon")
     assert caught.value.reason == "unknown_attack" and "opt_alie" in str(caught.value.hint)
-    with pytest.raises(errors.InputError, match="against a rule") as caught:
+    with pytest.raises(errors.InputError, match="against a reducer") as caught:
         attack("opt_alie")
     assert caught.value.reason == "attack_needs_rule"
 

@@ -435,11 +435,11 @@ def test_sums_lie_in_places_of_their_own_in_large_blocks(sums: int, more: int) -
 
 REFUSED: Mapping[str, tuple[Any, str]] = {
     "rows": (ExampleLevel(clip=1.0, delta=1e-6, epsilon=1.0), "not by ExampleLevel: it hides a row"),
-    "correlated": (PRIVACY.but(mechanism="blt", min_separation=2), "mechanism='blt': rounds ask different"),
+    "correlated": (PRIVACY.but(mechanism="blt", min_separation=2), "mechanism='blt': its noise is correlated"),
     "adaptive": (PRIVACY.but(adaptive=AdaptiveClip()), "adaptive: the clip says how many rows"),
     "signs": (LocalLevel(mechanism="sign_ds", epsilon=8.0), "mechanism='sign_ds': it sends signs"),
     "one sign": (LocalLevel(mechanism="randomised_response", epsilon=8.0), "mechanism='randomised_response'"),
-    "no level": ("user", "'user', which is no level of privacy"),
+    "no level": ("user", "'user', which is not a level of privacy"),
 }
 
 
@@ -466,7 +466,7 @@ def test_what_noise_hides_is_not_divided_by() -> None:
     rows = sum(len(part["age"]) for part in PARTS)
     assert foreseen(asked).needed > rows and f"{foreseen(asked).needed:,.0f} rows" in foreseen(asked).sentence
     run = simulate_full(asked, PARTS)
-    with pytest.raises(errors.ExperimentError, match="give or take .* for noise") as caught:
+    with pytest.raises(errors.ExperimentError, match="noise has a standard deviation of") as caught:
         query.answer(run.weights)
     assert caught.value.reason == "query_unanswered"
 

@@ -463,7 +463,7 @@ def test_impossible_surveys_are_refused_and_other_versions_are_no_answer() -> No
     for changes, words in impossible:
         with pytest.raises(errors.ExperimentError, match=words):
             Survey(**{**usual, **changes})
-    with pytest.raises(errors.InputError, match="no answer to this survey") as caught:
+    with pytest.raises(errors.InputError, match="not the result of this survey") as caught:
         Survey(DRAFT).answer({"x": np.zeros(3, np.float32)})
     assert caught.value.reason == "query_mismatch"
 
@@ -505,7 +505,9 @@ def test_extremes_beyond_the_tail_are_named_and_within_it_do_nothing() -> None:
     usual = [float(number % 10) for number in range(1000)]
     (kept,) = graph_free(Number("x"), [*usual, 3e38], tail=0.01).numbers
     assert abs(kept.mean - 4.5) < 0.1 and kept.high < 11
-    with pytest.raises(errors.ExperimentError, match=r"numbers of 'x' go from .* too far to be scaled") as caught:
+    with pytest.raises(
+        errors.ExperimentError, match=r"numbers of 'x' go from .* too wide a range to be scaled"
+    ) as caught:
         graph_free(Number("x"), [*usual, *[3e38] * 20], tail=0.01)
     assert caught.value.reason == "survey_unanswered"
 

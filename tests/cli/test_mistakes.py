@@ -246,7 +246,7 @@ MISTAKES: dict[str, Mistake] = {
         simulated(
             ("holdout=0.2,", PRIVATE.format("0.0001")), IMPORTED, ("deadline_s=60.0", "weight_cap=1, evaluate_every=0")
         ),
-        None, ("trains on noise",),
+        None, ("would follow the noise",),
     ),
     "a learning rate of 50": Mistake(
         simulated(("sgd(0.1, momentum=0.9)", "sgd(50.0, momentum=0.9)")),

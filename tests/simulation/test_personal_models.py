@@ -87,5 +87,5 @@ def test_a_coordinator_refuses_to_measure_personal_models() -> None:
     assert caught.value.reason == "experiment_combination"
     manifest = compile_plan(personal()).plan.manifest
     assert manifest.personal("evaluate") and manifest.personal("predict")
-    with pytest.raises(errors.ExperimentError, match="none that the coordinator could measure"):
+    with pytest.raises(errors.ExperimentError, match="the coordinator has no model to measure"):
         check_terms(replace(personal().terms, central=True, personal=manifest.personal("evaluate")))
