@@ -27,8 +27,11 @@ _RING = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class Clash:
-    """Two wishes that exclude each other. holds(terms): what of it is in the way, as the researcher wrote it; None
-    where nothing is. because: why. instead: what to choose.
+    """Two wishes that exclude each other.
+
+    holds(terms): what of it is in the way, as the researcher wrote it; None where nothing is.
+    because: why.
+    instead: what to choose.
     """
 
     holds: Callable[[Terms], str | None]

@@ -49,7 +49,10 @@ _SENTENCES: Mapping[Work, str] = {
 
 @dataclass(frozen=True)
 class Do:
-    """Do this work. version: what it is about, where it is about a version."""
+    """Do this work.
+
+    version: what it is about, where it is about a version.
+    """
 
     work: Work
     version: str | None = None

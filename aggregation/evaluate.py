@@ -33,9 +33,11 @@ def evaluate(
 ) -> MetricSums:
     """Metric sums of a model version over all rows.
 
-    graphs: at least those of the stages of an evaluation. weights: the version's tensors; frozen: the frozen blob's.
-    rows: one array per feature, and the labels, as ``DataSchema.check`` returns them; ``[rows, …]``. client_state: of
-    the client whose model is measured.
+    graphs: at least those of the stages of an evaluation.
+    weights: the version's tensors.
+    frozen: the frozen blob's.
+    rows: one array per feature, and the labels, as ``DataSchema.check`` returns them; ``[rows, …]``.
+    client_state: of the client whose model is measured.
     Guarantees: padding rows weigh nothing; batches are summed in float64; no rows give ``MetricSums()``.
     Raises errors.InputError for tensors that do not fit, or sums that are not finite (``metric_invalid``);
     errors.ExperimentError (``personal_model``) without client state where each client's model is its own.
@@ -66,8 +68,8 @@ def predictions(
     """What a model version says of each row, ``[rows, …]``, in the order of the rows.
 
     graphs: at least those of the stages of a prediction. The others as for `evaluate`, but no label is needed.
-    Raises errors.ExperimentError: ``experiment_combination`` for a method that keeps several models,
-    ``personal_model`` without client state where each client's model is its own.
+    Raises errors.ExperimentError: ``experiment_combination`` for a method that keeps several models, ``personal_model``
+    without client state where each client's model is its own.
     """
     if manifest.chooses:
         raise errors.ExperimentError(

@@ -48,9 +48,9 @@ def register(name: str, make: MakeMethod) -> MakeMethod:
     """Let simulations in this process find a method of one's own by its name.
 
     make: a function of numbers, each with a name, whose `Algorithm` has this name and those numbers as parameters. A
-    coordinator needs the method as an installed package's entry point (`coterie.aggregation.own_methods`), since it
-    aggregates in other processes. Raises errors.ExperimentError (``algorithm_parameter``) for a name of coterie's own,
-    or what is no function.
+        coordinator needs the method as an installed package's entry point (`coterie.aggregation.own_methods`), since it
+        aggregates in other processes.
+    Raises errors.ExperimentError (``algorithm_parameter``) for a name of coterie's own, or what is no function.
     """
     check_name(name, name in METHODS)
     if not callable(cast(object, make)):

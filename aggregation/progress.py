@@ -45,7 +45,8 @@ _SENTENCES = {
 class Progress:
     """An experiment between two rounds.
 
-    started: the number of the last round begun. current: the newest committed version.
+    started: the number of the last round begun.
+    current: the newest committed version.
     """
 
     current: str
@@ -109,7 +110,9 @@ def evaluates(policy: RoundPolicy, number: int) -> bool:
 
 
 def configure(policy: RoundPolicy, number: int, *, central: bool, secure: bool = False) -> RoundConfig:
-    """What round ``number`` aims for under this policy. central: whether the coordinator has data to evaluate on;
+    """What round ``number`` aims for under this policy.
+
+    central: whether the coordinator has data to evaluate on.
     secure: whether updates are only ever seen as sums.
     """
     only = policy.purpose == "evaluate"

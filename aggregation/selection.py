@@ -25,8 +25,11 @@ from coterie.protocol.canonical import sha256_hex
 class Candidate:
     """A client that could get a task, with what is known of it; None where nothing is.
 
-    examples: rows that it says it holds. loss: the mean loss that its last accepted update reported. seconds: how long
-    its last task took. last_round: in which it last contributed; times: how often it has.
+    examples: rows that it says it holds.
+    loss: the mean loss that its last accepted update reported.
+    seconds: how long its last task took.
+    last_round: in which it last contributed.
+    times: how often it has.
     """
 
     id: str
@@ -43,8 +46,9 @@ Rule = Callable[[Sequence[Candidate], int, int, np.random.Generator], list[Candi
 
 @dataclass(frozen=True)
 class Selector:
-    """A rule with its numbers. needs_loss: whether it reads single clients' losses, which secure aggregation and
-    differential privacy forbid.
+    """A rule with its numbers.
+
+    needs_loss: whether it reads single clients' losses, which secure aggregation and differential privacy forbid.
     """
 
     text: str
@@ -57,7 +61,9 @@ def select(
 ) -> tuple[str, ...]:
     """The ids of ``min(count, len(candidates))`` distinct candidates, the first choice first.
 
-    round: counted from 1. seed: the experiment's. Raises errors.ExperimentError (``selection_invalid``).
+    round: counted from 1.
+    seed: the experiment's.
+    Raises errors.ExperimentError (``selection_invalid``).
     """
     rule = selector_of(selector) if isinstance(selector, str) else selector
     ordered = sorted(candidates, key=lambda candidate: candidate.id)

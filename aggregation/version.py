@@ -61,9 +61,12 @@ def next_version(
 ) -> NextVersion:
     """The version after ``base``.
 
-    base: the weights that the round began with, flat. sections: the aggregate of every section, float64. clients,
-    weight: how many updates it is of, and the sum of their weights. state: what the round before returned, empty at
-    first. freshness, drift: see `Aggregates`. untrained: see `Folded`.
+    base: the weights that the round began with, flat.
+    sections: the aggregate of every section, float64.
+    clients, weight: how many updates it is of, and the sum of their weights.
+    state: what the round before returned, empty at first.
+    freshness, drift: see `Aggregates`.
+    untrained: see `Folded`.
     Guarantees: what no section and no update covers keeps its weights and the optimizer's state; buffers move by the
     mean of their changes; a plan with ``broadcast`` int8 gets a version that is the base plus levels of 8 bits (see
     protocol.delta), and what that loses is added to the next step.
@@ -100,7 +103,9 @@ def version_of(
 ) -> NextVersion:
     """The version that a round's fold makes of ``base``, and the server's state with what the fold keeps of it.
 
-    state: the server's. version: the weights of an older version, by digest. Raises as `next_version` does.
+    state: the server's.
+    version: the weights of an older version, by digest.
+    Raises as `next_version` does.
     """
     drift = None
     if folded.older and reads_drift(manifest):

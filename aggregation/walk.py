@@ -36,8 +36,11 @@ def _nothing_left() -> Mapping[Destination, Arrays]:
 class Supply:
     """Everything that the inputs of a task's stages are filled from, apart from what changes with each step.
 
-    model: the version's tensors; frozen: the frozen blob's; client_state: this client's, as committed. hyper,
-    counters: numbers by name. left: what earlier stages of the task put, by destination and key.
+    model: the version's tensors.
+    frozen: the frozen blob's.
+    client_state: this client's, as committed.
+    hyper, counters: numbers by name.
+    left: what earlier stages of the task put, by destination and key.
     """
 
     model: Arrays
@@ -78,8 +81,9 @@ def run(
 ) -> Supply:
     """The supply after a stage that runs once or in one pass over the rows.
 
-    rows: one array per feature, and the labels where the stage reads them; ``[rows, …]``. on_batch: called after each
-    batch of a pass; what it raises ends the pass. Raises InputError as `filled` does.
+    rows: one array per feature, and the labels where the stage reads them; ``[rows, …]``.
+    on_batch: called after each batch of a pass; what it raises ends the pass.
+    Raises InputError as `filled` does.
     """
     return supply.after(_RUN[stage.over](stage, executable, supply, rows, on_batch))
 

@@ -24,8 +24,10 @@ def from_schema(path: Path, schema: DataSchema, names: Sequence[str]) -> Example
 
 def from_columns(path: Path, names: Sequence[str], label: str | None, *, labelled: bool = True) -> Examples:
     """Rows as they stand in a file. A model of one input takes all columns but the label's side by side, when none has
-    the input's name. labelled: whether a label that is named must be there. Raises DataError for one that is not, and
-    for columns that are no numbers.
+    the input's name.
+
+    labelled: whether a label that is named must be there.
+    Raises DataError for one that is not, and for columns that are no numbers.
     """
     columns = _read(path)
     wanted = next((name for name in (_LABELS if label is None else (label,)) if name in columns), None)

@@ -38,7 +38,11 @@ def say_answer(
     elements: Sequence[str],
     classes: Sequence[str],
 ) -> None:
-    """An answer with its errors for people. elements: what the column's are called. classes: its values, if named."""
+    """An answer with its errors for people.
+
+    elements: what the column's are called.
+    classes: its values, if named.
+    """
     match answer:
         case Count():
             output.say(f"{column}: {_give(answer.rows, answer.error)} rows.")

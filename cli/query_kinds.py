@@ -34,7 +34,10 @@ _MOST_CLASSES = 256
 
 
 def made(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
-    """The query. given: what the command says, None where it says nothing. noised: whether --epsilon is among it.
+    """The query.
+
+    given: what the command says, None where it says nothing.
+    noised: whether --epsilon is among it.
 
     Raises InputError (``usage``) for what is missing; ExperimentError (``query_invalid``) for what cannot be asked.
     """

@@ -49,7 +49,10 @@ def watch(
 
 @dataclass
 class Silence:
-    """The time for which a coordinator has not answered. most_s: how long that may be."""
+    """The time for which a coordinator has not answered.
+
+    most_s: how long that may be.
+    """
 
     most_s: float
     since: float | None = None

@@ -28,7 +28,10 @@ class AuditEntry(Response):
 def action_digest(
     *, id: int, at_ms: int, actor: str, action: str, subject: str | None, data: dict[str, Any], previous: str
 ) -> str:
-    """The digest of an entry, hex. at_ms: milliseconds since 1970."""
+    """The digest of an entry, hex.
+
+    at_ms: milliseconds since 1970.
+    """
     return digest_of(
         {
             "id": id,

@@ -45,8 +45,11 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 class Head:
     """What of a request is signed.
 
-    method: in capitals. authority: as `authority_of` gives it. path: absolute, percent-encoded as sent. query: without
-    the question mark, as sent; empty for none. fields: by lower-case name, at least ``content-digest``.
+    method: in capitals.
+    authority: as `authority_of` gives it.
+    path: absolute, percent-encoded as sent.
+    query: without the question mark, as sent; empty for none.
+    fields: by lower-case name, at least ``content-digest``.
     """
 
     method: str
@@ -73,7 +76,11 @@ class Head:
 
 @dataclass(frozen=True)
 class RequestSignature:
-    """A signature as it came. covered: names of components in the signer's order. parameters: by name."""
+    """A signature as it came.
+
+    covered: names of components in the signer's order.
+    parameters: by name.
+    """
 
     covered: tuple[str, ...]
     parameters: Mapping[str, Any]
@@ -118,7 +125,9 @@ class RequestSignature:
 
 
 def signature_base(components: Iterable[tuple[str, str]], parameters: Mapping[str, Any]) -> bytes:
-    """The bytes that are signed (RFC 9421 section 2.5). components: name and value, in order.
+    """The bytes that are signed (RFC 9421 section 2.5).
+
+    components: name and value, in order.
 
     Raises errors.Unauthenticated (``signature_malformed``) where a value is not one line of ASCII.
     """
@@ -132,7 +141,10 @@ def signature_base(components: Iterable[tuple[str, str]], parameters: Mapping[st
 
 
 def sign_request(key: SigningKey, head: Head, *, device: str, nonce: str) -> dict[str, str]:
-    """The fields that sign a request, Content-Digest among them, by name. device: the id of the one whose key it is."""
+    """The fields that sign a request, Content-Digest among them, by name.
+
+    device: the id of the one whose key it is.
+    """
     values = head.values()
     parameters = {"keyid": device, "nonce": nonce, "alg": ALGORITHM, "tag": TAG}
     signature = key.sign_bytes(signature_base([(name, values[name]) for name in head.components], parameters))
@@ -144,7 +156,9 @@ def sign_request(key: SigningKey, head: Head, *, device: str, nonce: str) -> dic
 
 
 def parse_signature(fields: Mapping[str, str]) -> RequestSignature:
-    """The one signature of a request. fields: ``signature-input`` and ``signature``, by lower-case name.
+    """The one signature of a request.
+
+    fields: ``signature-input`` and ``signature``, by lower-case name.
 
     Raises errors.Unauthenticated (``signature_malformed``) for anything outside of this profile.
     """

@@ -17,8 +17,9 @@ def selection_for(goal: int, factor: float) -> int:
 def smallest_selection(goal: int, dropout: float, confidence: float = CONFIDENCE) -> int:
     """The smallest n with P[Bin(n, 1 - dropout) >= goal] >= confidence.
 
-    goal: answers wanted, at least 1. dropout: the chance that one task brings none, in [0, 1), independent of the
-    others. confidence: in (0, 1). The tail is summed term by term, to float64's rounding; no normal approximation.
+    goal: answers wanted, at least 1.
+    dropout: the chance that one task brings none, in [0, 1), independent of the others.
+    confidence: in (0, 1). The tail is summed term by term, to float64's rounding; no normal approximation.
     Raises errors.InputError (``selection_invalid``).
     """
     if goal < 1 or not 0 <= dropout < 1 or not 0 < confidence < 1:

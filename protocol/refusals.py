@@ -27,5 +27,8 @@ REFUSALS: Mapping[str, str] = {
 
 
 def refused(code: str, message: str) -> errors.UpdateRefused:
-    """The error of that code. message: a sentence without its full stop."""
+    """The error of that code.
+
+    message: a sentence without its full stop.
+    """
     return errors.UpdateRefused(f"{message}.", code=code)

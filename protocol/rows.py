@@ -145,7 +145,10 @@ def _known_places(cells: _Cells, low: int, high: int, *, other: int) -> Array:
 
 
 def with_classes(rows: Mapping[str, Array], label: LabelFields) -> dict[str, Array]:
-    """The rows whose label is one of the classes; perhaps none. rows: checked, with -1 for any other label."""
+    """The rows whose label is one of the classes; perhaps none.
+
+    rows: checked, with -1 for any other label.
+    """
     if label.others != "dropped":
         return dict(rows)
     kept = rows[label.name] >= 0
@@ -166,7 +169,9 @@ def check_left(rows: Mapping[str, Array], label: LabelFields, source: str) -> No
 
 def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str, *, read: bool = False) -> Array:
     """The label as `[N]` in its dtype: class indices where the schema has classes (-1 for others that are to be
-    dropped). `[N, 1]` is taken for `[N]`. read: as in `check_feature`.
+    dropped). `[N, 1]` is taken for `[N]`.
+
+    read: as in `check_feature`.
     """
     ((column, array),) = arrays.items()
     flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array

@@ -28,13 +28,15 @@ MOST_FEATURES = 1_000
 class Feature:
     """One model input.
 
-    shape: of one example (batches prepend B); () is a single number. columns: names of the CSV columns that make up
-    the flattened example, in row-major order, or () for an array feature. low, high: inclusive bounds of the raw
-    values. offset, scale: normalisation ``(x - offset) * scale``, one number or one per element of the flattened
-    example.
-    A column of text is read in one of two ways. encoding ``utf-8``: its bytes, uint8 of shape (L,), zeros after them;
-    a text that is empty or takes more than L bytes is all zeros. vocabulary: the text's place in it, from 1, as int32;
-    0 for any other text. A cell that is a number counts as its text in canonical JSON.
+    shape: of one example (batches prepend B); () is a single number.
+    columns: names of the CSV columns that make up the flattened example, in row-major order, or () for an array
+        feature.
+    low, high: inclusive bounds of the raw values.
+    offset, scale: normalisation ``(x - offset) * scale``, one number or one per element of the flattened example. A
+        column of text is read in one of two ways. encoding ``utf-8``: its bytes, uint8 of shape (L,), zeros after them;
+        a text that is empty or takes more than L bytes is all zeros.
+    vocabulary: the text's place in it, from 1, as int32; 0 for any other text. A cell that is a number counts as its
+        text in canonical JSON.
     Raises errors.ConfigurationError (``schema_invalid``).
     """
 
@@ -96,10 +98,11 @@ class Label:
     """What the model learns to tell: one number per example.
 
     classes: the raw labels (text or numbers) in class order, mapped to 0 … n-1 (dtype int32 then); None when the data
-    holds the number itself: a class index (int32) or a value (float32), within the inclusive bounds low, high.
-    column: the CSV column, `name` when None. others: what becomes of rows whose label is none of the classes: they are
-    refused, or dropped before anything sees them. constant: of rows that have no label: each has this number, and no
-    column is read.
+        holds the number itself: a class index (int32) or a value (float32), within the inclusive bounds low, high.
+    column: the CSV column, `name` when None.
+    others: what becomes of rows whose label is none of the classes: they are refused, or dropped before anything sees
+        them.
+    constant: of rows that have no label: each has this number, and no column is read.
     """
 
     name: str
@@ -200,10 +203,12 @@ class DataSchema:
         What this schema has checked before comes back equal.
 
         arrays: by feature name, or by the names of the feature's columns (`[N]` each; numbers or text); the label by
-        its name or its column. source: where they come from, for messages. Casts are those of `rows`, none of which
-        changes a value but float64 → float32 rounding. Raises errors.DataError naming the column and the row (the
-        first is 1) of the first bad cell, how many more there are, what the schema expects and how to mend it; also
-        for arrays that are missing, surplus, empty or of unequal length.
+            its name or its column.
+        source: where they come from, for messages. Casts are those of `rows`, none of which changes a value but float64
+            → float32 rounding.
+        Raises errors.DataError naming the column and the row (the first is 1) of the first bad cell, how many more
+        there are, what the schema expects and how to mend it; also for arrays that are missing, surplus, empty or of
+        unequal length.
         """
         rows = self.fitting(arrays, source)
         check_left(rows, self.label, source)

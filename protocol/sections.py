@@ -22,10 +22,12 @@ LONGEST_NAME = 64
 class SectionSpec:
     """One named section.
 
-    length: number of elements. slices: the (start, stop) of the global layout that it covers, rising and apart,
-    summing to `length`; empty for an extra vector that lies outside the layout (metric sums, counters). segments:
-    lengths of the runs that a codec may scale on its own (one per tensor); ``(length,)`` when not given. rows: the
-    number of rows of each run, 1 when not given. denominator: what a weighted mean divides by, None for a sum.
+    length: number of elements.
+    slices: the (start, stop) of the global layout that it covers, rising and apart, summing to `length`; empty for an
+        extra vector that lies outside the layout (metric sums, counters).
+    segments: lengths of the runs that a codec may scale on its own (one per tensor); ``(length,)`` when not given.
+    rows: the number of rows of each run, 1 when not given.
+    denominator: what a weighted mean divides by, None for a sum.
     value_range: inclusive bounds that every decoded element must keep.
     """
 

@@ -51,8 +51,9 @@ class Spread:
     """One metric over clients, each counting once whatever its number of examples.
 
     worst_decile: the mean over the worst tenth of the clients, at least one: those with the highest values for a loss
-    or an error, with the lowest for everything else (see `lower_is_better`). best_decile: the other end. deviation: the
-    standard deviation between clients. Each is as exact as the grid.
+        or an error, with the lowest for everything else (see `lower_is_better`).
+    best_decile: the other end.
+    deviation: the standard deviation between clients. Each is as exact as the grid.
     """
 
     clients: int

@@ -28,9 +28,12 @@ _DRAFT = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What somebody wants of an audit. canaries, rounds: None for as many as the claim needs. claimed: the ε to be held
-    against, None for the experiment's own. delta: of the claim, where the experiment has none. confidence: of the
-    answer.
+    """What somebody wants of an audit.
+
+    canaries, rounds: None for as many as the claim needs.
+    claimed: the ε to be held against, None for the experiment's own.
+    delta: of the claim, where the experiment has none.
+    confidence: of the answer.
     """
 
     canaries: int | None
@@ -73,7 +76,10 @@ def no_canaries(experiment: Experiment) -> str | None:
 
 
 def audited(experiment: Experiment, asked: Asked, *, length: int, room: int, clients: int) -> Audited:
-    """The experiment as it is audited. length: weights of its model; room: those of them that canaries may move;
+    """The experiment as it is audited.
+
+    length: weights of its model.
+    room: those of them that canaries may move.
     clients: how many honest ones there are.
 
     Raises errors.ExperimentError as `claim_of` does, and where the experiment cannot have such a cohort.

@@ -35,7 +35,8 @@ def centralised(
     """The experiment on all clients' rows put together: what there would be to gain without privacy.
 
     clients: as in `simulate`. A round goes through all rows ``epochs`` times. Of the pool the same share of rows is
-    held out, but not the same rows. Raises what `simulate` raises.
+        held out, but not the same rows.
+    Raises what `simulate` raises.
     """
     if not clients:
         raise ExperimentError(
@@ -85,7 +86,8 @@ def local_only(
     """Each client trains by itself from the same first weights: what it has without the others.
 
     clients: as in `simulate`. Each is measured as the experiment says: on the experiment's evaluation rows, or else on
-    the rows that it holds out itself. Raises what `simulate` raises.
+        the rows that it holds out itself.
+    Raises what `simulate` raises.
     """
     if not clients:
         raise ExperimentError(

@@ -41,10 +41,12 @@ BEYOND = 10.0
 class CanaryAudit:
     """What was proven, and the run that it was proven from.
 
-    verdict: of the claim, None where nothing was claimed. epsilon: the lower bound, at `delta` with `confidence`; cap:
-    the highest that could have been found. marks: the judgement that takes the noise for Gaussian, None where there is
-    none to judge; guesses: the one that assumes nothing, None where there was no run. because: what stands in the way
-    of a better answer.
+    verdict: of the claim, None where nothing was claimed.
+    epsilon: the lower bound, at `delta` with `confidence`.
+    cap: the highest that could have been found.
+    marks: the judgement that takes the noise for Gaussian, None where there is none to judge.
+    guesses: the one that assumes nothing, None where there was no run.
+    because: what stands in the way of a better answer.
     """
 
     verdict: Verdict | None
@@ -99,11 +101,12 @@ def audit_by_canaries(
     canary was chosen.
 
     canaries: None for as many as it takes to tell noise of half the size from the claim, as far as the model has room
-    for them. rounds: None for at most four where an ε was asked for, else for all. norm: of a canary's update; ten
-    times the clip where the experiment has one, else 1. claimed: the ε to be held against; what the experiment's
-    `UserLevel` claims for these rounds when None, and nothing without one. delta: of the claim, where the experiment
-    has none.
-    The run is by threads, since a canary is known by its task.
+        for them.
+    rounds: None for at most four where an ε was asked for, else for all.
+    norm: of a canary's update; ten times the clip where the experiment has one, else 1.
+    claimed: the ε to be held against; what the experiment's `UserLevel` claims for these rounds when None, and nothing
+        without one.
+    delta: of the claim, where the experiment has none. The run is by threads, since a canary is known by its task.
     Raises errors.ExperimentError (``audit_nothing``) for an experiment that trains nothing and when nothing was
     released, errors.ArgumentValueError for canaries that are too few, or as many as the model has weights, and what
     `simulate_full` raises.

@@ -72,7 +72,11 @@ def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> 
 
 
 class CheckpointFolder:
-    """Where a run is kept. identity: see `identity`. policy: how many rounds there are to be, and their schedule."""
+    """Where a run is kept.
+
+    identity: see `identity`.
+    policy: how many rounds there are to be, and their schedule.
+    """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], policy: RoundPolicy) -> None:
         """Raises ConfigurationError (``run_in_use``) where another process keeps a run."""

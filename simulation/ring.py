@@ -41,7 +41,10 @@ class RunningSum:
 
 @dataclass
 class RingSurvey:
-    """The evaluations of one round on their way into a sum. base: digest of the version that is measured."""
+    """The evaluations of one round on their way into a sum.
+
+    base: digest of the version that is measured.
+    """
 
     manifest: Manifest
     base: str

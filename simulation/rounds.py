@@ -73,7 +73,10 @@ class Rounds:
     traffic: Traffic = field(default_factory=Traffic)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
-        """The rounds that are left. on_round: called after each."""
+        """The rounds that are left.
+
+        on_round: called after each.
+        """
         policy = self.experiment.rounds
         if self.progress.finished is not None:
             return History(tuple(self.records), self.progress.finished.value, self.progress.kept)

@@ -50,8 +50,8 @@ Tensors = Mapping[str, NDArray[np.float32]]
 class Simulation:
     """A finished simulation: its history, its plan, the newest version's weights and the best one's.
 
-    states: what each client has committed, by its number; clients without state are absent. clients: how many there
-    are.
+    states: what each client has committed, by its number; clients without state are absent.
+    clients: how many there are.
     """
 
     history: History
@@ -66,8 +66,9 @@ class Simulation:
         """An ONNX file of the model with its weights inside.
 
         client: whose model, where each client's is its own; its state is the one that it committed last, whatever
-        version is taken. Raises PlanRefused (``plan_stage_absent``) for an external plan, ExperimentError
-        (``personal_model``) where a client must be named, ConfigurationError (``client_unknown``).
+            version is taken.
+        Raises PlanRefused (``plan_stage_absent``) for an external plan, ExperimentError (``personal_model``) where a
+        client must be named, ConfigurationError (``client_unknown``).
         """
         return inference_file(
             self.plan.manifest,
@@ -83,7 +84,8 @@ class Simulation:
         """What the model says of each row, ``[rows, …]``.
 
         rows: as the experiment takes them, with or without the label; classes that its schema leaves out are kept.
-        client: as for `infer`. Raises DataError naming the column, and what `infer` raises.
+        client: as for `infer`.
+        Raises DataError naming the column, and what `infer` raises.
         """
         manifest = self.plan.manifest
         manifest.stage("infer")
@@ -167,14 +169,16 @@ def simulate_full(
     """Run an experiment over virtual clients.
 
     clients: each client's rows: arrays by feature and label name, or whatever else a device takes as its data (a file,
-    a folder, a function, a data set; see `load_data`); `VirtualClients` makes them when they are chosen. engine: where
-    clients work: ``threads`` or ``processes`` (see docs/simulation.md). workers: clients that work at once, each on one
-    thread of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
-    ``module:attribute``, which engines with processes need; None runs the plan's graphs.
-    on_event: gets one ``round`` event per round; without one, a line of progress is kept on a terminal. watch: told how
-    many clients of a round are done. folder: where model versions (``<sha256>.safetensors``) and, after every round, a
-    checkpoint and the run's files (``rounds.jsonl``, ``rounds.csv``, ``rounds.svg``; see `write_run`) are kept; None
-    for nowhere. resume: continue from the folder's checkpoint, if it has one.
+        a folder, a function, a data set; see `load_data`); `VirtualClients` makes them when they are chosen.
+    engine: where clients work: ``threads`` or ``processes`` (see docs/simulation.md).
+    workers: clients that work at once, each on one thread of its own; the result does not depend on it.
+    trainer: needed for an ``ExternalModel``; a value, or its name ``module:attribute``, which engines with processes
+        need; None runs the plan's graphs.
+    on_event: gets one ``round`` event per round; without one, a line of progress is kept on a terminal.
+    watch: told how many clients of a round are done.
+    folder: where model versions (``<sha256>.safetensors``) and, after every round, a checkpoint and the run's files
+        (``rounds.jsonl``, ``rounds.csv``, ``rounds.svg``; see `write_run`) are kept; None for nowhere.
+    resume: continue from the folder's checkpoint, if it has one.
 
     Each round takes ``cohort`` clients, by the policy's selection from the experiment's seed and the round's number,
     all of them when there are fewer. Deadlines and over-selection do not matter here: nobody is late.

@@ -15,8 +15,11 @@ from coterie.protocol.privacy import ExampleLevel, UserLevel
 
 @dataclass
 class Spending:
-    """Counts rounds in their order. length: of the weights that are noised. draws: how a device draws its rows, without
-    which nobody knows what `ExampleLevel` costs. The mutable fields are the rounds that were paid for, and with what.
+    """Counts rounds in their order.
+
+    length: of the weights that are noised.
+    draws: how a device draws its rows, without which nobody knows what `ExampleLevel` costs. The mutable fields are the
+        rounds that were paid for, and with what.
     """
 
     experiment: Experiment

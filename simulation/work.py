@@ -47,10 +47,14 @@ DIVERGED = "metric_invalid"
 class Assignment:
     """What the clients of one round are given, apart from the weights.
 
-    base: the digest of the version; seed: of the experiment; threads: of one client's training. secure: the terms of
-    the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in the open. local:
-    the noise that each client adds by itself, as JSON text. promised: whether what comes of the round is differentially
-    private, so that a client tells nothing but what noise will hide.
+    base: the digest of the version.
+    seed: of the experiment.
+    threads: of one client's training.
+    secure: the terms of the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in
+        the open.
+    local: the noise that each client adds by itself, as JSON text.
+    promised: whether what comes of the round is differentially private, so that a client tells nothing but what noise
+        will hide.
     """
 
     experiment: str
@@ -73,11 +77,13 @@ class Assignment:
 class Trained:
     """What a client sends back, and the state that stays pending with it.
 
-    sections: the vectors, for a codec that changes no value, which are usable; update: else the update's bytes, as on
-    the wire, or what goes into a secret sum (see `coterie.simulation.ring`). size: the bytes that cross the wire in
-    either case. loss: the mean while training, where it was measured. refused: why there is no update, where what the
-    client has trained is not usable. diverged: whether that is for NaN or infinity. slices: of
-    sections that it covers in part, what it holds of them.
+    sections: the vectors, for a codec that changes no value, which are usable.
+    update: else the update's bytes, as on the wire, or what goes into a secret sum (see `coterie.simulation.ring`).
+    size: the bytes that cross the wire in either case.
+    loss: the mean while training, where it was measured.
+    refused: why there is no update, where what the client has trained is not usable.
+    diverged: whether that is for NaN or infinity.
+    slices: of sections that it covers in part, what it holds of them.
     """
 
     number: int
@@ -97,7 +103,10 @@ class Trained:
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """A client's evaluation: the bytes of its update, which holds sums over its held-out rows, or what goes into a
-    secret sum; refused: why there is none. size: the bytes that cross the wire.
+    secret sum.
+
+    refused: why there is none.
+    size: the bytes that cross the wire.
     """
 
     number: int

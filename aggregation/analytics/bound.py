@@ -41,8 +41,11 @@ LEAST = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a query must know to be noised. clip: in rows; 0 where there is no noise. noise: its deviation on every sum
-    as it is sent. elements: how many numbers a row of the column has.
+    """What a query must know to be noised.
+
+    clip: in rows; 0 where there is no noise.
+    noise: its deviation on every sum as it is sent.
+    elements: how many numbers a row of the column has.
     """
 
     clip: float = 0.0
@@ -59,10 +62,10 @@ class Terms:
         )
 
     @staticmethod
-    def told_in(query: str, told: npt.NDArray[np.float32]) -> Terms:
-        """The inverse of `told`. Raises errors.InputError (``query_mismatch``) for what is none."""
-        if told.shape == (3,) and (told > 0).all():
-            noise, clip, elements = (float(value) for value in told)
+    def from_settings(query: str, settings: npt.NDArray[np.float32]) -> Terms:
+        """The inverse of `settings`. Raises errors.InputError (``query_mismatch``) for what is none."""
+        if settings.shape == (3,) and (settings > 0).all():
+            noise, clip, elements = (float(value) for value in settings)
             try:
                 return Terms.read(query, clip, noise, elements)
             except errors.ExperimentError:
@@ -79,7 +82,7 @@ class Terms:
         return {"clip": self.clip, "noise": self.noise, "elements": float(self.elements)} if self.clip else {}
 
     @property
-    def told(self) -> dict[str, npt.NDArray[np.float32]]:
+    def settings(self) -> dict[str, npt.NDArray[np.float32]]:
         """What versions say of it; nothing without noise."""
         return {NOISE: np.array([self.noise, self.clip, self.elements], np.float32)} if self.clip else {}
 
@@ -106,8 +109,10 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """See the module's docstring. weights: ``[size]``, c among them; the last is 0, and its place holds what is said of
-    shortening. A sum whose weight is 0 is not sent.
+    """See the module's docstring.
+
+    weights: ``[size]``, c among them; the last is 0, and its place holds what is said of shortening. A sum whose weight
+        is 0 is not sent.
     """
 
     terms: Terms
@@ -140,15 +145,21 @@ class Bound:
         return scales
 
     def shortened(self, total: Vector) -> Shortened:
-        """What an answer says of it. total: as `received`."""
+        """What an answer says of it.
+
+        total: as `received`.
+        """
         return Shortened(self.terms.clip, float(total[-1]), float(self.deviations()[-1]))
 
 
 @dataclass(frozen=True)
 class Shortened:
-    """How many clients count for less than all of their rows. clip: a client of at most so many rows never does.
-    clients: about how many do; error: its standard error. Where there are some, sums are too small by what was cut off,
-    and means and shares are of rows that count the less, the more of them their client has.
+    """How many clients count for less than all of their rows.
+
+    clip: a client of at most so many rows never does.
+    clients: about how many do.
+    error: its standard error. Where there are some, sums are too small by what was cut off, and means and shares are of
+        rows that count the less, the more of them their client has.
     """
 
     clip: float

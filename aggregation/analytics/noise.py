@@ -40,7 +40,9 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 def checked(what: str, privacy: Privacy) -> Noised:
-    """The privacy, which is one that sums can have. what: who asks, for the message.
+    """The privacy, which is one that sums can have.
+
+    what: who asks, for the message.
 
     Raises errors.ExperimentError (``query_invalid``) naming the level or the field, and why it cannot be.
     """
@@ -122,8 +124,11 @@ TOGETHER = math.sqrt(2)
 
 def check_ring(what: str, experiment: Experiment, version: Shapes, sums: int, peak: float = TOGETHER) -> None:
     """That the numbers of clients fit the ring of secure aggregation even where all rows of each add to one sum, and
-    all clients to the same (see `places`). what: who asks. sums: how many there are. peak: how much of a client's norm
-    may turn up at once.
+    all clients to the same (see `places`).
+
+    what: who asks.
+    sums: how many there are.
+    peak: how much of a client's norm may turn up at once.
 
     Raises errors.ExperimentError (``query_invalid``): it would be cut there, or wrap, and no answer would tell.
     """

@@ -27,8 +27,10 @@ ROUNDING = 1e-6
 @dataclass(frozen=True)
 class LineSearch:
     """Which strengths are tried: from ``start`` on, further by a step from the best so far. The step doubles as long as
-    that gains, and from the first miss on shrinks by ``ratio`` each time. steps: the first step of each search, one
-    search after another; evaluations: how many strengths one tries.
+    that gains, and from the first miss on shrinks by ``ratio`` each time.
+
+    steps: the first step of each search, one search after another.
+    evaluations: how many strengths one tries.
 
     A rule that a large strength no longer moves hides what smaller ones do, so the default begins with three sizes of
     step. ``steps=(10.0,)`` is the search of ByzFL 0.0.11. Raises errors.ArgumentValueError for what is no search.

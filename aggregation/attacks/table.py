@@ -45,8 +45,9 @@ OPTIMISED: Mapping[str, Callable[[Judge], Attack]] = MappingProxyType(
 
 
 def attack(name: str, judge: Judge | None = None) -> Attack:
-    """The attack of that name. judge: the rule that an attack of ``OPTIMISED`` is up against, as a function of all
-    updates; the others do not ask.
+    """The attack of that name.
+
+    judge: the rule that an attack of ``OPTIMISED`` is up against, as a function of all updates; the others do not ask.
 
     Raises errors.InputError: ``unknown_attack``, ``attack_needs_rule``.
     """

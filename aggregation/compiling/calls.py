@@ -27,6 +27,7 @@ Outputs = dict[str, Array]
 
 class Requested(Mapping[str, Array]):
     """Tensors that become inputs of the graph only when they are read, so that a graph has no input that it ignores.
+
     places: full names of those that are not ``<prefix>/<name>``.
     """
 

@@ -48,7 +48,7 @@ from coterie.protocol.sections import SectionSpec
 class GraphBuilder:
     """What the functions need to know of an experiment.
 
-    shapes: the model's tensors, and those of them that the optimizer moves; buffers: the others, running statistics
+    shapes: the model's tensors, and those of them that the optimizer moves. buffers: the others, running statistics
     that the model itself moves while it trains. layout: every tensor of a model version. zeroed: state that starts as
     zeros, so begin need not make it. constants: shapes of what the method's ``begin`` returns.
     """
@@ -85,8 +85,7 @@ class GraphBuilder:
         named = {role: tuple(name for name, spec in specs.items() if spec.role == role) for role in get_args(Role)}
         if named["buffer"] and not client.statistics:
             raise errors.ExperimentError(
-                f"Algorithm {experiment.algorithm.name!r} does not support running statistics such as "
-                f"{named['buffer'][0]!r}.",
+                f"Algorithm {experiment.algorithm.name!r} cannot train running statistics: {named['buffer'][0]!r}.",
                 hint="Use a normalisation without them, for example nn.GroupNorm or nn.LayerNorm.",
                 code="model_mismatch",
             )
@@ -103,8 +102,7 @@ class GraphBuilder:
             raise errors.ExperimentError(
                 f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) mix the rows of a batch, so no row has "
                 "a gradient of its own to clip, and ExampleLevel privacy cannot cover them.",
-                hint="Use nn.GroupNorm or nn.LayerNorm; for quantisation-aware training, "
-                "QuantSettings(activations=None).",
+                hint="Use nn.GroupNorm or nn.LayerNorm; in quantised training, QuantSettings(activations=None).",
                 code="model_mismatch",
             )
         return GraphBuilder(
@@ -297,9 +295,7 @@ class GraphBuilder:
             own = {name: inputs[self._full_name(name)] for name in weights}
             return {"prediction": self.calls.predict(inputs, own, modes.train(uniform))[0]}
 
-        trace_named(
-            call, self.calls.rows(1) | {self._full_name(name): TensorSpec(w.shape) for name, w in weights.items()}
-        )
+        trace_named(call, self.calls.rows(1) | {self._full_name(n): TensorSpec(w.shape) for n, w in weights.items()})
         return shapes
 
     def _finish(self, inputs: GraphInputs) -> Outputs:
@@ -359,9 +355,7 @@ class GraphBuilder:
 
     def _version(self, inputs: GraphInputs) -> Arrays:
         """Every tensor of the version, the model's own by their roles."""
-        return Requested(
-            inputs, "base", self.layout.shapes, {name: self._full_name(name) for name in self._version_tensors}
-        )
+        return Requested(inputs, "base", self.layout.shapes, {n: self._full_name(n) for n in self._version_tensors})
 
     def _model(self, arrays: Arrays) -> Outputs:
         """The model's tensors among others. Raises errors.ExperimentError naming one that a method leaves out."""

@@ -32,8 +32,10 @@ def ask(
 ) -> Any:
     """What the function returns.
 
-    what: a name for it, as in "The loss 'loss'". given: the arguments, for people. hint: what to do when they do not
-    fit. Raises errors.ExperimentError with ``code``, naming the line of the researcher's file.
+    what: a name for it, as in "The loss 'loss'".
+    given: the arguments, for people.
+    hint: what to do when they do not fit.
+    Raises errors.ExperimentError with ``code``, naming the line of the researcher's file.
     """
     try:
         return function(*arguments)

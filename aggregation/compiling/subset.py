@@ -36,8 +36,8 @@ def narrowed(
     """The sections of a method without the tensors of the model that are not uploaded; what a method adds to a version
     (variates, say) stays.
 
-    model: names of the model's tensors. Raises errors.ExperimentError (``uploads_unsupported``) for a method whose
-    versions do not hold these.
+    model: names of the model's tensors.
+    Raises errors.ExperimentError (``uploads_unsupported``) for a method whose versions do not hold these.
     """
     if experiment.uploads is None:
         return tuple(sections)

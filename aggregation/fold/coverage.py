@@ -23,7 +23,10 @@ class Coverage:
     parts: dict[Slices, float] = field(default_factory=dict[Slices, float])
 
     def take(self, part: Part, specs: Sequence[SectionSpec]) -> None:
-        """Count an update. specs: the sections that make up the vector."""
+        """Count an update.
+
+        specs: the sections that make up the vector.
+        """
         weight = part.weight * part.freshness
         if part.whole:
             self.whole += weight

@@ -31,12 +31,17 @@ def at_once(work: Work, places: range) -> None:
 class Folded:
     """The aggregate of a round.
 
-    sections: of each section of the plan, float64. clients, weight: of how many clients it is, and the sum of their
-    weights. metrics: the training sums, empty where they are not released. freshness: by how much lag has lessened the
-    weight. untrained: by section over the layout, the elements that no update covers; a section that is not named is
-    covered whole. older: the share of the effective weight that was trained on an older version, by its digest. state:
-    what the rule and the noise of later rounds need. clipped, held: how many clients were shortened to a public norm or
-    held to a public range, None where that is not known. dropped: how many clients of groups that are too small.
+    sections: of each section of the plan, float64.
+    clients, weight: of how many clients it is, and the sum of their weights.
+    metrics: the training sums, empty where they are not released.
+    freshness: by how much lag has lessened the weight.
+    untrained: by section over the layout, the elements that no update covers; a section that is not named is covered
+        whole.
+    older: the share of the effective weight that was trained on an older version, by its digest.
+    state: what the rule and the noise of later rounds need.
+    clipped, held: how many clients were shortened to a public norm or held to a public range, None where that is not
+        known.
+    dropped: how many clients of groups that are too small.
     """
 
     sections: Mapping[str, Vector] = field(repr=False)
@@ -72,9 +77,13 @@ class Fold(Generic[S, P]):
 
 @dataclass
 class Tally:
-    """Who is in a state. tasks: of the updates. clients: how many, counting those of an accumulator. weight, effective:
-    the sum of their weights, before and after lag has lessened them. steps: local steps. older: the effective weight of
-    updates that were trained on another version than the round's, by its digest.
+    """Who is in a state.
+
+    tasks: of the updates.
+    clients: how many, counting those of an accumulator.
+    weight, effective: the sum of their weights, before and after lag has lessened them.
+    steps: local steps.
+    older: the effective weight of updates that were trained on another version than the round's, by its digest.
     """
 
     tasks: set[str] = field(default_factory=set[str])

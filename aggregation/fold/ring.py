@@ -26,7 +26,10 @@ from coterie.protocol.sections import SectionSpec
 
 @dataclass(frozen=True)
 class RingPart:
-    """One client's vector in the ring. group: the place of the group that it is in."""
+    """One client's vector in the ring.
+
+    group: the place of the group that it is in.
+    """
 
     group: int
     words: RingVector = field(repr=False)
@@ -42,10 +45,14 @@ class Summed:
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """How the sums of a round become a version. base: the version's digest; groups: how many sums there are; expected:
-    the public number of clients that noised sums are divided by; rule: the text of the reducer of the groups' means,
-    which count alike; central: the coordinator's own noise. fewest: a group of
-    fewer clients is left out, where no attempt has seen to that.
+    """How the sums of a round become a version.
+
+    base: the version's digest.
+    groups: how many sums there are.
+    expected: the public number of clients that noised sums are divided by.
+    rule: the text of the reducer of the groups' means, which count alike.
+    central: the coordinator's own noise.
+    fewest: a group of fewer clients is left out, where no attempt has seen to that.
     """
 
     terms: SecureTerms

@@ -22,8 +22,11 @@ BLOCK = 1 << 15
 
 @dataclass(frozen=True)
 class Sums:
-    """What has been added so far. means: weighted sums of the sections that are means, as one vector; sums: those of
-    the other sections; coverage: the weights behind the means.
+    """What has been added so far.
+
+    means: weighted sums of the sections that are means, as one vector.
+    sums: those of the other sections.
+    coverage: the weights behind the means.
     """
 
     means: Accumulator = field(repr=False)

@@ -17,9 +17,12 @@ _NO_WEIGHT = "The weight of the update is zero: it was made from no examples."
 
 @dataclass(frozen=True, kw_only=True)
 class CountTerms:
-    """What a round asks of an update. weight_cap: the most that one client may weigh; a larger claim counts as the cap.
-    exponent: how fast an update loses weight that lags (see `coterie.aggregation.staleness`). hidden: whether the
-    coordinator noises the sum, whatever an update holds. single: what needs every single update, None where sums do.
+    """What a round asks of an update.
+
+    weight_cap: the most that one client may weigh; a larger claim counts as the cap.
+    exponent: how fast an update loses weight that lags (see `coterie.aggregation.staleness`).
+    hidden: whether the coordinator noises the sum, whatever an update holds.
+    single: what needs every single update, None where sums do.
     measured: the rule that reads lengths of whole updates, of which sums over parts tell nothing; None for another.
     keep: whether the values stay in memory once they have been looked at; else they are read again when they are added.
     """
@@ -33,7 +36,10 @@ class CountTerms:
 
 
 def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5, hidden: bool = False) -> CountTerms:
-    """The terms of a round under that rule. hidden: whether the coordinator noises the sum."""
+    """The terms of a round under that rule.
+
+    hidden: whether the coordinator noises the sum.
+    """
     by_rule = rule.name if rule.needs == "updates" else None
     return CountTerms(
         weight_cap=weight_cap,
@@ -49,7 +55,8 @@ def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5,
 def usable(given: Update | Made, terms: CountTerms, *, lag: int = 0, base: str | None = None) -> Part:
     """The update as it counts. Each of its numbers is decoded and looked at, once.
 
-    lag: how many versions its base lags; base: that base, None for the round's own.
+    lag: how many versions its base lags.
+    base: that base, None for the round's own.
     Raises errors.UpdateRefused: ``bad_weight`` for an update of weight zero, which counts nowhere, and for an
     accumulator beyond the cap of its clients; ``wrong_kind`` for an accumulator, and ``partial_update`` for an update
     of a part, where single whole updates are needed; ``not_finite`` or ``out_of_range``, unless the coordinator's noise

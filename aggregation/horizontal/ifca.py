@@ -96,7 +96,9 @@ def _needs(terms: MethodTerms) -> Rules:
 
 
 def IFCA(clusters: int) -> Algorithm:
-    """Iterative federated clustering. clusters: k, from 1 (FedAvg) to 64.
+    """Iterative federated clustering.
+
+    clusters: k, from 1 (FedAvg) to 64.
 
     Models with running statistics are refused. Raises errors.ExperimentError for another number of clusters.
     """

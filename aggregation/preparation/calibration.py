@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.analytics.rule import HIGH, LOW, TALLY, TOLD, largest_of, method, shapes_of
+from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, TALLY, largest_of, method, shapes_of
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.preparation import bins
 from coterie.aggregation.preparation.ranges import BINS, RangesRule, calibrate_rule
@@ -103,7 +103,7 @@ class Calibration:
                 code="query_mismatch",
             )
         total = (version[HIGH].astype(np.float64) + version[LOW]).reshape(rule.tensors, BINS)
-        found = bins.Range.of_told({name: version[TOLD + name] for name in rule.told})
+        found = bins.Range.of_settings({name: version[SETTINGS + name] for name in rule.settings})
         histograms: dict[str, Histogram] = {}
         for name, counts, edges in zip(self.tensors, total, found.edges(BINS), strict=True):
             held = np.flatnonzero(counts > 0)
@@ -220,7 +220,7 @@ class _Counted(Module):
             results = self.model.run(weights, given)
             activations |= zip(computed, results if len(computed) > 1 else (results,), strict=True)
         tally = xp.reshape(params[TALLY], (self.rule.tensors, BINS))
-        low, width, logarithmic = (params[TOLD + name] for name in (bins.LOW, bins.WIDTH, bins.LOGARITHMIC))
+        low, width, logarithmic = (params[SETTINGS + name] for name in (bins.LOW, bins.WIDTH, bins.LOGARITHMIC))
         total: Array | None = None
         for place, name in enumerate(self.tensors):
             values = xp.astype(activations[name], xp.float32)

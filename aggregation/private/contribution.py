@@ -37,8 +37,9 @@ class Contribution:
 
 def contribution(specs: Sequence[SectionSpec], sections: Sections, *, before: State, after: State) -> Contribution:
     """The sections of a training, of which those that are not about metrics are zeros if any of them is not finite,
-    leaves its public range or has another length. before, after: the client state as it was, and as training left it;
-    it stays as it was if either cannot be used.
+    leaves its public range or has another length.
+
+    before, after: the client state as it was, and as training left it; it stays as it was if either cannot be used.
     """
     if not all(_fits(spec, sections.get(spec.name)) for spec in specs if spec.name != METRICS):
         return zeros(specs, before)

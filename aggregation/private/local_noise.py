@@ -47,7 +47,9 @@ def level_of(terms: LocalTerms) -> LocalLevel:
 
 
 def privatised(manifest: Manifest, sections: Sections, terms: LocalTerms, source: Source) -> dict[str, Any]:
-    """The sections as they may leave the device. source: a fresh key, of the device's own, for this update alone.
+    """The sections as they may leave the device.
+
+    source: a fresh key, of the device's own, for this update alone.
 
     Raises errors.PlanRefused (``local_noise_sections``) for a plan that sends anything beside the change of the weights
     and metric sums, and errors.ExperimentError (``privacy_invalid``) for impossible terms.

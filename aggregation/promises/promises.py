@@ -19,7 +19,11 @@ AggregationMode = Literal["open", "semi_honest", "consistent", "groups"]
 
 @dataclass(frozen=True)
 class Promise:
-    """Sentences. promises: what holds; does_not: what somebody might expect and does not hold."""
+    """Sentences.
+
+    promises: what holds.
+    does_not: what somebody might expect and does not hold.
+    """
 
     promises: tuple[str, ...]
     does_not: tuple[str, ...]

@@ -42,7 +42,10 @@ def mda(f: int) -> Combination:
 
 
 def covered(far: Pairs, budget: int) -> bool:
-    """Whether ``budget`` updates touch every pair that is far apart. far: symmetric, with an empty diagonal."""
+    """Whether ``budget`` updates touch every pair that is far apart.
+
+    far: symmetric, with an empty diagonal.
+    """
     touched = far.any(axis=1)
     far = far[np.ix_(touched, touched)]
     degrees = far.sum(axis=1)

@@ -26,7 +26,10 @@ LANES = 1 << 18
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps, then a rule. name: its text. vector: the rule's reference, ``[length]`` float32, where there is one.
+    """Steps, then a rule.
+
+    name: its text.
+    vector: the rule's reference, ``[length]`` float32, where there is one.
 
     Guarantees: the result depends on the updates alone, not on where they come from or in what blocks they are read;
     what an update holds cannot reach the result but by the rule.

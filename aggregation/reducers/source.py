@@ -31,7 +31,9 @@ FAINT = 1e-24
 
 
 class Source(Protocol):
-    """n updates of one length. blocks: (first coordinate, ``[n, width]``) over all coordinates, as often as asked.
+    """n updates of one length.
+
+    blocks: (first coordinate, ``[n, width]``) over all coordinates, as often as asked.
     order: the places of the updates in the order in which rules see them; None for the order in which they lie.
     """
 

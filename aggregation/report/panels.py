@@ -15,7 +15,10 @@ _LARGEST = 1e300
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: (round, value) in the order of rounds. faint: of less weight than the others."""
+    """One curve: (round, value) in the order of rounds.
+
+    faint: of less weight than the others.
+    """
 
     name: str
     points: Points
@@ -24,8 +27,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share an axis. unit: of the axis. marks: rounds that were abandoned. from_zero: whether the axis
-    begins at 0, as amounts do. note: what to do about it, in a few words.
+    """Curves that share an axis.
+
+    unit: of the axis.
+    marks: rounds that were abandoned.
+    from_zero: whether the axis begins at 0, as amounts do.
+    note: what to do about it, in a few words.
     """
 
     title: str

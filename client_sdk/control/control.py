@@ -37,7 +37,8 @@ from coterie.protocol.signing import SigningKey
 class Control:
     """A coordinator as a researcher sees it. A context manager; `close` ends its connections.
 
-    url, token, ca: see `ControlClient`, whose methods these are. Raises RemoteError, Unreachable.
+    url, token, ca: see `ControlClient`, whose methods these are.
+    Raises RemoteError, Unreachable.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class Control:
     ) -> Iterator[Event]:
         """The coordinator's events, or those of one experiment (by its id), the oldest first.
 
-        after: leave out those up to this number. follow: go on with those to come.
+        after: leave out those up to this number.
+        follow: go on with those to come.
         """
         if follow:
             return self.portal.iterate(self.client.events(experiment, after=None if after is None else str(after)))

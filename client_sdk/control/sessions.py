@@ -23,8 +23,10 @@ async def one(client: ControlClient, session: str) -> SessionView:
 
 
 async def end(client: ControlClient, session: str, detail: str = "") -> SessionView:
-    """End a session for all its parties. Idempotent. detail: why, for people. Raises RemoteError
-    (``session_unknown``).
+    """End a session for all its parties. Idempotent.
+
+    detail: why, for people.
+    Raises RemoteError (``session_unknown``).
     """
     address = f"/v1/sessions/{quote(session, safe='')}/end"
     body = SessionEnd(detail=detail).model_dump(mode="json")

@@ -191,9 +191,10 @@ class Agent:
         """Join, check in, do one task, and show what would leave instead of sending it; the task is then given back.
 
         Enrolling and the check-in are real: they tell the coordinator this device's public key, its capabilities and
-        that it was here. A task that is in flight is shown and stays in flight. save: a folder, absent or empty, for
-        the exact bytes of the check-in and of the update (`coterie.client_sdk.device.saved`). Raises what `cycle`
-        raises, InputError (``folder_exists``).
+        that it was here. A task that is in flight is shown and stays in flight.
+        save: a folder, absent or empty, for the exact bytes of the check-in and of the update
+            (`coterie.client_sdk.device.saved`).
+        Raises what `cycle` raises, InputError (``folder_exists``).
         """
         if save is not None:
             check_free(save)

@@ -34,10 +34,14 @@ _LEFT: Final = "sent = trim(sent || ' ' || message)"
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """An attempt that goes on. attempt, mode: of its terms. message: the kind of what is to be sent now; body: that
-    message as JSON text, empty for the masked vector, which is a file. state: of the client machine, secret.
-    vector: SHA-256 of the vector in clear, which lies in a file until it is masked; empty from then on. clients,
-    survivors: how many there are in the roster and in the sum, 0 as long as that is not known.
+    """An attempt that goes on.
+
+    attempt, mode: of its terms.
+    message: the kind of what is to be sent now.
+    body: that message as JSON text, empty for the masked vector, which is a file.
+    state: of the client machine, secret.
+    vector: SHA-256 of the vector in clear, which lies in a file until it is masked; empty from then on.
+    clients, survivors: how many there are in the roster and in the sum, 0 as long as that is not known.
     """
 
     attempt: str

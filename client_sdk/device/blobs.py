@@ -34,8 +34,10 @@ class BlobCache:
     ) -> bytes:
         """The bytes whose SHA-256 is ``sha256``, from the cache or else from the coordinator.
 
-        limit: the most bytes that may be downloaded; size: how many there are, when that is known. delta: ``from_held``
-        lets the coordinator send the difference to a blob of this size that lies in the cache: other model versions.
+        limit: the most bytes that may be downloaded.
+        size: how many there are, when that is known.
+        delta: ``from_held`` lets the coordinator send the difference to a blob of this size that lies in the cache:
+            other model versions.
         Guarantees: what is returned has this hash, whatever lies in the cache or comes over the wire.
         Raises PolicyRefused above the limit, RemoteError (``digest_mismatch``, or what the coordinator says),
         StorageError.

@@ -37,8 +37,9 @@ class ExportedModel:
 def export_model(folder: Path, experiment: str) -> ExportedModel:
     """The model of an experiment as this device evaluates it.
 
-    folder: the device's. A client may work there meanwhile, in another process. experiment: its id, or its name: then
-    that of the newest task so named. The version is that of the newest task which the device has finished.
+    folder: the device's. A client may work there meanwhile, in another process.
+    experiment: its id, or its name: then that of the newest task so named. The version is that of the newest task which
+        the device has finished.
     Raises ConfigurationError (``store_unknown``), InputError: ``no_finished_task`` for an experiment that the device
     has finished no task of, ``version_uncached`` when the cache has let go of a file; PlanRefused
     (``plan_stage_absent``) for an external plan.

@@ -31,7 +31,8 @@ def flower_app_trainer(
     """A trainer that sends a ``ClientApp`` its messages, of the types ``train`` and ``evaluate``.
 
     node_config, run_config: of the context; a task's batch size, epochs and hyper-parameters come over the latter and
-    in the message's ConfigRecord. examples: the metric that says how many rows the app worked on.
+        in the message's ConfigRecord.
+    examples: the metric that says how many rows the app worked on.
 
     A message holds the round's weights as the ArrayRecord ``arrays``, by the names that the experiment's
     ``ExternalModel`` gives them. The answer holds one ArrayRecord, by those names or in their order, and one

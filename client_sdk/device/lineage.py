@@ -29,7 +29,11 @@ Ask = Callable[[str], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """A version in the chain of a plan. round: what committed it. head: of the chain that ends with it."""
+    """A version in the chain of a plan.
+
+    round: what committed it.
+    head: of the chain that ends with it.
+    """
 
     plan: str
     round: int
@@ -73,7 +77,9 @@ async def check_lineage(task: Task, lineages: Lineages, ask: Ask) -> None:
     """Raise PolicyRefused (``lineage_broken``) unless the task's version is of the chain that this device remembers.
 
     What a training task shows is remembered when this returns. An evaluation's version may come to nothing, so it is
-    held to the chain and not remembered. ask: for the links between. Raises RemoteError too.
+    held to the chain and not remembered.
+    ask: for the links between.
+    Raises RemoteError too.
     """
     seen = lineages.recall(task.experiment)
     if task.lineage is None:

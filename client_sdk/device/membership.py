@@ -45,9 +45,10 @@ EDGE_TOKEN: Final = "coterie_edge_"
 class Membership:
     """A device that has joined.
 
-    rows: its checked data, which stays here; source: where it comes from. endorsement: of its identity, if it has one.
-    nonce: of the first signed request after
-    enrolling.
+    rows: its checked data, which stays here.
+    source: where it comes from.
+    endorsement: of its identity, if it has one.
+    nonce: of the first signed request after enrolling.
     """
 
     device_id: str

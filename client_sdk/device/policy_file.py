@@ -36,8 +36,10 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
 
 @dataclass(frozen=True)
 class Rule:
-    """What a line may say. wanted: completes "must be …". read: the value as `DevicePolicy` has it, or None if it is
-    not what is wanted.
+    """What a line may say.
+
+    wanted: completes "must be …".
+    read: the value as `DevicePolicy` has it, or None if it is not what is wanted.
     """
 
     wanted: str

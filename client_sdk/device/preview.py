@@ -18,8 +18,10 @@ from coterie.protocol.secure_sections import COUNTS
 class SectionPreview:
     """One section of the update.
 
-    codec: how it is encoded; under secure aggregation the kind of numbers and the bits of each before masking. values:
-    how many numbers leave; bytes: as encoded. minimum, maximum, norm: of the numbers before encoding.
+    codec: how it is encoded; under secure aggregation the kind of numbers and the bits of each before masking.
+    values: how many numbers leave.
+    bytes: as encoded.
+    minimum, maximum, norm: of the numbers before encoding.
     """
 
     name: str
@@ -35,12 +37,16 @@ class SectionPreview:
 class DryRun:
     """What would leave this device for one task. experiment is None, and the rest empty, when there is no task to give.
 
-    name: of the experiment. asks: which question it is, as ``histogram``; empty for training. signer: the key that
-    signed its plan.
-    examples: rows of this device, which stay. weight: how many examples the update would claim. metrics: means that
-    travel inside the section ``metrics``. total_bytes: of the whole update file. secure: the mode of secure
-    aggregation, under which nobody but this device sees any of these numbers; min_clients: the fewest clients whose sum
-    is opened. clipped: whether the update was longer than the task's norm and was shortened to it.
+    name: of the experiment.
+    asks: which question it is, as ``histogram``; empty for training.
+    signer: the key that signed its plan.
+    examples: rows of this device, which stay.
+    weight: how many examples the update would claim.
+    metrics: means that travel inside the section ``metrics``.
+    total_bytes: of the whole update file.
+    secure: the mode of secure aggregation, under which nobody but this device sees any of these numbers.
+    min_clients: the fewest clients whose sum is opened.
+    clipped: whether the update was longer than the task's norm and was shortened to it.
     saved: the files that hold the exact bytes.
     """
 

@@ -38,7 +38,7 @@ def check_promise(task: Task, promise: PrivacyTerms, *, endorsed: int | None = N
       coordinator, and on the mode in which no coordinator can split the cohort. One round costs no more than all may.
 
     endorsed: the fewest clients of a sum of whom somebody else than the coordinator says that they are real, where the
-    policy asks for that: the coordinator may know the shares of all others.
+        policy asks for that: the coordinator may know the shares of all others.
     Raises errors.PolicyRefused (``privacy_unkept``).
     """
     if task.kind != "train":
@@ -57,8 +57,9 @@ def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[Ev
     """What the task's own noise costs, in a task that `check_promise` has passed; the whole claim where that trusts
     the coordinator.
 
-    manifest: of the task's plan. Raises errors.PolicyRefused (``privacy_unkept``) for a promise to hide rows that rests
-    on a plan without noise in its steps.
+    manifest: of the task's plan.
+    Raises errors.PolicyRefused (``privacy_unkept``) for a promise to hide rows that rests on a plan without noise in
+    its steps.
     """
     if promise.unit == "example":
         return _of_rows(manifest)

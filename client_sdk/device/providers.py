@@ -32,7 +32,8 @@ State: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "refuse
 class ProviderNews:
     """Something that the owner of the device is told, and, with a verdict, something to be remembered.
 
-    seconds: of one step, by provider, where a choice was measured. steps: how many a provider had made when it failed.
+    seconds: of one step, by provider, where a choice was measured.
+    steps: how many a provider had made when it failed.
     """
 
     provider: str
@@ -45,7 +46,10 @@ class ProviderNews:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where the steps of a plan run. trunk: only the frozen front of the model does, the rest on the CPU."""
+    """Where the steps of a plan run.
+
+    trunk: only the frozen front of the model does, the rest on the CPU.
+    """
 
     provider: Provider = ON_CPU
     trunk: bool = False
@@ -54,9 +58,11 @@ class Seat:
 class DeviceProviders:
     """What a plan trainer asks for its providers. May be used from several threads.
 
-    remembered: earlier verdicts. found: all providers of this machine, asked for once; trial: of one of them, in
-    another process where it is left to itself. watch: is told who computes. Verdicts and what happened are collected;
-    ``news`` hands them over, for the thread that owns the store.
+    remembered: earlier verdicts.
+    found: all providers of this machine, asked for once.
+    trial: of one of them, in another process where it is left to itself.
+    watch: is told who computes. Verdicts and what happened are collected; ``news`` hands them over, for the thread that
+        owns the store.
     """
 
     def __init__(

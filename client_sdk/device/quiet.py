@@ -52,7 +52,9 @@ def speakable(task: Task, phase: str, error: CoterieError) -> bool:
 
 def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: CoterieError | None = None) -> Quiet:
     """Train for a task under a promise. Numbers that cannot be used are zeros from here on; so is a training in which
-    the trainer fails, where noise will hide the one as the other. unread: why the rows are blank ones, if they are.
+    the trainer fails, where noise will hide the one as the other.
+
+    unread: why the rows are blank ones, if they are.
 
     Example-level noise is in the training itself, which therefore cannot be replaced when it fails: then what the
     trainer raises is raised. Otherwise only Stopped.

@@ -19,7 +19,11 @@ _PAUSE_S: Final = 0.02
 
 @dataclass(frozen=True)
 class Record:
-    """A device's own memory. membership: None before it joined. history: the oldest task first."""
+    """A device's own memory.
+
+    membership: None before it joined.
+    history: the oldest task first.
+    """
 
     membership: StoredMembership | None
     history: list[HistoryEntry]

@@ -55,7 +55,8 @@ _SENDING: Final = "uploading"
 class Runner:
     """Performs the tasks of one device.
 
-    stop: set when the work in progress shall end. failures: tasks that failed on this device, one after another.
+    stop: set when the work in progress shall end.
+    failures: tasks that failed on this device, one after another.
     """
 
     settings: AgentSettings

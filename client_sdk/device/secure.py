@@ -77,8 +77,11 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How an attempt ended. masked: whether the coordinator may hold the masked vector, so that a check-in settles what
-    becomes of the task. state: ``summed``, ``failed`` or ``over``; cause: why there is no sum, if somebody said so.
+    """How an attempt ended.
+
+    masked: whether the coordinator may hold the masked vector, so that a check-in settles what becomes of the task.
+    state: ``summed``, ``failed`` or ``over``.
+    cause: why there is no sum, if somebody said so.
     """
 
     masked: bool
@@ -91,9 +94,12 @@ async def _nothing(task: Task) -> None: ...
 
 @dataclass(kw_only=True)
 class SecureCourier:
-    """Carries the attempts of one device. floor: the fewest clients that it agrees to be one of. asked: how many of
-    them must be endorsed, and by whom. endorsement: of this device. before_masked: awaited before a masked vector is
-    sent.
+    """Carries the attempts of one device.
+
+    floor: the fewest clients that it agrees to be one of.
+    asked: how many of them must be endorsed, and by whom.
+    endorsement: of this device.
+    before_masked: awaited before a masked vector is sent.
     """
 
     device: str

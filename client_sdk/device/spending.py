@@ -57,9 +57,14 @@ _SCHEMA: Final = (
 class Release:
     """What one task releases of this device's rows.
 
-    key: of its row, this device's own, which no coordinator chooses. task: its id. coordinator: the key that signed it.
-    population, experiment: of the task. promise: as the task says it. events: what the release costs. once: whether
-    they are the price of the whole experiment instead, as its coordinator claims it, however many tasks it has.
+    key: of its row, this device's own, which no coordinator chooses.
+    task: its id.
+    coordinator: the key that signed it.
+    population, experiment: of the task.
+    promise: as the task says it.
+    events: what the release costs.
+    once: whether they are the price of the whole experiment instead, as its coordinator claims it, however many tasks
+        it has.
     """
 
     key: str
@@ -94,7 +99,11 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """What releases come to together. releases: how many tasks; epsilon: at ``delta``."""
+    """What releases come to together.
+
+    releases: how many tasks.
+    epsilon: at ``delta``.
+    """
 
     releases: int
     epsilon: float
@@ -155,8 +164,11 @@ class PrivacyLedger:
                 database.execute("DELETE FROM releases WHERE key = ? AND sent = ''", (key,))
 
     def send(self, key: str, sha256: str) -> None:
-        """Mark a release as sent, durably. sha256: of the bytes that go out. Raises PolicyRefused: where none is
-        written down (``privacy_unrecorded``), and where other bytes were sent for it before (``privacy_recorded``).
+        """Mark a release as sent, durably.
+
+        sha256: of the bytes that go out.
+        Raises PolicyRefused: where none is written down (``privacy_unrecorded``), and where other bytes were sent for
+        it before (``privacy_recorded``).
         """
         if self.path.exists():
             with self._transaction() as database:

@@ -84,8 +84,8 @@ class InFlight:
     """A task that is not over for this device.
 
     release: under which the device's record of what it has released knows the task; drawn by chance, so that no task
-    has that of another, not even in a folder that was set back to an earlier state. message: the signed task as JSON
-    text. sha256 and size are of the finished update once ``state`` is stored.
+        has that of another, not even in a folder that was set back to an earlier state.
+    message: the signed task as JSON text. sha256 and size are of the finished update once ``state`` is stored.
     """
 
     task: str
@@ -210,7 +210,10 @@ class Store:
         self.vector_path(task).unlink(missing_ok=True)
 
     def acknowledged(self, task: str, *, kind: str, outcome: str = "") -> None:
-        """Record that the coordinator has the update. outcome: of its attempt, which is over and forgotten by this."""
+        """Record that the coordinator has the update.
+
+        outcome: of its attempt, which is over and forgotten by this.
+        """
         with self._database.transaction() as database:
             self._moved(database, task, "pending" if kind == "train" else "reported")
             self.attempts.end(database, task, outcome)
@@ -253,8 +256,8 @@ class Store:
         """Record what became of pending tasks, all in one transaction.
 
         outcomes: task id -> "counted" or "rolled_back"; ids that are not pending are ignored, so a repeated answer
-        changes nothing. Of two counted tasks of one experiment the state of the later round stays. Returns the outcomes
-        that were recorded.
+            changes nothing. Of two counted tasks of one experiment the state of the later round stays.
+        Returns the outcomes that were recorded.
         """
         recorded: dict[str, str] = {}
         with self._database.transaction() as database:

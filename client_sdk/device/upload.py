@@ -27,8 +27,8 @@ async def upload(
 ) -> UploadReceipt:
     """Send an update and return the receipt; after it the coordinator holds the update durably.
 
-    resume: ask first how much of it the coordinator holds already. piece: bytes of one request.
-    Sending the same bytes again is harmless: the receipt then says ``already``.
+    resume: ask first how much of it the coordinator holds already.
+    piece: bytes of one request. Sending the same bytes again is harmless: the receipt then says ``already``.
     Raises RemoteError; ``digest_mismatch`` only after three whole uploads arrived damaged.
     """
     target = f"/v1/device/tasks/{task}/update"

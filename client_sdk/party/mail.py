@@ -29,7 +29,12 @@ BUSY: Final = frozenset(("mailbox_full", "upload_superseded"))
 
 @dataclass(frozen=True)
 class Arrived:
-    """A message that is there. sealed: SHA-256 of its sealed bytes, hex; size: how many; first: the first of them."""
+    """A message that is there.
+
+    sealed: SHA-256 of its sealed bytes, hex.
+    size: how many.
+    first: the first of them.
+    """
 
     sequence: int
     sealed: str

@@ -25,8 +25,11 @@ def _ignore(event: dict[str, object]) -> None:
 class PartyClient:
     """An organisation's agent: its identity, its pins, and the sessions that it has joined.
 
-    folder: what it remembers; one process at a time. judge: says which strangers to pin; `pins.refuse` takes partners
-    from the list alone. ca: PEM of the coordinator's authority. transport: for tests. on_event: see `SessionClient`.
+    folder: what it remembers; one process at a time.
+    judge: says which strangers to pin; `pins.refuse` takes partners from the list alone.
+    ca: PEM of the coordinator's authority.
+    transport: for tests.
+    on_event: see `SessionClient`.
     Raises ConfigurationError when the folder is in use.
     """
 

@@ -24,7 +24,11 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Stranger:
-    """A partner whose key is not pinned. partner: its name; fingerprint: of the key that it signed with."""
+    """A partner whose key is not pinned.
+
+    partner: its name.
+    fingerprint: of the key that it signed with.
+    """
 
     partner: str
     role: str
@@ -96,8 +100,8 @@ class Pins:
     def check(self, partner: str, role: str, identity: str, judge: Judge) -> None:
         """Return only if the identity is the one pinned for this partner, or was pinned now by ``judge``.
 
-        identity: Ed25519 public key, hex. Raises Forbidden: ``partner_changed`` with both fingerprints,
-        ``partner_unknown``.
+        identity: Ed25519 public key, hex.
+        Raises Forbidden: ``partner_changed`` with both fingerprints, ``partner_unknown``.
         """
         pinned, shown = self.all().get(partner), fingerprint(identity)
         if pinned == shown:

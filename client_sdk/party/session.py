@@ -35,8 +35,10 @@ def _ignore(event: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Incoming:
-    """A message that has come. size: its sealed bytes. `chunks` may be read once; only when they have ended has the
-    message come whole. It stays in the mailbox until it is acknowledged.
+    """A message that has come.
+
+    size: its sealed bytes. `chunks` may be read once; only when they have ended has the message come whole. It stays in
+        the mailbox until it is acknowledged.
     """
 
     stage: str
@@ -62,9 +64,9 @@ class Incoming:
 class SessionClient:
     """One session of one party. Made by `PartyClient`.
 
-    judge: says which strangers to pin. on_event: gets a JSON-able mapping with the key ``event`` for a partner's key
-    (``partner``), while a partner's key has not come (``waiting``), and while the coordinator is away or the mailbox
-    full (``paused``).
+    judge: says which strangers to pin.
+    on_event: gets a JSON-able mapping with the key ``event`` for a partner's key (``partner``), while a partner's key
+        has not come (``waiting``), and while the coordinator is away or the mailbox full (``paused``).
     """
 
     def __init__(
@@ -100,9 +102,10 @@ class SessionClient:
     ) -> SendReceipt:
         """Send a message to a role: sealed, kept durably here, then accepted durably by the coordinator.
 
-        body: bytes, a file's path, or an iterator of bytes. sequence: the sender's own count of this stage's messages,
-        from 0; given, a message that was sent or begun before is not sent twice. patience_s: how long to wait for a
-        partner that has not joined yet; for as long as it takes when not given.
+        body: bytes, a file's path, or an iterator of bytes.
+        sequence: the sender's own count of this stage's messages, from 0; given, a message that was sent or begun
+            before is not sent twice.
+        patience_s: how long to wait for a partner that has not joined yet; for as long as it takes when not given.
         Raises Conflict (``message_differs``, ``message_order``), InputError (``role_unknown``, ``stage_unknown``),
         TooLarge (``message_too_large``), Forbidden (``partner_changed``, ``partner_unknown``), RemoteError.
         """
@@ -150,9 +153,9 @@ class SessionClient:
     async def receive(self, stage: str, role: str, *, patience_s: float | None = None) -> Incoming:
         """The next message from a role that is not acknowledged; the same one until it is.
 
-        patience_s: how long to wait for it; for as long as it takes when not given. Raises RemoteError
-        (``partner_silent`` with the partner's name, ``message_order``, ``message_expired``, ``session_ended``), and for
-        chunks that do not open InputError ``session_seal``.
+        patience_s: how long to wait for it; for as long as it takes when not given.
+        Raises RemoteError (``partner_silent`` with the partner's name, ``message_order``, ``message_expired``,
+        ``session_ended``), and for chunks that do not open InputError ``session_seal``.
         """
         self._check(stage, role)
         session = self.membership.session

@@ -46,7 +46,7 @@ def calibrate(
     """The least noise multiplier z for which ``spent(events(z), delta)`` is at most epsilon; from above, to 0.02 %.
 
     events: what is released with a multiplier; its cost may not rise with z. Found by Rényi bounds, which take
-    milliseconds, then refined by loss distributions where they are at hand: a few seconds for sampled events.
+        milliseconds, then refined by loss distributions where they are at hand: a few seconds for sampled events.
     Raises errors.ArgumentValueError for numbers out of range, or where no multiplier up to 10⁶ suffices.
     """
     _check(epsilon, delta)

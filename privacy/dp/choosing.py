@@ -36,9 +36,11 @@ def choose(
     """The terms of a round of at most `clients` clients whose sum is hidden by the noise of `contributors` of them.
 
     noise_multiplier: the deviation of that noise over the sensitivity, rounding included; what the sum costs is
-    `distributed.event` of the result. bits: of the ring; None for the fewest, up to 32, with which rounding costs at
-    most 1 % more noise, or the finest shares that there are. Raises errors.ExperimentError (``noise_range``) where no
-    grid fits: too few bits for so many clients, or noise so small beside so long a vector.
+        `distributed.event` of the result.
+    bits: of the ring; None for the fewest, up to 32, with which rounding costs at most 1 % more noise, or the finest
+        shares that there are.
+    Raises errors.ExperimentError (``noise_range``) where no grid fits: too few bits for so many clients, or noise so
+    small beside so long a vector.
     """
     if not 1 <= contributors <= clients:
         raise _unfit(f"{contributors} of at most {clients} clients cannot be counted on")

@@ -46,9 +46,12 @@ _FAILURES = 2.0**30
 class Terms:
     """How the clients of a round encode and noise their vectors of `length` coordinates.
 
-    mechanism: the distribution of a share. clip: the norm to which vectors are shortened. scale: steps of the grid in
-    a unit of the vector. variance: of one client's share, in squared steps. contributors: the shares that the guarantee
-    counts on. bits: the ring has 2**bits numbers, up to 2**32.
+    mechanism: the distribution of a share.
+    clip: the norm to which vectors are shortened.
+    scale: steps of the grid in a unit of the vector.
+    variance: of one client's share, in squared steps.
+    contributors: the shares that the guarantee counts on.
+    bits: the ring has 2**bits numbers, up to 2**32.
     """
 
     mechanism: DistributedMechanism
@@ -125,7 +128,9 @@ class Encoded:
 
 
 def encode(vector: npt.NDArray[Any], terms: Terms, shared: bytes, source: Source) -> Encoded:
-    """What one client adds to the masked sum. shared: the public seed of the rotation, 32 bytes, the same for all.
+    """What one client adds to the masked sum.
+
+    shared: the public seed of the rotation, 32 bytes, the same for all.
     source: a key of the client's own, fresh for every vector: whoever knows it can take the noise off.
 
     Raises errors.ArgumentValueError (``noise_terms``) for a vector of another length.
@@ -153,7 +158,10 @@ def decode(total: npt.NDArray[np.integer[Any]], terms: Terms, shared: bytes) -> 
 
 
 def share(mechanism: DistributedMechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
-    """Whole-number noise for `count` coordinates of the ring: one client's share. variance: in squared steps."""
+    """Whole-number noise for `count` coordinates of the ring: one client's share.
+
+    variance: in squared steps.
+    """
     return DISTRIBUTIONS[mechanism].draw(count, Fraction(variance), source)
 
 

@@ -38,8 +38,9 @@ _SHARED_BELOW = 1 - 1e-4
 @dataclass(frozen=True)
 class Draws:
     """How a device draws its own rows in one round under `ExampleLevel`, as bounds that are public: each row of it is
-    in a batch with a probability of at most `rate`, in each of at most `steps` steps. failure: what δ one round adds,
-    for batches that overflow.
+    in a batch with a probability of at most `rate`, in each of at most `steps` steps.
+
+    failure: what δ one round adds, for batches that overflow.
     """
 
     rate: float
@@ -52,7 +53,8 @@ class RoundNoise:
     """Standard deviations of a round's noise.
 
     updates: on the sum of the clipped updates, over the clip; of a matrix mechanism, that of its independent noise,
-    before it is correlated. bits: on the sum of the clip bits, absolute; None where clipping is not adaptive.
+        before it is correlated.
+    bits: on the sum of the clip bits, absolute; None where clipping is not adaptive.
     """
 
     updates: float
@@ -102,7 +104,9 @@ def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | N
 
 
 def round_noise(privacy: UserLevel, round: int, rounds: int, *, cohort: int) -> RoundNoise:
-    """The noise of a round (counted from 1). cohort: the public number of devices that sums are divided by.
+    """The noise of a round (counted from 1).
+
+    cohort: the public number of devices that sums are divided by.
 
     Raises errors.ExperimentError (``privacy_invalid``).
     """
@@ -130,8 +134,10 @@ def round_cost(
     """What round `round` (counted from 1) adds, with everything that it releases: the sum, and the clip bits.
 
     released: the earlier rounds of the experiment whose cost was spent; those that were refunded are not among them.
-    cohort: as for `round_noise`. draws: of `ExampleLevel`. measured: what distributed noise really costs in a round.
-    An empty tuple costs nothing: the devices that can be in this round could have spent as much in earlier ones.
+    cohort: as for `round_noise`.
+    draws: of `ExampleLevel`.
+    measured: what distributed noise really costs in a round. An empty tuple costs nothing: the devices that can be in
+        this round could have spent as much in earlier ones.
     Raises errors.ExperimentError (``privacy_invalid``).
     """
     match privacy:

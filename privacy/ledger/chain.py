@@ -25,8 +25,12 @@ def commitment(seed: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One event in its place. sequence: from 1; at: milliseconds since 1970 by the coordinator's clock, never less
-    than the entry's before. digest: hex; signature: base64, over the digest's text.
+    """One event in its place.
+
+    sequence: from 1.
+    at: milliseconds since 1970 by the coordinator's clock, never less than the entry's before.
+    digest: hex.
+    signature: base64, over the digest's text.
     """
 
     population: str
@@ -118,9 +122,9 @@ class Verdict:
 def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, public: str | None = None) -> Verdict:
     """Go along a population's chain.
 
-    head, state: where to begin, at the very beginning with ``Head(population=...)`` and None. public: the coordinator's
-    key, hex; where given every signature must verify. A chain holds when each entry has the next place, names the
-    digest before, has the digest of its content, is signed, and may follow what came before.
+    head, state: where to begin, at the very beginning with ``Head(population=...)`` and None.
+    public: the coordinator's key, hex; where given every signature must verify. A chain holds when each entry has the
+        next place, names the digest before, has the digest of its content, is signed, and may follow what came before.
     """
     start = state or State()
     folding = Folding(at=start.at, limits=dict(start.limits), charges=dict(start.charges))
@@ -138,7 +142,10 @@ def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, p
 
 
 def proven(entry: Entry, public: str) -> str | None:
-    """Why one entry by itself is not what the holder of a key wrote; None where it is. public: the key, hex."""
+    """Why one entry by itself is not what the holder of a key wrote; None where it is.
+
+    public: the key, hex.
+    """
     rules = (
         (entry.digest == digest_of(_covered(entry)), "its digest is not that of its content: it was changed"),
         (_signed(public, entry), "its signature is not the coordinator's"),

@@ -51,7 +51,10 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Reserve:
-    """A round begins that may cost this much. cost: accounting events, each as canonical JSON text; they compose."""
+    """A round begins that may cost this much.
+
+    cost: accounting events, each as canonical JSON text; they compose.
+    """
 
     experiment: str
     round: int

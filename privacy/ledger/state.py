@@ -23,7 +23,10 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """The cost of one round. at: when it last changed, in milliseconds of the ledger's clock."""
+    """The cost of one round.
+
+    at: when it last changed, in milliseconds of the ledger's clock.
+    """
 
     experiment: str
     round: int
@@ -35,7 +38,11 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A ledger folded. limits: by scope. charges: by (experiment, round), in the order of their reservation."""
+    """A ledger folded.
+
+    limits: by scope.
+    charges: by (experiment, round), in the order of their reservation.
+    """
 
     at: int = 0
     limits: Mapping[str, Bound] = field(default_factory=dict[str, Bound])

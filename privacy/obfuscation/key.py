@@ -61,7 +61,10 @@ def password_key(model: bytes, password: str) -> NDArray[np.int64]:
 
 @dataclass
 class Pad:
-    """Hands out the key's numbers in order. start: how many are used."""
+    """Hands out the key's numbers in order.
+
+    start: how many are used.
+    """
 
     secret: bytes
     start: int = 0

@@ -21,8 +21,9 @@ _IR, _OPSET = 8, 13
 def obfuscate(model: bytes, password: str, *, ratio: float = 0.5) -> bytes:
     """The same function as another graph, with one more input: ``key``, which ``password_key`` makes of the password.
 
-    model: a self-contained ONNX inference graph of opset 13 or later, its weights in initialisers. ratio: the share of
-    the weights that are scrambled, and of the nodes that get a false branch; in (0, 1], at least one each.
+    model: a self-contained ONNX inference graph of opset 13 or later, its weights in initialisers.
+    ratio: the share of the weights that are scrambled, and of the nodes that get a false branch; in (0, 1], at least
+        one each.
 
     What is hidden: the order and the signs of the rows of weights; which of two branches counts; the names of values,
     nodes and operators, which become numbers; documentation and the producer's name. Inputs and outputs stay.

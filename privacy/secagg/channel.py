@@ -24,7 +24,10 @@ def associated(context: Context, phase: str, sender: int, recipient: int) -> byt
 
 
 def seal(key: bytes, plaintext: bytes, data: bytes, entropy: Entropy = urandom) -> bytes:
-    """The box of a plaintext under a 32-byte key of `keys.agree`. data: from `associated`."""
+    """The box of a plaintext under a 32-byte key of `keys.agree`.
+
+    data: from `associated`.
+    """
     nonce = draw(entropy, NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plaintext, data)
 

@@ -56,7 +56,11 @@ _FINE_BITS, _AT_THE_ENDS = 8, 1e-3
 
 @dataclass(frozen=True)
 class Binding:
-    """What all clients of a sum share, so that they rotate alike. plan: its id; base: SHA-256 of the version."""
+    """What all clients of a sum share, so that they rotate alike.
+
+    plan: its id.
+    base: SHA-256 of the version.
+    """
 
     plan: str
     base: str
@@ -78,7 +82,12 @@ class Encoded:
 
 
 class Described(NamedTuple):
-    """One section for people. numbers: how many are sent; bits: of each on the wire; meaning: what they are."""
+    """One section for people.
+
+    numbers: how many are sent.
+    bits: of each on the wire.
+    meaning: what they are.
+    """
 
     name: str
     encoding: str
@@ -129,12 +138,15 @@ def encode(
     entropy: Entropy,
     noise: NoiseTerms | None = None,
 ) -> Encoded:
-    """One client's update in the ring. noise: of the task's terms, for a section that is ``noised``.
+    """One client's update in the ring.
 
-    vectors: one flat float vector per section of the plan; what ``sections`` leave out is not looked at. weight: whole,
-    0 to ``weight_cap``. entropy: of the rounding; a fresh seed for each section.
-    A ``noised`` vector that is not finite counts as zeros, since a refusal would tell; any other is refused.
-    Metric sums over more than ``weight_cap`` examples are scaled down to the cap first, which keeps their means.
+    noise: of the task's terms, for a section that is ``noised``.
+
+    vectors: one flat float vector per section of the plan; what ``sections`` leave out is not looked at.
+    weight: whole, 0 to ``weight_cap``.
+    entropy: of the rounding; a fresh seed for each section. A ``noised`` vector that is not finite counts as zeros,
+        since a refusal would tell; any other is refused. Metric sums over more than ``weight_cap`` examples are scaled
+        down to the cap first, which keeps their means.
     Guarantees: every coordinate is at most ``weight`` times its section's ``top``, and below 2**bits.
     Raises errors.UpdateRefused: ``bad_weight``; ``missing_section``; ``not_finite``, ``wrong_length``, and for a value
     outside the plan's own range ``out_of_range``, naming section and element; ``wrong_sections`` where ``sections`` are

@@ -34,7 +34,9 @@ def subjects(entries: Iterable[RosterEntry], asked: Asked) -> dict[int, str]:
 
 def check(found: Mapping[int, str], places: Iterable[int], asked: Asked, where: str) -> None:
     """Raise errors.SecureAggregationRefused (``secagg_identities``) where too few distinct subjects are at these
-    places. where: of which list, for the refusal.
+    places.
+
+    where: of which list, for the refusal.
     """
     count = len({found[place] for place in places if place in found})
     if count < asked.least:

@@ -101,7 +101,10 @@ def agree_each(private: bytes, others: Sequence[tuple[bytes, bytes]]) -> list[by
 
 
 def derive(secret: bytes, info: bytes, length: int = 32) -> bytes:
-    """HKDF-SHA256 (RFC 5869) of a secret, without salt. length: at most 8160."""
+    """HKDF-SHA256 (RFC 5869) of a secret, without salt.
+
+    length: at most 8160.
+    """
     return expand(hmac.digest(_NO_SALT, secret, _HASH), info, length)
 
 

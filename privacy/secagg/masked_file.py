@@ -35,7 +35,10 @@ class MaskedHeader:
 
 
 def encode_masked(header: MaskedHeader, packed: bytes) -> bytes:
-    """The file's bytes. packed: from `ring.pack`."""
+    """The file's bytes.
+
+    packed: from `ring.pack`.
+    """
     text = canonical_json({"format": FORMAT, **asdict(header)}).decode("utf-8")
     return encode_tensors({TENSOR: np.frombuffer(packed, np.uint8)}, {METADATA_KEY: text})
 

@@ -80,8 +80,8 @@ class Parameters:
 def parameters(clients: int, *, corrupt: float, dropout: float, mode: Mode) -> Parameters:
     """The smallest k, and for it the smallest t, that keep the promise of this module.
 
-    corrupt, dropout: fractions from 0 to less than 1. Raises errors.ArgumentValueError (``secagg_parameters``) where
-    none do, saying why.
+    corrupt, dropout: fractions from 0 to less than 1.
+    Raises errors.ArgumentValueError (``secagg_parameters``) where none do, saying why.
     """
     if not FEWEST_CLIENTS <= clients <= MOST_CLIENTS:
         raise _refused(f"Secure aggregation is among {FEWEST_CLIENTS} to {MOST_CLIENTS} clients, not {clients}")

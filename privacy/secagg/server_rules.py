@@ -25,7 +25,10 @@ from coterie.protocol.signing import Domain, verify
 
 @dataclass(frozen=True)
 class Advertised:
-    """A device that reported "trained" sent its keys. identity: its public identity key, as it enrolled with it."""
+    """A device that reported "trained" sent its keys.
+
+    identity: its public identity key, as it enrolled with it.
+    """
 
     device: str
     identity: str

@@ -98,12 +98,20 @@ class Opened:
 
 @dataclass(frozen=True, repr=False)
 class ServerState:
-    """One attempt. plan: its id; model: `roster.model_digest` of their tasks.
+    """One attempt.
 
-    entries: the clients, as they came while the phase is ``keys``, by place from then on; roster: their digest. dealt:
-    who dealt its shares. arrived: whose masked vectors are here; from the phase after on, the survivors. agreed: who
-    signed the list of survivors. revealed: the answers. opened: the secrets that unmask the sum. blamed: shares that do
-    not fit. cause, detail: why there is no sum.
+    plan: its id.
+    model: `roster.model_digest` of their tasks.
+
+    entries: the clients, as they came while the phase is ``keys``, by place from then on.
+    roster: their digest.
+    dealt: who dealt its shares.
+    arrived: whose masked vectors are here; from the phase after on, the survivors.
+    agreed: who signed the list of survivors.
+    revealed: the answers.
+    opened: the secrets that unmask the sum.
+    blamed: shares that do not fit.
+    cause, detail: why there is no sum.
     """
 
     phase: Phase

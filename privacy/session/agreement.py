@@ -14,7 +14,10 @@ DOMAIN = b"coterie/session/v1/"
 
 
 def offer(terms: SessionTerms, sender: str, recipient: str, identity: SigningKey, pair: KeyPair) -> KeyOffer:
-    """The signed offer of a party's fresh key to one partner. sender, recipient: roles."""
+    """The signed offer of a party's fresh key to one partner.
+
+    sender, recipient: roles.
+    """
     return KeyOffer(
         session=terms.session,
         terms=terms.digest,
@@ -28,8 +31,10 @@ def offer(terms: SessionTerms, sender: str, recipient: str, identity: SigningKey
 def read_offer(body: bytes, terms: SessionTerms, sender: str, recipient: str) -> KeyOffer:
     """A partner's offer, checked in all but who its identity is: that is for pins.
 
-    sender: the partner's role; recipient: the reader's own. Raises errors.InputError (``message_invalid``,
-    ``session_terms``, ``session_key``), errors.Unauthenticated (``signature_invalid``).
+    sender: the partner's role.
+    recipient: the reader's own.
+    Raises errors.InputError (``message_invalid``, ``session_terms``, ``session_key``), errors.Unauthenticated
+    (``signature_invalid``).
     """
     found = read_message(KeyOffer, body, limit=1 << 14)
     try:

@@ -32,8 +32,11 @@ _PREFIX: Final = 7
 
 @dataclass(frozen=True)
 class Stream:
-    """Where a sealing or an opening is. index: of the next chunk. rest: bytes that are not a whole chunk yet. A state
-    may be stepped once only: a sealer that is stepped twice would use a nonce twice.
+    """Where a sealing or an opening is.
+
+    index: of the next chunk.
+    rest: bytes that are not a whole chunk yet. A state may be stepped once only: a sealer that is stepped twice would
+        use a nonce twice.
     """
 
     header: bytes

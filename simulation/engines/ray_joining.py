@@ -59,8 +59,11 @@ class Joined:
 
 
 def join(address: str, workers: int) -> Joined:
-    """Start or join a cluster. address: ``ray:local`` or ``ray://host:port``. workers: the CPUs of a cluster that is
-    started. A process that has joined one already, by Ray's own means, works there.
+    """Start or join a cluster.
+
+    address: ``ray:local`` or ``ray://host:port``.
+    workers: the CPUs of a cluster that is started. A process that has joined one already, by Ray's own means, works
+        there.
 
     Raises ConfigurationError: ``extra_missing``, ``unknown_engine`` for an address that is none; RemoteError
     (``ray_unreachable``), within seconds where nobody listens.

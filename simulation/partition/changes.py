@@ -19,8 +19,8 @@ class Noise:
     """Feature shift: Gaussian noise whose variance grows from client to client, for the k-th of n clients
     ``variance * (k + 1) / n``.
 
-    That is the noise-based feature imbalance of Li et al. (2022, NIID-Bench). feature: the array's name. Whole numbers
-    are rounded and kept within what their type holds.
+    That is the noise-based feature imbalance of Li et al. (2022, NIID-Bench).
+    feature: the array's name. Whole numbers are rounded and kept within what their type holds.
     """
 
     feature: str
@@ -52,7 +52,8 @@ class Turns:
     """Feature shift: the k-th client's images are turned by ``k mod turns`` quarter turns, counter-clockwise.
 
     That is rotated MNIST as Ghosh et al. (2020, IFCA) cluster it: with 2, half of the clients see digits on their
-    heads; with 4, there are four groups. feature: images ``[rows, height, width, …]``, square for odd turns.
+    heads; with 4, there are four groups.
+    feature: images ``[rows, height, width, …]``, square for odd turns.
     """
 
     feature: str
@@ -79,8 +80,9 @@ class Turns:
 class LabelNoise:
     """Wrong labels: each label of a client is, at the client's rate, replaced by another class, all alike likely.
 
-    Rates rise evenly from ``low`` at the first client to ``high`` at the last. label: the array's name; classes: how
-    many there are, 0 .. classes-1.
+    Rates rise evenly from ``low`` at the first client to ``high`` at the last.
+    label: the array's name.
+    classes: how many there are, 0 .. classes-1.
     """
 
     label: str

@@ -24,8 +24,12 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 760, 300, 60, 46, 130
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What a picture shows of a partition. method, parameters: the partitioner, and what it was given. skew: how much
-    the clients' labels differ. classes: of the labels; none where these are unknown. sizes: rows of each client.
+    """What a picture shows of a partition.
+
+    method, parameters: the partitioner, and what it was given.
+    skew: how much the clients' labels differ.
+    classes: of the labels; none where these are unknown.
+    sizes: rows of each client.
     counts: rows by client and class.
     """
 

@@ -23,7 +23,8 @@ def periods(times: NDArray[Any], clients: int) -> Partition:
     """Clients are periods of time: rows in the order of their times, cut into parts whose sizes differ by at most one.
 
     times: one per row, anything that sorts. Guarantee: no row of a client is older than a row of the client before it;
-    rows of one instant keep their order. The clients in their order are the past to train on and the future to test on.
+        rows of one instant keep their order. The clients in their order are the past to train on and the future to test
+        on.
     Raises ConfigurationError (``partition_empty``).
     """
     values = column(times, "times")

@@ -22,11 +22,14 @@ def dirichlet(
     That is the convention of Yurochkin et al. (2019, "Bayesian nonparametric federated learning of neural networks")
     and Li et al. (2022, NIID-Bench, "distribution-based label imbalance"): proportions per class over clients, so
     clients differ in size as well as in labels. Hsu et al. (2019) draw class proportions per client instead
-    (`dirichlet_clients`). alpha: small is skewed, large is even.
+    (`dirichlet_clients`).
+    alpha: small is skewed, large is even.
 
-    labels: one per row, any values. minimum: rows that every client has at least. shortage: how that is reached.
-    ``fill``: clients below it are given rows of the largest ones at the end, which changes the draw as little as can
-    be, and never fails; ``redraw``: everything is drawn again until it fits, as NIID-Bench does with a minimum of 10.
+    labels: one per row, any values.
+    minimum: rows that every client has at least.
+    shortage: how that is reached. ``fill``: clients below it are given rows of the largest ones at the end, which
+        changes the draw as little as can be, and never fails; ``redraw``: everything is drawn again until it fits, as
+        NIID-Bench does with a minimum of 10.
     Raises ConfigurationError (``partition_invalid``, ``partition_empty``) for an alpha that is not positive and finite,
     fewer than ``clients * minimum`` rows, or no fit in 1000 draws.
     """

@@ -31,9 +31,11 @@ MOST_CLASSES = 1000
 class Partition(Sequence[Rows]):
     """Row indices of each client, rising, as a sequence; made by a partitioner.
 
-    method, seed, parameters: which, and with what. total: rows of the data set. labels: of every row where they are
-    known; they are counted in the manifest. names: of the clients, where the data names them. changes: what `split`
-    does to the clients' rows.
+    method, seed, parameters: which, and with what.
+    total: rows of the data set.
+    labels: of every row where they are known; they are counted in the manifest.
+    names: of the clients, where the data names them.
+    changes: what `split` does to the clients' rows.
     Raises ConfigurationError: ``partition_empty`` for a client without rows, ``partition_invalid`` for a row that two
     clients have or that there is not.
     """

@@ -73,7 +73,7 @@ def test_a_client_without_state_has_the_versions_own_head() -> None:
 
 def test_without_a_client_there_is_no_model_and_the_error_says_so() -> None:
     for asked in (run().infer, lambda: run().predict(PLAIN)):
-        with pytest.raises(errors.ExperimentError, match="client state") as caught:
+        with pytest.raises(errors.ExperimentError, match="never leaves the client") as caught:
             asked()
         assert caught.value.reason == "personal_model"
     with pytest.raises(errors.ConfigurationError, match="0 to 1") as unknown:

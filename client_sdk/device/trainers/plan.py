@@ -46,7 +46,11 @@ Key: TypeAlias = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Begun:
-    """A training before its first step. supply: what the stages before it left. weight: examples that count."""
+    """A training before its first step.
+
+    supply: what the stages before it left.
+    weight: examples that count.
+    """
 
     work: LocalWork
     supply: Supply
@@ -62,7 +66,10 @@ class Begun:
         return filled(self.stage, self.supply)
 
     def step(self, feeds: Arrays) -> StepCase:
-        """The first step, for who wants to time it. feeds: what ``step_feeds`` gives."""
+        """The first step, for who wants to time it.
+
+        feeds: what ``step_feeds`` gives.
+        """
         stage, values = self.stage, self.filled()
         carried = frozenset(stage.carry.values())
         return StepCase(
@@ -108,8 +115,8 @@ class PlanTrainer:
     def train(self, work: LocalWork) -> LocalResult:
         """The stages of a training. The weight is the number of rows, at most the task's cap.
 
-        Guarantees: a function of the work, bit for bit, for a given number of threads and ONNX Runtime version; of
-        a plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
+        Guarantees: a function of the work, bit for bit, for a given number of threads and ONNX Runtime version; of a
+        plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
         CPU, up to that provider's rounding.
         """
         begun, options = self.begin(work), work.options

@@ -38,7 +38,10 @@ MOST_ROUNDS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class NoiseState:
-    """Noise between two rounds: of `step` rounds so far. held: ``[rows, size]``, as secret as the noise itself."""
+    """Noise between two rounds: of `step` rounds so far.
+
+    held: ``[rows, size]``, as secret as the noise itself.
+    """
 
     step: int
     held: npt.NDArray[np.float64]
@@ -106,8 +109,9 @@ class Factorisation:
         """The noise of the next round, and the state after it; no argument changes.
 
         independent: noise of standard deviation multiplier · `on_grid`, in whole steps, fresh for this round; the noise
-        is whole steps too. step: a power of two, the same in all rounds. A round that is abandoned is a row that nobody
-        sees: call this for it too (`catch_up`), since separation counts rounds.
+            is whole steps too.
+        step: a power of two, the same in all rounds. A round that is abandoned is a row that nobody sees: call this for
+            it too (`catch_up`), since separation counts rounds.
         Raises errors.ArgumentValueError when all rounds have been run or sizes differ.
         """
         if state.step >= self.rounds or independent.shape != state.held.shape[1:]:
