@@ -40,7 +40,7 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
     found = claim_of(experiment, length=compile_plan(experiment).plan.manifest.layout.size)
     if found is None:
         raise ExperimentError(
-            f"Experiment {experiment.name!r} asks for no differential privacy, so there is nothing to state.",
+            f"Experiment {experiment.name!r} has no differential privacy, so there is no statement to print.",
             hint="Give Experiment(privacy=...) a UserLevel, for example.",
             code="audit_nothing",
         )
@@ -77,18 +77,18 @@ def trail(
             (entry.id, f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.actor, entry.action, entry.subject or "")
             for entry in entries
         ],
-        empty="Nobody has done anything yet.",
+        empty="No action is recorded yet.",
     )
     broken = first_fault(entries)
     fault = None if broken is None else f"entry {broken[0]}: {broken[1]}"
     if fault is None and digest is not None and digest not in {entry.digest for entry in entries}:
-        fault = f"no entry has the digest {digest[:64]}: the trail was written anew, or its end was cut off"
+        fault = f"no entry has the digest {digest[:64]}: the trail was rewritten or truncated"
     newest = entries[-1].digest if entries else None
     output.event("trail", entries=len(entries), digest=newest, fault=fault)
     if fault is not None:
-        output.say(f"The audit trail does not hold: {fault}.")
+        output.say(f"The audit trail is not valid: {fault}.")
         raise typer.Exit(FAILED)
-    output.say(f"All {len(entries)} entries hold. Note the newest digest, and give it the next time:")
+    output.say(f"All {len(entries)} entries are valid. Note the newest digest, and pass it next time:")
     output.say(f"  coterie audit trail --digest {newest}")
 
 
@@ -117,7 +117,7 @@ def run(
     from coterie.simulation.canaries import audit_by_canaries
 
     output = Output(json)
-    experiment, sources = _loaded(target, clients, None)
+    experiment, sources = _load_experiment_and_clients(target, clients, None)
     with RoundTable(output, f"{experiment.name}, with canaries") as table:
         found = audit_by_canaries(
             experiment,
@@ -134,7 +134,7 @@ def run(
     output.event("audit", **found.to_json())
     for line in _lines(found):
         output.say(line)
-    _leave(output, found.verdict, found.claimed, found.because)
+    _report_and_exit(output, found.verdict, found.claimed, found.because)
 
 
 @app.command("guesses")
@@ -153,9 +153,9 @@ def guesses(
     output = Output(json)
     found = audit_guesses(count, guessed, correct, delta, claimed=claim, confidence=confidence)
     output.event("audit", **found.to_json())
-    output.say(f"{_guessed(found)}, with {confidence:.0%} confidence.")
+    output.say(f"{_describe_guesses(found)}, with {confidence:.0%} confidence.")
     output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
-    _leave(output, found.verdict, claim, None)
+    _report_and_exit(output, found.verdict, claim, None)
 
 
 @app.command("members")
@@ -176,7 +176,7 @@ def members(
     from coterie.simulation.members import infer_members
 
     output = Output(json)
-    experiment, sources = _loaded(target, clients, rounds)
+    experiment, sources = _load_experiment_and_clients(target, clients, rounds)
     with RoundTable(output, f"{experiment.name}: {len(sources)} virtual clients") as table:
         result = simulate_full(
             experiment, sources, trainer=trainer, workers=workers, on_event=lambda event: show(table, event)
@@ -191,7 +191,7 @@ def members(
     )
     output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
     if claim is not None:
-        _leave(output, verdict, claim, None)
+        _report_and_exit(output, verdict, claim, None)
 
 
 def _lines(found: "CanaryAudit") -> Iterator[str]:
@@ -205,20 +205,20 @@ def _lines(found: "CanaryAudit") -> Iterator[str]:
             f"least {figure(marks.epsilon)} at delta {marks.delta:g}, with {marks.confidence:.1%} confidence."
         )
     if guesses is not None:
-        yield f"Whatever the noise is: {_guessed(guesses)}, with {guesses.confidence:.1%} confidence."
+        yield f"Whatever the noise is: {_describe_guesses(guesses)}, with {guesses.confidence:.1%} confidence."
         yield f"The highest epsilon that this audit could have found: {found.cap:.4g}."
     if marks is not None and marks.power is not None:
         yield f"Noise of half the size would have been caught with a chance of {marks.power:.1%}."
 
 
-def _guessed(audit: "Audit") -> str:
+def _describe_guesses(audit: "Audit") -> str:
     return (
         f"{audit.correct} of {audit.guesses} guesses about {audit.canaries} canaries are right, so that epsilon is at "
         f"least {figure(audit.epsilon)} at delta {audit.delta:g}"
     )
 
 
-def _leave(output: Output, verdict: "Verdict | None", claimed: float | None, because: str | None) -> None:
+def _report_and_exit(output: Output, verdict: "Verdict | None", claimed: float | None, because: str | None) -> None:
     """Say what the answer is, and leave with an exit code that says it too."""
     claim = "what the experiment claims" if claimed is None else f"the claim of epsilon {claimed:.4g}"
     match verdict:
@@ -231,11 +231,11 @@ def _leave(output: Output, verdict: "Verdict | None", claimed: float | None, bec
             raise typer.Exit(FAILED)
         case "cannot tell":
             why = because or "it lies above the highest that could have been found"
-            output.say(f"CANNOT TELL: of {claim} nothing was learned: {why}.")
+            output.say(f"CANNOT TELL: the audit says nothing about {claim}: {why}.")
             raise typer.Exit(CANNOT_TELL)
 
 
-def _loaded(target: str, clients: str, rounds: int | None) -> "tuple[Experiment, Sequence[Any]]":
+def _load_experiment_and_clients(target: str, clients: str, rounds: int | None) -> "tuple[Experiment, Sequence[Any]]":
     from coterie.cli.loading import call, load_experiment, override, split_target
 
     experiment, module = load_experiment(target)

@@ -33,8 +33,9 @@ IDLE: Mapping[str, str] = {
     "start it again with --trainer MODULE:OBJECT. Until then it asks once a minute.",
     "trainer_plan": "The experiment that runs brings its own training step, which a client with --trainer does not "
     "run: start it again without --trainer. Until then it asks once a minute.",
-    "secrecy": "The experiment that runs asks for a kind of secrecy that this version does not know: update coterie.",
-    "features": "The experiment that runs needs something that this client does not have: update coterie.",
+    "secrecy": "The experiment that runs needs a kind of secure aggregation that this version does not support: "
+    "update coterie.",
+    "features": "The experiment that runs needs a feature that this client does not have: update coterie.",
 }
 
 # What other commands keep in .coterie (docs/cli.md).
@@ -128,9 +129,10 @@ def store_of(name: str) -> Path:
     """The store of a client that names none. Its name is one plain word, and none that a folder beside it has."""
     if name in _TAKEN or not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(
-            f"--name {name!r} cannot name a store: it is one word of letters, digits, '-', '_' and '.', and not one of "
+            f"--name {name!r} cannot name a store: it must be one word of letters, digits, '-', '_' and '.', and "
+            "not one of "
             f"{', '.join(sorted(_TAKEN))}.",
-            hint="Choose another, as in --name site-1, or say where the store lies with --store DIR.",
+            hint="Choose another, as in --name site-1, or name the store's folder with --store DIR.",
             code="usage",
         )
     return HOME / name
@@ -272,7 +274,7 @@ def policy_of(
         if value is not None and base.source is not None and name in base.source.lines:
             raise ConfigurationError(
                 f"{base.where(name)} and the option {option} both set it.",
-                hint="Leave one of them out; which of them should count is not guessed.",
+                hint="Leave one of them out.",
                 code="policy_conflict",
             )
     return replace(base, **{name: value for name, (_, value) in options.items() if value is not None})
@@ -290,7 +292,7 @@ def _stop_on_signals(device: "Device", output: Output) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, leave)
         signal.signal(signal.SIGTERM, leave)
-        output.say("Leaving after this step; Ctrl-C again leaves at once.")
+        output.say("Stopping after this step; press Ctrl-C again to stop at once.")
         device.stop()
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -33,12 +33,12 @@ def revoke(
     from coterie.client_sdk.control.control import Control
 
     with Control(url, token=access_token(token), ca=ca) as control:
-        view = control.revoke(meant(control, device).id)
+        view = control.revoke(find_device(control, device).id)
     output.event("device", **view.model_dump(mode="json"))
     output.say(f"Device {view.name or view.id} ({view.id}) of population {view.population} is shut out.")
 
 
-def meant(control: "Control", text: str) -> "DeviceView":
+def find_device(control: "Control", text: str) -> "DeviceView":
     """The one device that a text means. Raises NotFound (``device_unknown``) for none, or for several."""
     every = control.devices()
     found = [each for each in every if text in (each.id, each.name)] or [

@@ -123,7 +123,7 @@ def export(
         bundled = make_bundle(result.data, result.sample, reference=result.reference, thresholds=thresholds)
         write_bundle(packed, bundled)
     output.event("exported", model=model, source=read, path=written, bundle=packed, report=result.report.to_json())
-    _tell(output, result.report, written)
+    _print_report(output, result.report, written)
     if packed is not None:
         output.say(f"{packed}: {size(packed.stat().st_size)}, with checks")
 
@@ -143,10 +143,12 @@ def _keep_apart(source: Path | bytes, target: Path, bundle: Path | None) -> None
             code="file_unusable",
         )
     if bundle is not None and bundle.resolve() == target.resolve():
-        raise InputError(f"{target} would be the model and the bundle.", hint="Name two files.", code="file_unusable")
+        raise InputError(
+            f"{target} is named for both the model and the bundle.", hint="Name two files.", code="file_unusable"
+        )
 
 
-def _tell(output: Output, report: "ExportReport", written: Path) -> None:
+def _print_report(output: Output, report: "ExportReport", written: Path) -> None:
     output.table(("measured", "before", "after", "change"), report.rows_of_table(), empty="")
     output.say(f"{written}: {size(report.after.bytes)}, run by {report.runtime} alone")
     if not report.rows:
@@ -158,7 +160,7 @@ def _sizes(given: list[str]) -> dict[str, int]:
     for text in given:
         name, equals, number = text.partition("=")
         if not (name and equals and number.isdecimal()):
-            raise InputError(f"--size {text}: a size is NAME=N.", hint="For example: --size batch=8", code="usage")
+            raise InputError(f"--size must be NAME=N, not {text}.", hint="For example: --size batch=8", code="usage")
         made[name] = int(number)
     return made
 

@@ -55,7 +55,7 @@ def endorse(
         made = Endorsement.issue(issuer, identity=identity, subject=subject)
     except ValidationError as error:
         about = error.errors()[0]["loc"] == ("subject",)
-        wanted = "--subject is 1 to 64 letters, digits and . _ : -" if about else "KEY is 64 hexadecimal digits"
+        wanted = "--subject must be 1 to 64 letters, digits and . _ : -" if about else "KEY is 64 hexadecimal digits"
         found = (subject if about else identity)[:72]
         raise InputError(
             f"{wanted}, not {found!r}.", hint="`coterie identities show` prints a client's KEY.", code="usage"

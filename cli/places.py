@@ -38,11 +38,14 @@ def file_to_write(path: Path) -> Path:
     if path.is_dir():
         what, hint = f"{path} is a folder.", f"Name a file, as in {path / 'infer.onnx'}."
     elif path.exists() and not path.is_file():
-        what, hint = f"{path} is a device, and no file that could be replaced.", "Name a file."
+        what, hint = f"{path} is a device, not a file that can be replaced.", "Name a file."
     elif not folder.is_dir():
         what, hint = f"{path} cannot be made: {folder} is not a folder.", "Name another place."
     elif not os.access(folder, os.W_OK | os.X_OK):
-        what, hint = f"{path} cannot be made: {folder} is not writable.", "Name another place, or change the rights."
+        what, hint = (
+            f"{path} cannot be made: {folder} is not writable.",
+            "Name another place, or change permissions.",
+        )
     else:
         return path
     raise InputError(what, hint=hint, code="file_unusable")

@@ -84,7 +84,7 @@ def _read(path: Path) -> Any:
         return json_text.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json_text.JSONDecodeError) as error:
         raise InputError(
-            f"{path} cannot be read as JSON: {error}.",
+            f"{path} is not valid JSON: {error}.",
             hint="`coterie populations schema experiment.py` prints the schema of an experiment as JSON.",
             code="file_unusable",
         ) from None

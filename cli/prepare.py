@@ -44,7 +44,7 @@ def prepare(
 ) -> None:
     """Find means, deviations, categories and classes without anybody's rows, and write the finished schema."""
     output = Output(json)
-    survey, sources = _loaded(target, clients if url is None else None)
+    survey, sources = _load_survey_and_clients(target, clients if url is None else None)
     path = file_to_write(out)
     options: dict[str, Any] = {}
     if epsilon is not None:
@@ -62,7 +62,7 @@ def prepare(
         if asked is None:
             raise ConfigurationError(
                 "The number of devices to ask in a round is missing.",
-                hint="Add --asked N: all there are, so that the answer is everybody's.",
+                hint="Add --asked N: all of them, so that the answer covers every device.",
                 code="asked_missing",
             )
         whose = population or "survey"
@@ -82,13 +82,13 @@ def _refuse_idle(**given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigurationError(
-                f"--{name} chooses devices of a coordinator, and no coordinator is given.",
+                f"--{name} chooses devices of a coordinator, and no --url is given.",
                 hint=f"Add --url URL, or leave --{name} out to simulate the clients of FILE.",
                 code="url_missing",
             )
 
 
-def _loaded(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
+def _load_survey_and_clients(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
     """The survey that the file makes (a Survey or a Draft, or a function that returns it), and each client's data."""
     from coterie.aggregation.preparation import Draft, Survey
     from coterie.cli.loading import call, load_module, split_target

@@ -13,7 +13,7 @@ from coterie.cli.joining import again, joining
 from coterie.cli.output import Json, Output, figure, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, access_token
 from coterie.cli.promises import promise, promised
-from coterie.cli.query_kinds import Kind, in_python, levels_of, made, refuse_idle
+from coterie.cli.query_kinds import Kind, in_python, levels_of, make_query, refuse_idle
 from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFound
 from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 
@@ -47,7 +47,7 @@ def query(
         int | None, typer.Option(help="Of a histogram (32), or of one round of quantiles (64; with noise few).")
     ] = None,
     levels: Annotated[
-        str | None, typer.Option(help="Which quantiles, between commas: 0.5,0.9; quartiles when absent.")
+        str | None, typer.Option(help="Which quantiles, separated by commas: 0.5,0.9; quartiles when absent.")
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="By how many rounds quantiles are narrowed (3).")] = None,
     bits: Annotated[int | None, typer.Option(help="Heavy hitters are whole numbers below 2**bits.")] = None,
@@ -105,8 +105,8 @@ def query(
     from coterie.client_sdk.control.submit import signing_key
 
     with Control(url, token=access_token(token), ca=ca) as control:
-        place = _place(control, population, asked)
-        question = made(kind, column, place.schema, given, noised=privacy is not None)
+        place = _find_population(control, population, asked)
+        question = make_query(kind, column, place.schema, given, noised=privacy is not None)
         experiment = ask(
             question,
             place.schema,
@@ -120,7 +120,7 @@ def query(
             output.say(foreseen(experiment).sentence)
         run = control.submit(experiment, population=place.name, key=signing_key(key))
         way = again(url, ca)
-        with _leaving(output, run, question, way):
+        with _explain_interrupt(output, run, question, way):
             lacking = place.devices - place.enrolled
             if lacking > 0:
                 join = joining(output, control, run, place.name, url, ca)
@@ -131,7 +131,7 @@ def query(
             output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}{way}")
             if join is not None:
                 output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
-            answers = _follow(output, run, question.rule.rounds)
+            answers = _follow_rounds(output, run, question.rule.rounds)
             found = answered(question, run, clients=answers if experiment.secure is not None else 0)
         cost = _cost(control, place.name, run)
     output.event(
@@ -155,13 +155,13 @@ class _Place:
     schema: "DataSchema"
 
 
-def _place(control: "Control", population: str | None, asked: int | None) -> _Place:
+def _find_population(control: "Control", population: str | None, asked: int | None) -> _Place:
     views = control.populations()
     named = [view for view in views if population is None or view.name == population]
     if len(named) != 1:
         have = ", ".join(view.name for view in views[:8]) or "none"
         raise NotFound(
-            f"Which population is asked is not said: this coordinator has {have}."
+            f"No population is named, and this coordinator has {have}."
             if population is None
             else f"There is no population {population!r}; this coordinator has {have}.",
             hint="Name it with --population; the first `coterie submit` or `coterie prepare --url` makes one."
@@ -173,8 +173,8 @@ def _place(control: "Control", population: str | None, asked: int | None) -> _Pl
     devices = view.devices if asked is None else asked
     if not devices:
         raise ConfigurationError(
-            f"No device of {view.name} is enrolled, so how many are to be asked is not known.",
-            hint="Say how many will come, --asked N, or let them join first: `coterie client`.",
+            f"No device of {view.name} is enrolled, so the number of devices to ask is unknown.",
+            hint="Give the number with --asked N, or let devices join first: `coterie client`.",
             code="asked_missing",
         )
     return _Place(view.name, devices, view.devices, view.data_schema)
@@ -215,7 +215,7 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
 
 
 @contextmanager
-def _leaving(output: Output, run: "Run", question: "Query[Any]", way: str) -> Generator[None]:
+def _explain_interrupt(output: Output, run: "Run", question: "Query[Any]", way: str) -> Generator[None]:
     """Say at Ctrl-C what becomes of the question, and where its answer can still be found."""
     try:
         yield
@@ -228,7 +228,7 @@ def _leaving(output: Output, run: "Run", question: "Query[Any]", way: str) -> Ge
         raise
 
 
-def _follow(output: Output, run: "Run", rounds: int) -> int:
+def _follow_rounds(output: Output, run: "Run", rounds: int) -> int:
     """Say of every round how it ended, as it ends, and why devices gave tasks back. How many answered the last."""
     from coterie.cli.watch import ROUND_EVENTS, patiently
 

@@ -33,7 +33,7 @@ _NOISED = {Kind.QUANTILES: {"bins": 4, "rounds": 6}}
 _MOST_CLASSES = 256
 
 
-def made(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
+def make_query(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
     """The query.
 
     given: what the command says, None where it says nothing.
@@ -110,7 +110,7 @@ def levels_of(text: str) -> tuple[float, ...]:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
         raise InputError(
-            f"--levels are numbers from 0 to 1 between commas, not {text[:64]!r}.",
+            f"--levels must be numbers from 0 to 1 separated by commas, not {text[:64]!r}.",
             hint="For example --levels 0.5,0.9",
             code="usage",
         ) from None

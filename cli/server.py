@@ -126,12 +126,12 @@ def server(
     )
     if stop_with_stdin:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
-    serve(settings, on_ready=lambda started: _greet(output, started))
+    serve(settings, on_ready=lambda started: _print_started(output, started))
     output.event("stopped")
     output.say("The coordinator has stopped; start it again in this folder to go on where it was.")
 
 
-def _greet(output: Output, started: "Started") -> None:
+def _print_started(output: Output, started: "Started") -> None:
     output.event(
         "ready",
         url=started.url,

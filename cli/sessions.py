@@ -81,7 +81,7 @@ def make(
     with Control(url, token=access_token(token), ca=ca) as control:
         made = control.make_session(request)
     output.event("session", **made.model_dump(mode="json"))
-    output.say(f"Session {made.name} ({made.id}) is open until {_minute(made)}.")
+    output.say(f"Session {made.name} ({made.id}) is open until {_expiry_minute(made)}.")
     output.say("Give each party the line of its role over a safe way; a token is shown this once:")
     for place in made.terms.roles:
         output.say(f"  {place.party}:")
@@ -94,7 +94,7 @@ def _role(text: str) -> "PartyRole":
     name, equals, party = text.partition("=")
     if not equals or not party:
         raise InputError(
-            f"--role {text[:80]!r} does not say who takes the role.",
+            f"--role {text[:80]!r} does not name the party that takes the role.",
             hint='Write it like --role label-owner="City Clinic".',
             code="session_invalid",
         )
@@ -115,7 +115,7 @@ def list_sessions(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = N
         joined = sum(party.joined_at is not None for party in view.parties)
         state = view.state if view.reason is None else f"{view.state} ({view.reason})"
         joint = f"{joined} of {len(view.parties)} joined"
-        rows.append((short_id(view.id), view.name, state, joint, view.messages, _minute(view)))
+        rows.append((short_id(view.id), view.name, state, joint, view.messages, _expiry_minute(view)))
     output.table(_COLUMNS, rows, empty="No session; `coterie sessions make NAME --role ROLE=PARTY …` makes one.")
 
 
@@ -133,14 +133,14 @@ def show(
 
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
-        view = control.session(meant(control, session).id)
+        view = control.session(find_session(control, session).id)
     output.event("session", **view.model_dump(mode="json"))
     state = (
         view.state
         if view.reason is None
         else f"{view.state} ({view.reason}{': ' + view.detail if view.detail else ''})"
     )
-    output.say(f"{view.name} ({view.id}): {state}, until {_minute(view)}")
+    output.say(f"{view.name} ({view.id}): {state}, until {_expiry_minute(view)}")
     output.say(f"stages: {', '.join(view.terms.stages)}; {view.messages} messages wait")
     output.table(
         ("role", "party", "joined", "last seen", "waiting of it", "fingerprint"),
@@ -173,12 +173,12 @@ def end(
 
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
-        view = control.end_session(meant(control, session).id, detail)
+        view = control.end_session(find_session(control, session).id, detail)
     output.event("session", **view.model_dump(mode="json"))
     output.say(f"Session {view.name} ({view.id}) has ended.")
 
 
-def meant(control: "Control", text: str) -> "SessionView":
+def find_session(control: "Control", text: str) -> "SessionView":
     """The one session that a text means. Raises NotFound (``session_unknown``) for none, or for several."""
     every = control.sessions()
     found = [each for each in every if text in (each.id, each.name)] or [
@@ -190,5 +190,5 @@ def meant(control: "Control", text: str) -> "SessionView":
     raise NotFound(f"{what}.", hint="`coterie sessions list` shows their ids.", code="session_unknown")
 
 
-def _minute(view: "SessionView") -> str:
+def _expiry_minute(view: "SessionView") -> str:
     return view.expires_at.isoformat()[:_MINUTE].replace("T", " ")

@@ -48,7 +48,7 @@ def submit(
     experiment = override(experiment, rounds=rounds, seed=seed, initial=initial)
     place, external = population or slug(experiment.name), isinstance(experiment.model, ExternalModel)
     with Control(url, token=access_token(token), ca=ca) as control:
-        new, signer, before = not key.exists(), signing_key(key), known(control, place)
+        new, signer, before = not key.exists(), signing_key(key), existing_population(control, place)
         promise(output, experiment)
         run = control.submit(experiment, population=place, key=signer)
         join = joining(output, control, run, place, url, ca, external=external, **promised(experiment))
@@ -69,7 +69,7 @@ def submit(
             follow_run(output, run, way)
 
 
-def known(control: "Control", population: str) -> "PopulationView | None":
+def existing_population(control: "Control", population: str) -> "PopulationView | None":
     """A population as it stands before the experiment; None where there is none yet."""
     try:
         return control.population(population)

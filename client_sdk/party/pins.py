@@ -1,7 +1,7 @@
 """Pins: the identities of partners that this party has accepted, by the partner's name, in a file of its own.
 
 The coordinator tells which key a partner has; that word never makes or replaces a pin. A pin is made from a list that
-was given in advance, or on first use by somebody who has compared the fingerprint with the partner over another way.
+was given in advance, or on first use by somebody who has compared the fingerprint with the partner over another channel.
 """
 
 import re
@@ -109,7 +109,7 @@ class Pins:
         if pinned is not None:
             raise Forbidden(
                 f"The key of {partner} (role {role}) has changed: {pinned} is pinned, and {shown} came.",
-                hint="Ask the partner over another way. If it has a new key, pin the fingerprint that it tells you "
+                hint="Ask the partner over another channel. If it has a new key, pin the fingerprint that it tells you "
                 f"(`coterie party pin`, or {self.path}); otherwise somebody is in between.",
                 code="partner_changed",
                 pinned=pinned,
@@ -118,7 +118,7 @@ class Pins:
         if not judge(Stranger(partner, role, shown)):
             raise Forbidden(
                 f"The key of {partner} (role {role}) is not pinned; its fingerprint is {shown}.",
-                hint="Compare it with the partner over another way, then pin it "
+                hint="Compare it with the partner over another channel, then pin it "
                 f"(`coterie party pin`, or {self.path}), or allow first use.",
                 code="partner_unknown",
                 came=shown,

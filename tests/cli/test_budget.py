@@ -31,12 +31,12 @@ SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name=
 DELTA = 1e-6
 ONE = (canonical_json(Gaussian(4.0).to_json()).decode(),)
 WRONG_LINES = {
-    "--min-cohort many": "--min-cohort is a whole number or none, not 'many'",
-    "--min-cohort 2.5": "--min-cohort is a whole number or none, not '2.5'",
-    "--min-cohort 0": "--min-cohort is above 0 and at most 1e+06",
-    "--max-epsilon-per-experiment nan": "--max-epsilon-per-experiment is above 0",
-    "--delta 2": "--delta is above 0 and at most 0.1",
-    "--unit person": "--unit is one of user, example, none, not 'person'",
+    "--min-cohort many": "--min-cohort must be a whole number or none, not 'many'",
+    "--min-cohort 2.5": "--min-cohort must be a whole number or none, not '2.5'",
+    "--min-cohort 0": "--min-cohort must be above 0 and at most 1e+06",
+    "--max-epsilon-per-experiment nan": "--max-epsilon-per-experiment must be above 0",
+    "--delta 2": "--delta must be above 0 and at most 0.1",
+    "--unit person": "--unit must be one of user, example, none, not 'person'",
     "--signer 12ab": "64 hexadecimal digits",
 }
 FIRST, SECOND = f"exp_{'0' * 31}1", f"exp_{'0' * 31}2"

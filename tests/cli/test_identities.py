@@ -43,7 +43,7 @@ def test_a_shown_key_is_endorsed_and_the_endorsement_is_kept(
     ("words", "told"),
     [
         (("12ab", "--subject", "a"), "KEY is 64 hexadecimal digits"),
-        (("a" * 64, "--subject", "not a name"), "--subject is 1 to 64 letters"),
+        (("a" * 64, "--subject", "not a name"), "--subject must be 1 to 64 letters"),
     ],
 )
 def test_a_wrong_key_or_subject_is_named(

@@ -420,7 +420,7 @@ INTERRUPTS: dict[str, Interrupt] = {
     ),
     "a client": Interrupt(
         lambda place: ("client", place.url, "--token", place.token, "--data", "data/site-1.csv", "--name", "leaving"),
-        "joined", ("Leaving after this step; Ctrl-C again leaves at once.", "Trained "), 0,
+        "joined", ("Stopping after this step; press Ctrl-C again to stop at once.", "Trained "), 0,
     ),
     "a coordinator": Interrupt(
         lambda place: ("server", "--port", "0", "--folder", "leaving-server"),
